@@ -156,7 +156,8 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
             return {"orientation": orientation} | ({} if graph.training else LAYS.get(kernel.family, {}))
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
-        return LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
+        lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
+        return lays | ({"collected": True} if graph.training and kernel.family == "attention" else {})
 
     kernels = tuple(
         dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))

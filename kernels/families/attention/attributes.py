@@ -25,6 +25,9 @@ class AttentionAttributes(Attributes):
     )
     groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")
     pairs: bool = attribute(False, "queries over rows, keys over columns: a core has the scores of its pairs")
+    collected: bool = attribute(
+        False, "with pairs: a row of the region and cores beside its columns collect sums and send them"
+    )
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
     )

@@ -161,7 +161,7 @@ class Attention(Family):
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
         if AttentionAttributes.of(tiling.options, attrs).pairs:
-            return pair_footprint(dims, tiling)
+            return pair_footprint(dims, tiling, attrs)
         if tiling.mapping == "grid":
             queries, keys, features = grid_tile(dims, tiling)
             return Footprint(

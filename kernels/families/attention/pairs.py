@@ -10,12 +10,13 @@ w multiply-accumulates per cycle, p = T / n columns in use::
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
 
-Backward, with K = n H d results per key::
+In training (`collected`) a row of the region and cores beside its columns take sums in and send them: R - 1 rows have
+pairs, a core sends N words along the row in one column as well, and no results.  Backward, with K = n H d results per key::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
     softmax   e S / 4, or its instructions where these take longer; a sum: 2 (o + H t) and a way, as above
-    sums      o + N words along the row (one column: a move), 2 K along the column (one row: two moves)
-    words     N / 2 gradients received, N / 2 and K / 2 sent (one row: K)
+    sums      o + N words along the row, 2 K down the column
+    words     N / 2 gradients received
 
 This is how attention lies in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`,
 :mod:`wse_sim.whole.trained.attention`).
@@ -43,14 +44,15 @@ GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": 
 GRADIENT = gradient_vectors("y", "g")
 
 
-def pair_tile(tokens: int, rows: Size, cols: Size) -> tuple[Any, Any]:
+def pair_tile(tokens: int, tiling: Tiling, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
-    return least_share(tokens, rows), least_share(tokens, cols)
+    spare = AttentionAttributes.of(attrs).collected
+    return least_share(tokens, np.maximum(tiling.rows - spare, 1)), least_share(tokens, tiling.cols)
 
 
-def pair_footprint(dims: Dims, tiling: Tiling) -> Footprint:
+def pair_footprint(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Footprint:
     """Queries, keys and values of two samples in fp16, scores, weights and results."""
-    t, n = pair_tile(int(dims["q"]), tiling.rows, tiling.cols)
+    t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
     return Footprint(
         activations_bytes=2.0 * width * (2 * t + 4 * n),
@@ -60,8 +62,8 @@ def pair_footprint(dims: Dims, tiling: Tiling) -> Footprint:
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Mapping[str, Any]) -> Cost:
-    """Cycles per sample of the first core, and the way of its collectives."""
-    t, n = pair_tile(int(dims["q"]), tiling.rows, tiling.cols)
+    """Cycles per sample of the busiest core, and the way of its collectives."""
+    t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
@@ -76,22 +78,23 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, An
     compute, functions, starts = issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)
     special = special_cycles(wafer, attrs, Phase.FORWARD) * scores
     special = np.maximum(special, compute + functions + starts)
-    one_column: Size = np.where(int(dims["q"]) / n > 1, 0.0, 1.0)
+    several: Size = np.where(int(dims["q"]) / n > 1, 1.0, 0.0)
+    collected = 1.0 * AttentionAttributes.of(attrs).collected
+    moved = (1.0 - several) * (1.0 - collected) * ceil_rate(results, wafer.mov_fp32_per_cycle)
     moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
     products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)
-    shares = 4.0 * heads * t + results
     return Cost(
-        compute=1.0 * (moves + masked + products + one_column * ceil_rate(results, wafer.mov_fp32_per_cycle)),
+        compute=1.0 * (moves + masked + products + moved),
         special=1.0 * special,
-        fabric=(1.0 - one_column) * shares,
-        ramp=1.0 * results + n * heads * d,
-        startup=o * (6 + is_causal + 4 * (1 - one_column)),
+        fabric=several * 4.0 * heads * t + np.maximum(several, collected) * results,
+        ramp=results / 2 * (2 - collected) + n * heads * d,
+        startup=o * (6 + is_causal + 4 * several),
     )
 
 
 def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
-    """What the first core of `t` queries and `n` keys issues per sample, backward: all three gradients."""
+    """What a core with `t` queries and `n` keys issues per sample, backward: all three gradients."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results, per_key = heads * t * n, heads * t * d, heads * n * d
     compute, functions, starts = issued(
@@ -99,14 +102,12 @@ def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str
     )
     special = special_cycles(wafer, attrs, Phase.INPUT_GRADIENT) * scores
     special = np.maximum(special, compute + functions + starts)
-    one_column, one_row = (np.where(int(dims["q"]) / of > 1, 0.0, 1.0) for of in (n, t))
+    several: Size = np.where(int(dims["q"]) / n > 1, 1.0, 0.0)
     moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.fma_mixed_per_cycle)
-    moves = moves + one_column * ceil_rate(results, wafer.mov_fp32_per_cycle)
-    moves = moves + one_row * 2 * ceil_rate(per_key, wafer.mov_fp32_per_cycle)
     return Cost(
         compute=1.0 * (moves + scores * d + 3 * scores * ceil_rate(d, wafer.fma_mixed_per_cycle)),
         special=1.0 * special,
-        fabric=(1.0 - one_column) * (2.0 * heads * t + results) + (1.0 - one_row) * 2.0 * per_key,
-        ramp=1.0 * results + (1.0 + one_row) * per_key / 2,
-        startup=o * (7 + 2 * (1 - one_column) + 2 * one_row),
+        fabric=several * 2.0 * heads * t + results + 2.0 * per_key,
+        ramp=results / 2,
+        startup=o * (7 + 2 * several),
     )

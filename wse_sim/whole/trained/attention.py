@@ -5,17 +5,18 @@ n = T / C keys of a core, blocks of tokens that follow each other; p softmax of 
 
     forward    as in inference; queries, keys, values and p (fp16) rest in the slot of their sample
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
-               m  = sum of p dp, along the row and back; meanwhile dv    dv = sum of p do    down the columns
+               m  = sum of p dp                                          along the row and back
                ds = scale p (dp - m)
-               dq = sum of ds k                                          along the row to the first column
-               dk = sum of ds q                                          up the columns
+               dq = sum of ds k                                          along the row, to a core beside it
+               dk = sum of ds q,  dv = sum of p do                       down the column, to a core below it
 
-The first column sends dq, the first row dk, the last row dv, token by token, each core in its turn.  Sums along columns run
-in microthreads; the last core of a column sends them while it works on the next sample.
+Collectors beside the rows send results and dq, those below the columns dk and dv, token by token, each in its turn.  They
+do nothing else: a core has one output queue, and words that wait for their turn hold up the words behind them.  (Where the
+first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
+where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, beside the next sample's work.
 
-Order: every core puts the words of a sample into its one output queue in the order dq, dk, dv, and none of the next
-sample's dq before; sums along columns end in a slot of their own.  So words only wait for those of the same or of
-earlier samples, whichever of the three streams its reader takes first.
+Order: no core sends words of a sample's sums before those of the sample before are on their way, so words only wait for
+those of the same or of earlier samples, whichever of the three streams its reader takes first.
 
 Weighed: a core per query (and head), which hears all keys and values, has no sums along the row.  But the scalar code of the
 softmax (240 cycles per score forward, 60 backward) is most of the work: T scores on a core take longer than H on one with
@@ -29,10 +30,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
@@ -53,13 +56,14 @@ from wse_sim.whole.regions.attention import (
     Vectors,
     weighted,
 )
-from wse_sim.whole.regions.contract import Floats
+from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused
 from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 
 QUERY, KEY, VALUES = range(3)  # operands
 SHARED = 2  # place of the collective among the instructions of the gradient
-UP, DOWN = 4, 5  # microthreads: sums of dk, of dv
+DOWN = 4  # microthread: sums of dk and dv
+BESIDE = 2  # moving columns that it uses: inlets, collectors
 SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
 FP16_BYTES, FP32_BYTES = 2, 4
 
@@ -94,48 +98,73 @@ class Slotted:
 
 @dataclass(frozen=True)
 class _Turn:
-    """A sample of a round: its slot, whether a loop moves it on, whether it is the first or the last of its part."""
+    """A sample of a round: its slot, whether a loop moves it on, whether it is the last of its part."""
 
     first: int
     moves: bool = False
-    is_first: bool = False
     is_last: bool = False
 
-    def of(self, held: Slotted, more: int = 0) -> Slotted:
-        """The slot of this sample, or of one that comes `more` later."""
-        return replace(held, first=self.first + more, moves=self.moves)
+    def of(self, held: Slotted) -> Slotted:
+        """The slot of this sample."""
+        return replace(held, first=self.first, moves=self.moves)
 
 
 @dataclass(frozen=True)
 class _Role:
-    """What a core is: its row and column, the marks of its last words to the three outlets."""
+    """What a core is: its row and column in the region."""
 
     row: int
     col: int
-    is_top: bool
-    is_last: bool
-    column_turn: str | None  # of the first column
-    row_turn: str | None  # of the first and of the last row
 
 
 class TrainedAttention(AttentionByPairs, TrainedKind):
     """The region of a batch."""
 
-    own_colors = 9  # queries and do; keys and values; sums along rows and back; sums up columns, down columns
+    own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
     reads = ()
+
+    def __init__(
+        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
+    ) -> None:
+        super().__init__(graph, kernel, stage, wafer, needs)
+        self.left = max(self.left, self.region.col + BESIDE)
+
+    def extent(self) -> tuple[int, int]:
+        """Divisors of the number of tokens; a row and two columns of the region deal and collect."""
+        rows, cols = self.region.rows - 1, min(self.compute_cols, self.region.cols - BESIDE)
+        if rows < 1 or cols < 1:
+            raise refused(
+                self.kernel,
+                f"has a region of {self.region.rows} x {self.region.cols} cores, limit 2 x {BESIDE + 1}",
+                "use more cores",
+            )
+        return divisor(self.tokens, rows), divisor(self.tokens, cols)
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Left of the collectors: queries beside the second row, keys and values beside the first."""
+        return tuple(Inlet(inlet.tensor, (inlet.cell[0], self.left - BESIDE)) for inlet in super().inlets)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The collectors beside the rows."""
+        return tuple((self.top + i, self.left - 1) for i in range(self.height))
 
     @property
     def gradient_inlet(self) -> Cell:
         """The inlet of the queries."""
-        return self.inlets[0].cell
+        return self.inlets[QUERY].cell
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The first column, the first row, the last row."""
-        queries, keys, _ = self.kernel.inputs
-        if tensor == queries:
+        """The collectors beside the rows, or below the columns."""
+        if tensor == self.kernel.inputs[QUERY]:
             return self.senders
-        row = self.top if tensor == keys else self.last
-        return tuple((row, self.left + j) for j in range(self.cols))
+        return tuple((self.last + 1, self.left + j) for j in range(self.cols))
+
+    @property
+    def moving(self) -> frozenset[Cell]:
+        """Inlets and collectors."""
+        return super().moving | set(self.senders)
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
@@ -155,10 +184,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return self.heads * self.queries * self.keys
 
     def most_in_flight(self) -> int:
-        """By the first core of the first column and row, which sends as well."""
+        """By a core that computes."""
         a, b, s = self.query_elements, self.key_elements, self.pairs
         numbers = FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries)
-        slots = sum(map(Slotted.pitch, (a, a, a, 2 * b, s, b, *([b] if self.height == 1 else []))))
+        slots = sum(map(Slotted.pitch, (a, a, 2 * b, s)))
         room = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         return int((room - numbers - FP16_BYTES * s) // (FP16_BYTES * slots))
 
@@ -166,21 +195,18 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, where: object, bank: int) -> Slotted:
+        def held(name: str, size: int, where: Place, bank: int) -> Slotted:
             length = slots * Slotted.pitch(size)
-            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", where, bank=bank), size)  # type: ignore[arg-type]
+            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", where, bank=bank), size)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
 
         self.q, self.do = held("q", a, cells, 0), held("do", a, cells, 0)
         self.kv, self.p = held("kv", 2 * n, cells, 2), held("p", s, cells, 2)
-        self.sent = held("sent", a, (self.rows, self.left), 0)
-        self.sent_keys = held("sent keys", n, (self.top, self.columns), 0)
-        self.sent_values = held("sent values", n, (self.last, self.columns), 0)
         self.scores, self.mask = numbers("scores", s, 0), numbers("mask", s, 2)
         self.statistic = numbers("statistic", self.heads * self.queries, 2)
-        self.out, self.dk, self.dv = numbers("out", a, 0), numbers("dk", n, 2), numbers("dv", n, 2)
+        self.out, self.dkv = numbers("out", a, 0), numbers("dkv", 2 * n, 2)
         self.ds = b.buffer(f"{self.name}.ds", s, "fp16", cells, bank=0)
 
     # ---- program ---------------------------------------------------------------------------------------------------
@@ -192,17 +218,17 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         for tensor, (color, towards) in ports.gradient_out.items():
             route_senders(b, color, self.gradient_senders(tensor), towards)
         self._declare(b, batch.in_flight)
-        writer = _Writer(
-            self, ports, batch, self._sharing(b, ports.own[2:5]), self._columns(b, ports.own[5:])
-        )
+        writer = _Writer(self, ports, batch, self._sharing(b, ports.own[2:5]))
         classes: dict[tuple[object, ...], CoreClass] = {}
         for i, j in np.ndindex(self.height, self.cols):
-            ends = (i == 0, i == self.height - 1, i % 2, j == 0, j == self.cols - 1, j % 2)
-            if ends not in classes:
-                classes[ends] = b.core_class(f"{self.name} row {i} column {j}")
-                turns = advance_of(i, self.height), advance_of(j, self.cols)
-                writer.write(classes[ends], _Role(i, j, *ends[:2], *turns))
-            b.place(classes[ends], (self.top + i, self.left + j))
+            kind = (i == 0, i % 2, j == 0, j == self.cols - 1, j % 2)
+            if kind not in classes:
+                classes[kind] = b.core_class(f"{self.name} row {i} column {j}")
+                writer.write(classes[kind], _Role(i, j))
+            b.place(classes[kind], (self.top + i, self.left + j))
+        collectors = _Collectors(self, b, ports, batch)
+        collectors.of_rows()
+        collectors.of_columns()
 
     def _inlets(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         queries, pairs, _ = self.inlets
@@ -213,7 +239,8 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
                 with core.loop(batch.in_flight):
                     deal(core, ports.own[0], [share] * self.height, self.height)
         b.place(core, queries.cell)
-        route_takers(b, ports.own[0], queries.cell, self.senders, self.cols - 1, "E")
+        takers = [(self.top + i, self.left) for i in range(self.height)]
+        route_takers(b, ports.own[0], queries.cell, takers, self.cols - 1, "E")
         core = b.core_class(f"{self.name} keys and values")
         share = [(fabric_in(color), self.features) for color in ports.inward[1:]] * self.keys
         with core.loop(batch.samples):
@@ -222,16 +249,18 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         takers = [(self.top, self.left + j) for j in range(self.cols)]
         route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
 
-    def _columns(self, b: Builder, colors: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Routes of sums along the columns; by microthread, the colors that even rows and odd rows send on."""
-        found = {UP: (colors[0], colors[1]), DOWN: (colors[2], colors[3])}
-        for i in range(self.height - 1):
-            above, below = (self.top + i, self.columns), (self.top + i + 1, self.columns)
-            b.route(found[DOWN][i % 2], above, rx="R", tx="S")
-            b.route(found[DOWN][i % 2], below, rx="N", tx="R")
-            b.route(found[UP][(i + 1) % 2], below, rx="R", tx="N")
-            b.route(found[UP][(i + 1) % 2], above, rx="S", tx="R")
-        return found
+    def is_needed(self, operand: int) -> bool:
+        """Whether the gradient of an operand is asked for."""
+        return self.kernel.inputs[operand] in self.needs
+
+    @property
+    def pairs_needed(self) -> int:
+        """How many of the gradients of keys and values are asked for."""
+        return self.is_needed(KEY) + self.is_needed(VALUES)
+
+    def leaving(self, operand: int, ports: TrainedPorts) -> int:
+        """The color on which the gradient of an operand leaves."""
+        return ports.gradient_out[self.kernel.inputs[operand]][0]
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
@@ -250,11 +279,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return {}, {}
 
     def issued_cycles(self) -> float:
-        """Of the first core, which sends dq and dk; forward and backward."""
+        """Of a core; forward and backward."""
         how = (self.kernel.dims, self.queries, self.keys, self.wafer, self.kernel.attrs)
-        forward = pair_busy(*how)
-        backward = pair_backward(*how)
-        return float(forward.total + backward.total)
+        return float((pair_busy(*how) + pair_backward(*how)).total)
 
     def update_cycles(self) -> float:
         """It has no parameters."""
@@ -269,7 +296,6 @@ class _Writer:
     ports: TrainedPorts
     batch: Batch
     sharing: Sharing
-    columns: Mapping[int, tuple[int, int]]
 
     def write(self, core: CoreClass, role: _Role) -> None:
         """All rounds of a core: a sample comes in while the one before is worked on."""
@@ -303,15 +329,9 @@ class _Writer:
             forward(_Turn(d - 1, is_last=True))
             gradient(_Turn(0))
             if d > 1:
-                backward(_Turn(0, is_first=True))
-            if d > 2:
-                with core.loop(d - 2):
-                    backward(_Turn(1, moves=True))
-            last = _Turn(d - 1, is_first=d == 1, is_last=True)
-            backward(last)
-            self._join(core, self._columns_at_work(UP, DOWN))
-            self._send_keys(core, role, last)
-            self._send_values(core, role, last)
+                with core.loop(d - 1):
+                    backward(_Turn(0, moves=True))
+            backward(_Turn(d - 1, is_last=True))
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
@@ -324,29 +344,15 @@ class _Writer:
         at._scores(core, held)
         at._softmax(core, lines, role.col)
         at._values(core, held)
-        self._along_row(core, role, turn, self.ports.outward)
+        self._along_row(core, role)
 
-    def _along_row(
-        self, core: CoreClass, role: _Role, turn: _Turn, color: int, after: Sequence[int] = ()
-    ) -> None:
-        """Sums of `out` to the first column, which sends them on a color when the microthreads `after` are done."""
-        at, sent = self.region, turn.of(self.region.sent)
-        if role.col:
-            self.sharing.reduce(core, role.col, "add", at.out)
-            return
-        if self.batch.in_flight == 1:
-            core.join(SEND)  # the sample before has the same slot
-        if at.cols > 1:
-            core.add(sent.dsd(), at.out.dsd(), fabric_in(self.ports.own[3]))
+    def _along_row(self, core: CoreClass, role: _Role) -> None:
+        """Sums of `out` to the collector."""
+        here, behind = (self.ports.own[2 + (role.col + odd) % 2] for odd in (0, 1))
+        if role.col < self.region.cols - 1:
+            core.add(fabric_out(here), self.region.out.dsd(), fabric_in(behind))
         else:
-            core.mov(sent.dsd(), at.out.dsd(), dtype="mixed")
-        self._join(core, after)
-        self._send(core, color, role.column_turn, sent)
-
-    def _send(self, core: CoreClass, color: int, turn: str | None, sent: Slotted) -> None:
-        core.mov(
-            fabric_out(color, turn), sent.dsd(), dtype="fp16", start="none", thread=SEND, priority="high"
-        )
+            core.mov(fabric_out(here), self.region.out.dsd())
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
@@ -356,77 +362,143 @@ class _Writer:
         layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
         buffers = {"y": p, "g": at.scores, "statistic": at.statistic}
         lines = Lines(GRADIENT_SHAPES, buffers, layout, self.sharing, at.wafer, apart=at.keys)
-        before = replace(turn, first=turn.first - 1)
 
         at._products(core, do, kv, first=1)
         cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.INPUT_GRADIENT) * at.pairs
         lines.scalar_rest(core, GRADIENT, cycles, at.heads * at.queries)
         lines.emit(core, GRADIENT[:SHARED], role.col)
-        self._join(core, self._columns_at_work(UP, DOWN))
-        if not turn.is_first:
-            self._send_keys(core, role, before)
+        if at.pairs_needed:
+            core.join(
+                DOWN
+            )  # the sums of the sample before are on their way: words of this one cannot hold them up
         self.sharing.reduce(core, role.col, "add", at.statistic)
-        if self._is_needed(VALUES):
-            self._to_keys(core, at.dv, do, p)
-            self._along_column(core, role, DOWN, at.dv, turn.of(at.sent_values))
-        self.sharing.multicast(core, role.col, at.statistic)
+        # All but the first column wait for the sum: they work on dv meanwhile.
+        if not role.col:
+            self.sharing.multicast(core, role.col, at.statistic)
+        if at.is_needed(VALUES):
+            self._to_keys(core, VALUES, do, p)
+        if role.col:
+            self.sharing.multicast(core, role.col, at.statistic)
         lines.emit(core, GRADIENT[SHARED + 1 :], role.col)
         core.mul(at.ds.dsd(), at.scores.dsd(), scalar(at.scale), dtype="mixed")
-        if self._is_needed(QUERY):
+        if at.is_needed(QUERY):
             at._to_queries(core, kv, at.ds, first=0)
-        if not turn.is_first:
-            self._send_values(core, role, before)
-        if self._is_needed(QUERY):
-            # Words of dq that wait for their turn would hold up the sums which the row above waits for.
-            self._along_row(core, role, turn, self._leaving(QUERY), self._columns_at_work(DOWN))
-        if self._is_needed(KEY):
-            self._to_keys(core, at.dk, q, at.ds)
-            self._along_column(core, role, UP, at.dk, turn.of(at.sent_keys))
+            self._along_row(core, role)
+        if at.is_needed(KEY):
+            self._to_keys(core, KEY, q, at.ds)
+        self._along_column(core, role)
 
-    def _is_needed(self, operand: int) -> bool:
-        return self.region.kernel.inputs[operand] in self.ports.gradient_out
-
-    def _leaving(self, operand: int) -> int:
-        return self.ports.gradient_out[self.region.kernel.inputs[operand]][0]
-
-    def _to_keys(self, core: CoreClass, target: Buffer, rows: Slotted, weights: Vectors) -> None:
-        """The sum of rows of queries, weighted, for every key."""
+    def _to_keys(self, core: CoreClass, operand: int, rows: Slotted, weights: Vectors) -> None:
+        """The sum of rows of queries, weighted, for every key: gradient of keys or of values."""
         at = self.region
         t, n, d = at.queries, at.keys, at.width
+        first = at.key_elements if operand == VALUES and at.is_needed(KEY) else 0
         core.busy(round(at.wafer.vector_start_cycles))
         for key, a in np.ndindex(n, t):
             with core.loop(at.heads):
-                out = target.dsd(key * at.features, d, step=d)
+                out = at.dkv.dsd(first + key * at.features, d, step=d)
                 row = rows.dsd(a * at.features, d, step=d)
                 weight = weights.dsd(a * n + key, 1, 0, step=t * n)
                 weighted(core, out, row, weight, d, is_first=a == 0)
 
-    def _along_column(self, core: CoreClass, role: _Role, thread: int, own: Buffer, sent: Slotted) -> None:
-        """Sums of `own` up or down the column; its last core puts them into the slot from which they leave."""
-        even, odd = self.columns[thread]
-        here, behind = (odd, even) if role.row % 2 else (even, odd)
-        starts, ends = (role.is_last, role.is_top) if thread == UP else (role.is_top, role.is_last)
-        if starts and ends:
-            core.mov(sent.dsd(), own.dsd(), dtype="mixed")
-        elif starts:
-            core.mov(fabric_out(here), own.dsd(), start="none", thread=thread, priority="high")
+    def _along_column(self, core: CoreClass, role: _Role) -> None:
+        """Sums down the column, to the collector."""
+        own = self.region.dkv.dsd(0, self.region.key_elements * self.region.pairs_needed)
+        here, behind = (self.ports.own[5 + (role.row + odd) % 2] for odd in (0, 1))
+        if not own.length:
+            return
+        if role.row:
+            core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=DOWN, priority="high")
         else:
-            target = sent.dsd() if ends else fabric_out(here)
-            core.add(target, own.dsd(), fabric_in(behind), start="none", thread=thread, priority="high")
+            core.mov(fabric_out(here), own, start="none", thread=DOWN, priority="high")
 
-    def _join(self, core: CoreClass, threads: Sequence[int]) -> None:
-        for thread in threads:
-            core.join(thread)
 
-    def _columns_at_work(self, *threads: int) -> list[int]:
-        """Those of the microthreads of sums along columns that there are."""
-        used = {UP: self._is_needed(KEY), DOWN: self._is_needed(VALUES)}
-        return [thread for thread in threads if used[thread] and self.region.height > 1]
+@dataclass(frozen=True)
+class _Collectors:
+    """Cores beside the rows and below the columns: they take sums in, and send them in their turn."""
 
-    def _send_keys(self, core: CoreClass, role: _Role, turn: _Turn) -> None:
-        if role.is_top and self._is_needed(KEY):
-            self._send(core, self._leaving(KEY), role.row_turn, turn.of(self.region.sent_keys))
+    region: TrainedAttention
+    b: Builder
+    ports: TrainedPorts
+    batch: Batch
 
-    def _send_values(self, core: CoreClass, role: _Role, turn: _Turn) -> None:
-        if role.is_last and self._is_needed(VALUES):
-            self._send(core, self._leaving(VALUES), role.row_turn, turn.of(self.region.sent_values))
+    def of_rows(self) -> None:
+        """Results, then gradients of queries."""
+        at, color = self.region, self.ports.own[2]
+        size = at.query_elements
+        held = self._held("results", size, (at.rows, at.left - 1))
+        self.b.route(color, (at.rows, at.left), rx="R", tx="W")
+        self.b.route(color, (at.rows, at.left - 1), rx="E", tx="R")
+        streams = [self.ports.outward]
+        if at.is_needed(QUERY):
+            streams.append(at.leaving(QUERY, self.ports))
+        for advance, cells in _by_turn(at.senders).items():
+            core = self.b.core_class(f"{at.name} results {advance or ''}")
+            with core.loop(self.batch.rounds):
+                for number, stream in enumerate(streams):
+                    self._pass_on(core, color, held, [(stream, size)], advance, number * self.batch.in_flight)
+            for cell in cells:
+                self.b.place(core, cell)
+
+    def of_columns(self) -> None:
+        """Gradients of keys and values."""
+        at = self.region
+        streams = [
+            (at.leaving(operand, self.ports), at.key_elements)
+            for operand in (KEY, VALUES)
+            if at.is_needed(operand)
+        ]
+        if not streams:
+            return
+        held = self._held("gradients", sum(size for _, size in streams), (at.last + 1, at.columns))
+        for i in range(at.height):
+            color = self.ports.own[5 + i % 2]
+            self.b.route(color, (at.top + i, at.columns), rx="R", tx="S")
+            self.b.route(color, (at.top + i + 1, at.columns), rx="N", tx="R")
+        color = self.ports.own[5 + (at.height - 1) % 2]
+        for advance, cells in _by_turn(at.gradient_senders(at.kernel.inputs[KEY])).items():
+            core = self.b.core_class(f"{at.name} gradients {advance or ''}")
+            with core.loop(self.batch.rounds):
+                self._pass_on(core, color, held, streams, advance, 0)
+                if self.batch.in_flight % 2:
+                    core.join(SEND)  # the next round begins with the same buffer
+            for cell in cells:
+                self.b.place(core, cell)
+
+    def _held(self, name: str, size: int, where: Place) -> list[Buffer]:
+        return [self.b.buffer(f"{self.region.name}.{name}{i}", size, "fp16", where) for i in (0, 1)]
+
+    def _pass_on(
+        self,
+        core: CoreClass,
+        color: int,
+        held: Sequence[Buffer],
+        streams: Sequence[tuple[int, int]],
+        advance: str | None,
+        done: int,
+    ) -> None:
+        """The sums of the samples in flight, on two buffers in turn; `done` samples have gone before."""
+
+        def sample(number: int) -> None:
+            buffer, first = held[(done + number) % 2], 0
+            core.mov(buffer.dsd(), fabric_in(color), start="none")
+            for stream, size in streams:
+                core.mov(
+                    fabric_out(stream, advance), buffer.dsd(first, size),
+                    dtype="fp16", start="none", thread=SEND, priority="high",
+                )  # fmt: skip
+                first += size
+
+        with core.loop(self.batch.in_flight // 2):
+            sample(0)
+            sample(1)
+        if self.batch.in_flight % 2:
+            sample(0)
+
+
+def _by_turn(cells: Sequence[Cell]) -> dict[str | None, list[Cell]]:
+    """Cells that send in turn by what their last words do to the switches."""
+    found: dict[str | None, list[Cell]] = {}
+    for i, cell in enumerate(cells):
+        found.setdefault(advance_of(i, len(cells)), []).append(cell)
+    return found
