@@ -201,6 +201,12 @@ CASES = {
     "norms": Case(
         lambda: nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8, eps=1e-5), nn.LayerNorm(8)), (4, 8), 24
     ),
+    "images": Case(
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)),
+        (2, 7, 7),
+        32,
+        4,
+    ),
     "attention of norms": Case(lambda: NormedHeads(16, 2), (6, 16), 40),
 }
 
@@ -227,7 +233,7 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     for _ in range(2):
         x = torch.randn(case.samples, *case.shape).half().float()
         optimizer.zero_grad()
-        outputs = model(x).flatten(0, -2) if len(case.shape) == 2 else model(x)
+        outputs = model(x).flatten(0, -2) if len(case.shape) == 2 else model(x).flatten(1)
         labels = torch.randint(0, outputs.shape[-1], (len(outputs),))
         wanted = wanted_loss(outputs, labels, loss)
         wanted.backward()

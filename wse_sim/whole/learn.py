@@ -27,6 +27,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
+from wse_sim.whole.network import leaving_of
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
     BINS,
@@ -156,6 +157,12 @@ def train_whole(
     classes = np.asarray(labels).reshape(-1)
     if len(classes) != len(rows):
         raise ModelError(f"{len(classes)} labels for {len(rows)} rows; give one for every row")
+    output = plan.graph.tensors[leaving_of(plan).tensor]
+    size = output.elements // plan.graph.samples * samples // len(rows)
+    if len(classes) and not 0 <= classes.min() <= classes.max() < size:
+        raise ModelError(
+            f"labels go from {classes.min()} to {classes.max()}, and a row has {size} outputs; count classes from 0"
+        )
     if is_chain(plan.graph):
         return _train_chain(plan, weights, rows, classes, rate, loss)
     made = trained_network(plan, samples, rate, loss)

@@ -240,6 +240,11 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
     return found
 
 
+def leaving_of(plan: PipelinedPlan) -> Stream:
+    """The stream of the output to the host."""
+    return next(stream for stream in plan.host_streams if stream.consumer == HOST)
+
+
 def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) -> Tree:
     for tree in trees:
         if (tree.tensor, tree.bundle) == (tensor, bundle) and any(

@@ -22,6 +22,7 @@ from wse_sim.fabric.format.builder import Builder, Operand, fabric_in, fabric_ou
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import IntArray
 from wse_sim.whole.regions.turns import advance_of, deal, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
 from wse_sim.whole.training.loss import LossBuffers, loss_buffers, one_hot, write_loss
@@ -114,12 +115,12 @@ class LossPlace:
                 with core.loop(turns - 1):
                     core.mov(leaving, held.gradient.dsd(n, n, step=n), dtype="fp16", start="none")
 
-    def values(self, labels: NDArray[np.int64]) -> dict[str, Floats]:
-        """The buffer of labels from those of all rows of a batch (samples T,)."""
+    def values(self, labels: NDArray[np.int64], order: IntArray | None) -> dict[str, Floats]:
+        """The buffer of labels from those of all rows of a batch (samples T,); `order` is that of logits on their way."""
         count = len(self.cores)
-        wanted = one_hot(labels, self.features).reshape(
-            -1, count, self.features
-        )  # a core has every count-th row
+        rows = one_hot(labels, self.features)
+        wanted = (rows if order is None else rows[:, order]).reshape(-1, count, self.features)
+        # A core has every count-th row.
         of_core = wanted.swapaxes(0, 1)
         if count > 1 and self.cores[0] > self.cores[-1]:
             of_core = of_core[::-1]  # buffers begin in the north

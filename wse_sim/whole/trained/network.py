@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.coloring import HOST_COLORS
 from wse_sim.compiler.plan import Stream
-from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
@@ -29,6 +28,7 @@ from wse_sim.whole.network import (
     host_inputs,
     host_outputs,
     host_streams,
+    leaving_of,
     links_of,
     off_edge,
     own_colors,
@@ -37,7 +37,7 @@ from wse_sim.whole.network import (
     trees_of,
 )
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
-from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.regions.contract import divisor, stream_order
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.kinds import trained_region_of
 from wse_sim.whole.trained.loss import LossPlace, place_loss
@@ -114,7 +114,7 @@ class TrainedNetwork:
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
     ) -> dict[str, Floats]:
         """Buffers of a run: parameters by name, rows of all samples (rows, K), labels (rows,)."""
-        out = self.loss_place.values(labels)
+        out = self.loss_place.values(labels, stream_order(self.plan.graph, leaving_of(self.plan).tensor))
         for region in self.regions:
             out |= region.values(weights)
         return out | host_inputs(self.plan.graph, self.trees, values)
@@ -157,10 +157,11 @@ def trained_network(
     regions = _regions(plan)
     own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
     free = _free_cells(plan, regions)
-    output = next(stream.tensor for stream in plan.host_streams if stream.consumer == HOST)
+    output = leaving_of(plan).tensor
     last = next(region for region in regions if region.kernel.outputs[0] == output)
-    features = graph.tensors[output].elements // graph.samples // last.tokens
-    place = place_loss(free, last.gradient_inlet, last.tokens, features)
+    tokens = last.tokens_of(graph, last.kernel)  # an image is one
+    features = graph.tensors[output].elements // graph.samples // tokens
+    place = place_loss(free, last.gradient_inlet, tokens, features)
     free -= set(place.cells)
     feed = _free_color(grid, place.cells, wafer.colors)
     batch = _batch(regions, place, config, samples, rate, most_in_flight)
