@@ -25,14 +25,14 @@ a pair of tokens (8 tokens, 2 heads: 1,920 cycles against 480), and the words of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
-from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
@@ -50,63 +50,22 @@ from wse_sim.whole.regions.attention import (
     KEYS,
     MASKED,
     QUERIES,
-    SEND,
     AttentionByPairs,
     Held,
     Vectors,
     weighted,
 )
 from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused
-from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.slots import Slotted, Turn
 
 QUERY, KEY, VALUES = range(3)  # operands
 SHARED = 2  # place of the collective among the instructions of the gradient
 DOWN = 4  # microthread: sums of dk and dv
 BESIDE = 2  # moving columns that it uses: inlets, collectors
-SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
 FP16_BYTES, FP32_BYTES = 2, 4
-
-
-@dataclass(frozen=True)
-class Slotted:
-    """A buffer of samples: the slot of number `first`, or that much after the one which the loop over samples counts.
-
-    Instructions with a step stand in a loop of their own inside that loop.
-    """
-
-    buffer: Buffer
-    size: int
-    first: int = 0
-    moves: bool = False
-
-    @staticmethod
-    def pitch(size: int) -> int:
-        """Elements from slot to slot."""
-        return SLOT_ELEMENTS * -(-size // SLOT_ELEMENTS)
-
-    def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
-        """Elements of the slot."""
-        apart = self.pitch(self.size)
-        moving = apart if self.moves else 0
-        length = self.size - offset if length is None else length
-        at = self.first * apart + offset
-        if step:
-            return self.buffer.dsd(at, length, stride, step=step, outer_step=moving)
-        return self.buffer.dsd(at, length, stride, step=moving)
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """A sample of a round: its slot, whether a loop moves it on, whether it is the last of its part."""
-
-    first: int
-    moves: bool = False
-    is_last: bool = False
-
-    def of(self, held: Slotted) -> Slotted:
-        """The slot of this sample."""
-        return replace(held, first=self.first, moves=self.moves)
 
 
 @dataclass(frozen=True)
@@ -226,9 +185,30 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
                 classes[kind] = b.core_class(f"{self.name} row {i} column {j}")
                 writer.write(classes[kind], _Role(i, j))
             b.place(classes[kind], (self.top + i, self.left + j))
-        collectors = _Collectors(self, b, ports, batch)
-        collectors.of_rows()
-        collectors.of_columns()
+        self._collect_rows(b, ports, batch)
+        self._collect_columns(b, ports, batch)
+
+    def _collect_rows(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """Results, then gradients of queries."""
+        color, where = ports.own[2], (self.rows, self.left - 1)
+        b.route(color, (self.rows, self.left), rx="R", tx="W")
+        b.route(color, where, rx="E", tx="R")
+        streams = [ports.outward, *self._leaving(QUERY, ports)]
+        passes = [Collected(color, ((stream, self.query_elements),)) for stream in streams]
+        write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
+
+    def _collect_columns(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """Gradients of keys and values."""
+        streams = [*self._leaving(KEY, ports), *self._leaving(VALUES, ports)]
+        if not streams:
+            return
+        for i in range(self.height):
+            color = ports.own[5 + i % 2]
+            b.route(color, (self.top + i, self.columns), rx="R", tx="S")
+            b.route(color, (self.top + i + 1, self.columns), rx="N", tx="R")
+        passes = [Collected(color, tuple((stream, self.key_elements) for stream in streams))]
+        cells = self.gradient_senders(self.kernel.inputs[KEY])
+        write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
 
     def _inlets(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         queries, pairs, _ = self.inlets
@@ -258,9 +238,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         """How many of the gradients of keys and values are asked for."""
         return self.is_needed(KEY) + self.is_needed(VALUES)
 
-    def leaving(self, operand: int, ports: TrainedPorts) -> int:
-        """The color on which the gradient of an operand leaves."""
-        return ports.gradient_out[self.kernel.inputs[operand]][0]
+    def _leaving(self, operand: int, ports: TrainedPorts) -> tuple[int, ...]:
+        """The color on which the gradient of an operand leaves, if it is asked for."""
+        return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
@@ -301,41 +281,41 @@ class _Writer:
         """All rounds of a core: a sample comes in while the one before is worked on."""
         at, d, own = self.region, self.batch.in_flight, self.ports.own
 
-        def operands(turn: _Turn) -> None:
+        def operands(turn: Turn) -> None:
             receive_all(core, own[0], turn.of(at.q).dsd(), QUERIES)
             receive_all(core, own[1], turn.of(at.kv).dsd(), KEYS)
 
-        def forward(turn: _Turn) -> None:
+        def forward(turn: Turn) -> None:
             core.join(QUERIES)
             core.join(KEYS)
             if not turn.is_last:
                 operands(replace(turn, first=turn.first + 1))
             self._forward(core, role, turn)
 
-        def gradient(turn: _Turn) -> None:
+        def gradient(turn: Turn) -> None:
             receive_all(core, own[0], turn.of(at.do).dsd(), QUERIES)
 
-        def backward(turn: _Turn) -> None:
+        def backward(turn: Turn) -> None:
             core.join(QUERIES)
             if not turn.is_last:
                 gradient(replace(turn, first=turn.first + 1))
             self._backward(core, role, turn)
 
         with core.loop(self.batch.rounds):
-            operands(_Turn(0))
+            operands(Turn(0))
             if d > 1:
                 with core.loop(d - 1):
-                    forward(_Turn(0, moves=True))
-            forward(_Turn(d - 1, is_last=True))
-            gradient(_Turn(0))
+                    forward(Turn(0, moves=True))
+            forward(Turn(d - 1, is_last=True))
+            gradient(Turn(0))
             if d > 1:
                 with core.loop(d - 1):
-                    backward(_Turn(0, moves=True))
-            backward(_Turn(d - 1, is_last=True))
+                    backward(Turn(0, moves=True))
+            backward(Turn(d - 1, is_last=True))
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _forward(self, core: CoreClass, role: _Role, turn: _Turn) -> None:
+    def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
         at = self.region
         held = Held(turn.of(at.q), turn.of(at.kv), turn.of(at.p))
         layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
@@ -356,7 +336,7 @@ class _Writer:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _backward(self, core: CoreClass, role: _Role, turn: _Turn) -> None:
+    def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
         at = self.region
         q, do, kv, p = (turn.of(held) for held in (at.q, at.do, at.kv, at.p))
         layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
@@ -411,94 +391,3 @@ class _Writer:
             core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=DOWN, priority="high")
         else:
             core.mov(fabric_out(here), own, start="none", thread=DOWN, priority="high")
-
-
-@dataclass(frozen=True)
-class _Collectors:
-    """Cores beside the rows and below the columns: they take sums in, and send them in their turn."""
-
-    region: TrainedAttention
-    b: Builder
-    ports: TrainedPorts
-    batch: Batch
-
-    def of_rows(self) -> None:
-        """Results, then gradients of queries."""
-        at, color = self.region, self.ports.own[2]
-        size = at.query_elements
-        held = self._held("results", size, (at.rows, at.left - 1))
-        self.b.route(color, (at.rows, at.left), rx="R", tx="W")
-        self.b.route(color, (at.rows, at.left - 1), rx="E", tx="R")
-        streams = [self.ports.outward]
-        if at.is_needed(QUERY):
-            streams.append(at.leaving(QUERY, self.ports))
-        for advance, cells in _by_turn(at.senders).items():
-            core = self.b.core_class(f"{at.name} results {advance or ''}")
-            with core.loop(self.batch.rounds):
-                for number, stream in enumerate(streams):
-                    self._pass_on(core, color, held, [(stream, size)], advance, number * self.batch.in_flight)
-            for cell in cells:
-                self.b.place(core, cell)
-
-    def of_columns(self) -> None:
-        """Gradients of keys and values."""
-        at = self.region
-        streams = [
-            (at.leaving(operand, self.ports), at.key_elements)
-            for operand in (KEY, VALUES)
-            if at.is_needed(operand)
-        ]
-        if not streams:
-            return
-        held = self._held("gradients", sum(size for _, size in streams), (at.last + 1, at.columns))
-        for i in range(at.height):
-            color = self.ports.own[5 + i % 2]
-            self.b.route(color, (at.top + i, at.columns), rx="R", tx="S")
-            self.b.route(color, (at.top + i + 1, at.columns), rx="N", tx="R")
-        color = self.ports.own[5 + (at.height - 1) % 2]
-        for advance, cells in _by_turn(at.gradient_senders(at.kernel.inputs[KEY])).items():
-            core = self.b.core_class(f"{at.name} gradients {advance or ''}")
-            with core.loop(self.batch.rounds):
-                self._pass_on(core, color, held, streams, advance, 0)
-                if self.batch.in_flight % 2:
-                    core.join(SEND)  # the next round begins with the same buffer
-            for cell in cells:
-                self.b.place(core, cell)
-
-    def _held(self, name: str, size: int, where: Place) -> list[Buffer]:
-        return [self.b.buffer(f"{self.region.name}.{name}{i}", size, "fp16", where) for i in (0, 1)]
-
-    def _pass_on(
-        self,
-        core: CoreClass,
-        color: int,
-        held: Sequence[Buffer],
-        streams: Sequence[tuple[int, int]],
-        advance: str | None,
-        done: int,
-    ) -> None:
-        """The sums of the samples in flight, on two buffers in turn; `done` samples have gone before."""
-
-        def sample(number: int) -> None:
-            buffer, first = held[(done + number) % 2], 0
-            core.mov(buffer.dsd(), fabric_in(color), start="none")
-            for stream, size in streams:
-                core.mov(
-                    fabric_out(stream, advance), buffer.dsd(first, size),
-                    dtype="fp16", start="none", thread=SEND, priority="high",
-                )  # fmt: skip
-                first += size
-
-        with core.loop(self.batch.in_flight // 2):
-            sample(0)
-            sample(1)
-        if self.batch.in_flight % 2:
-            sample(0)
-
-
-def _by_turn(cells: Sequence[Cell]) -> dict[str | None, list[Cell]]:
-    """Cells that send in turn by what their last words do to the switches."""
-    found: dict[str | None, list[Cell]] = {}
-    for i, cell in enumerate(cells):
-        found.setdefault(advance_of(i, len(cells)), []).append(cell)
-    return found

@@ -1,0 +1,78 @@
+"""Collectors: cores that take sums in and send them on, each in its turn, and do nothing else.
+
+A core has one output queue for all colors.  Words that wait for their turn hold up the words behind them, so a core that
+sends in turn should not send the sums that others wait for.
+
+A collector has two buffers: it takes the sums of a sample while those of the one before leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.turns import advance_of
+from wse_sim.whole.trained.contract import Batch
+
+SEND = 1  # microthread
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What comes per sample in one direction: the color of the sums, and the streams on which its parts leave in turn.
+
+    `parts` are colors with their elements, in the order of the sums.
+    """
+
+    color: int
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of a sample."""
+        return sum(size for _, size in self.parts)
+
+
+def write_collectors(
+    b: Builder, name: str, cells: Sequence[Cell], where: Place, batch: Batch, passes: Sequence[Collected]
+) -> None:
+    """Classes of `cells`, which send in this order; `where` is all of them, `passes` what comes in a round, one after the other."""
+    size = max(one.size for one in passes)
+    held = [b.buffer(f"{name}{i}", size, "fp16", where) for i in (0, 1)]
+    turns: dict[str | None, list[Cell]] = {}
+    for i, cell in enumerate(cells):
+        turns.setdefault(advance_of(i, len(cells)), []).append(cell)
+    for advance, members in turns.items():
+        core = b.core_class(f"{name} {advance or ''}")
+        with core.loop(batch.rounds):
+            for number, one in enumerate(passes):
+                _take_all(core, one, held, advance, batch.in_flight, number * batch.in_flight)
+            if len(passes) * batch.in_flight % 2:
+                core.join(SEND)  # the next round begins with the same buffer
+        for cell in members:
+            b.place(core, cell)
+
+
+def _take_all(
+    core: CoreClass, one: Collected, held: Sequence[Buffer], advance: str | None, samples: int, done: int
+) -> None:
+    """The sums of `samples`, on two buffers in turn; `done` samples have gone before."""
+
+    def sample(number: int) -> None:
+        buffer, first = held[(done + number) % 2], 0
+        core.mov(buffer.dsd(0, one.size), fabric_in(one.color), start="none")
+        for stream, size in one.parts:
+            core.mov(
+                fabric_out(stream, advance), buffer.dsd(first, size),
+                dtype="fp16", start="none", thread=SEND, priority="high",
+            )  # fmt: skip
+            first += size
+
+    with core.loop(samples // 2):
+        sample(0)
+        sample(1)
+    if samples % 2:
+        sample(0)

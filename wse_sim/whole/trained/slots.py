@@ -1,0 +1,51 @@
+"""Slots of samples in flight: what a core keeps of a sample between its forward and its backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from wse_sim.fabric.format.builder import Buffer
+from wse_sim.fabric.format.classes import Operand
+
+SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
+
+
+@dataclass(frozen=True)
+class Slotted:
+    """A buffer of samples: the slot of number `first`, or that much after the one which the loop over samples counts.
+
+    Instructions with a step stand in a loop of their own inside that loop.
+    """
+
+    buffer: Buffer
+    size: int
+    first: int = 0
+    moves: bool = False
+
+    @staticmethod
+    def pitch(size: int) -> int:
+        """Elements from slot to slot."""
+        return SLOT_ELEMENTS * -(-size // SLOT_ELEMENTS)
+
+    def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
+        """Elements of the slot."""
+        apart = self.pitch(self.size)
+        moving = apart if self.moves else 0
+        length = self.size - offset if length is None else length
+        at = self.first * apart + offset
+        if step:
+            return self.buffer.dsd(at, length, stride, step=step, outer_step=moving)
+        return self.buffer.dsd(at, length, stride, step=moving)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A sample of a round: its slot, whether a loop moves it on, whether it is the last of its part."""
+
+    first: int
+    moves: bool = False
+    is_last: bool = False
+
+    def of(self, held: Slotted) -> Slotted:
+        """The slot of this sample."""
+        return replace(held, first=self.first, moves=self.moves)
