@@ -4,6 +4,9 @@ contract.py   what a kind of region that trains is
 kinds.py      the kinds by kernel family
 rows.py       work of a core on one token after another
 norm.py       layer and RMS norm
+attention.py  softmax attention
+slots.py      what a core keeps of samples in flight
+collectors.py cores that take sums in and send them in their turn
 order.py      in which order gradients leave, and why nothing stops
 sums.py       cores that add gradients up, stores in which early ones wait
 loss.py       the loss of a sample of several rows
