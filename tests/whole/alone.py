@@ -62,8 +62,9 @@ class _Bench:
         self.colors = list(range(last - region.own_colors))
         self.edges: set[Cell] = set()
 
-    def _edge(self, near: Cell) -> Cell:
-        free = [(r, c) for r in range(self.rows) for c in (0, self.cols - 1) if (r, c) not in self.edges]
+    def _edge(self, near: Cell, closed: Sequence[Cell] = ()) -> Cell:
+        taken = self.edges | set(closed)
+        free = [(r, c) for r in range(self.rows) for c in (0, self.cols - 1) if (r, c) not in taken]
         cell = min(free, key=lambda one: abs(one[0] - near[0]) + abs(one[1] - near[1]))
         self.edges.add(cell)
         return cell
@@ -89,7 +90,7 @@ class _Bench:
 
     def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
         """A stream to the host: its color, and the ports of the outlet."""
-        edge = self._edge(senders[0])
+        edge = self._edge(senders[0], senders)
         way = self._way(senders[0], [edge], senders)
 
         def ports(cell: Cell) -> str:

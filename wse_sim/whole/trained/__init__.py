@@ -2,6 +2,9 @@
 
 contract.py   what a kind of region that trains is
 kinds.py      the kinds by kernel family
+products.py   compute cores of products
+slopes.py     activations with their slopes
+dense.py      dense layers; dense_moving.py their cores beside the products
 rows.py       work of a core on one token after another
 norm.py       layer and RMS norm
 attention.py  softmax attention

@@ -102,8 +102,7 @@ class TrainedConvolution(TrainedKind):
             self._outputs,
             self.features,
             self.tokens,
-            "bias" in items,
-            "relu" in items,
+            items,
             self.has_dx,
         )
 

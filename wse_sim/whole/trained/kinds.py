@@ -6,10 +6,11 @@ from wse_sim.hardware import Wafer
 from wse_sim.whole.trained.attention import TrainedAttention
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
+from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.norm import TrainedNorm
 
 TRAINED: dict[str, type[TrainedKind]] = {
-    kind.family: kind for kind in (TrainedAttention, TrainedConvolution, TrainedNorm)
+    kind.family: kind for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm)
 }
 """Kinds of regions that train, by kernel family."""
 

@@ -8,13 +8,18 @@ outputs; g gradients of the outputs, w products a cycle, o the start of an instr
                            p = W g + p of the core east, all tokens                   sent west
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
     last row     forward   act(y) as the sums arrive; the columns send in turn, token by token
-                 backward  g = g * act', db += g, some tokens at a time; then sent up, all tokens twice
+                 backward  g = g * act', some tokens at a time; then sent up, all tokens twice; db += g
 
-While one token leaves the last row, the sums of the next one arrive.  While a sample goes up a second time, slopes meet the
-next one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums a cycle::
+A residual meets the sums as they arrive, before or in place of ReLU.  What else there is to be done (another activation, or one
+that follows on a residual), and the slope of it, is done for all tokens of a sample at once; their gradients meet this slope
+as they arrive.  While one token (or sample) leaves the last row, the sums of the next one arrive.  While a sample goes up a
+second time, slopes meet the next one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums
+a cycle and o the start of an instruction::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
-    last row     T (v / m + v / 2)      +  T v / 2 (1 + times sent up) + slope and bias of every part
+    last row     T (v / m + v / 2) + T v / 2 of a residual
+                 + T v / 2 (1 + times sent up) + slope of every part + o + T v / 2 for the bias
+                 [+ T v / 2 for the gradient of a residual before an activation]
 """
 
 from __future__ import annotations
@@ -27,20 +32,23 @@ from math import ceil
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
+from wse_sim.whole.trained.slopes import Slopes
 
-TAKE, CAST, SEND = 1, 2, 3  # microthreads of the last row: gradients arrive and go up, outputs leave
+# Microthreads of the last row: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
+TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
 DOWN, WEST = 1, 2  # microthreads of the others
 PARTS, MOST_PARTS = 5, 7  # of a sample in the last row: with more, starts of instructions cost too much
 VECTOR = 4  # fp16 elements
 BANK_WORDS = 4  # fp32 words over all banks of a core
 OWN_COLORS = 6
+FEED_QUEUE = 0  # input queue of the words that trigger products
 
 
 @dataclass
@@ -59,8 +67,12 @@ class Products:
         Outputs of a column, and of all.
     tokens : int
         Of a sample.
-    has_bias, has_relu, has_dx : bool
-        Work on the outputs; whether gradients of the inputs are asked for.
+    items : tuple[str, ...]
+        Work on the outputs: bias, then an activation, a residual or both.
+    has_dx : bool
+        Whether gradients of the inputs are asked for.
+    beside : int | None
+        Color on which the last row sends the gradient of a residual that lies before an activation.
     """
 
     name: str
@@ -72,9 +84,41 @@ class Products:
     outputs: int
     features: int
     tokens: int
-    has_bias: bool
-    has_relu: bool
+    items: tuple[str, ...]
     has_dx: bool
+    beside: int | None = None
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias is added, in the first row."""
+        return "bias" in self.items
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a tensor is added."""
+        return "residual" in self.items
+
+    @property
+    def arriving(self) -> str | None:
+        """The item that sums meet as they arrive."""
+        rest = self.items[self.has_bias :]
+        return rest[0] if rest and rest[0] in ("relu", "residual") else None
+
+    @property
+    def finishing(self) -> tuple[str, ...]:
+        """Items on all tokens of a sample at once."""
+        return self.items[self.has_bias + (self.arriving is not None) :]
+
+    @property
+    def activation(self) -> str | None:
+        """The item that has a slope."""
+        return next((item for item in self.items if item not in ("bias", "residual")), None)
+
+    @property
+    def slopes(self) -> Slopes | None:
+        """The slope that is kept of all samples in flight; that of ReLU alone is taken from the outputs."""
+        wanted = self.activation is not None and self.finishing
+        return Slopes(self.activation, self.wafer) if wanted and self.activation else None
 
     @property
     def last(self) -> int:
@@ -101,7 +145,7 @@ class Products:
         """Buffers, classes and routes of all compute cores."""
         self.feed, *sums, self.cast, east, west = ports.own
         self.sums, self.along = (sums[0], sums[1]), (east, west)
-        for color, queue in zip(ports.own, (0, 2, 3, 1, 4, 5), strict=True):
+        for color, queue in zip(ports.own, (FEED_QUEUE, 2, 3, 1, 4, 5), strict=True):
             b.input_queue(color, queue)
         self._declare(b, batch)
         for i in range(len(self.inputs)):
@@ -146,13 +190,26 @@ class Products:
             over("master", most * v, "fp32", 2, rows),
         )
         self.x, self.g = over("x", most * v, "fp16", 2, rows), over("g", v, "fp16", 2, rows)
-        self.out = over("out", batch.in_flight * size, "fp16", 0, end)
+        self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read beside other vectors
+        held = batch.in_flight * self.pitch
+        if self.finishing:
+            self.outs = [over(f"out{i}", size, "fp16", 0, end) for i in (0, 1)]
+        else:
+            self.out = over("out", batch.in_flight * size, "fp16", 0, end)
         self.taken = [over(f"taken{i}", size, "fp16", 0, end) for i in (0, 1)]
-        if self.has_relu:
+        if self.slopes is not None:
+            self.slope = over("slope", held, "fp16", 2, end)
+            self.scratch = [
+                over(f"scratch{i}", size, "fp32", 2 * (i % 2), end) for i in range(self.slopes.scratch)
+            ]
+        elif self.activation:
             self.slope = over("slope", size // self.parts, "fp16", 2, end)
+        if self.has_residual:
+            self.added = over("added", held, "fp16", 2, end)
         if self.has_bias:
             first = (self.top, self.columns)
-            self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 2, end)
+            self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 0, end)
+            self.sums_of_tokens = over("sums of tokens", size, "fp32", 2, end)
             self.db, self.bias = over("db", v, "fp32", 0, first), over("bias", v, "fp32", 2, first)
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
@@ -232,36 +289,128 @@ class Products:
     # ---- the last row ----------------------------------------------------------------------------------------------
 
     def _last(self, core: CoreClass, out: int, sent: int, advance: str | None, batch: Batch) -> None:
-        d, size = batch.in_flight, self.tokens * self.outputs
-        above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
-
-        def token(slot: int, step: int) -> None:
-            """The sums of a token arrive; they leave beside those of the next one."""
-            result = self.out.dsd(slot * size, self.outputs, step=self.outputs, outer_step=step)
-            if self.has_relu:
-                core.max(result, above, scalar(0.0), start="none")
-            else:
-                core.mov(result, above, start="none")
-            leaving = self.out.dsd(slot * size, sent, step=self.outputs, outer_step=step)
-            core.mov(
-                fabric_out(out, advance), leaving, dtype="fp16", start="none", thread=SEND, priority="high"
-            )
-
+        leaving = _Leaving(core, sent, advance, self.outputs)
         with core.loop(batch.rounds):
-            with core.loop(d), core.loop(self.tokens):
-                token(0, size)
-            core.join(SEND)
-            self._all_gradients(core, d)
+            if self.finishing:
+                self._all_samples(core, out, leaving, batch.in_flight)
+            else:
+                self._all_tokens(core, out, leaving, batch.in_flight)
+            self._all_gradients(core, leaving, batch.in_flight)
         if self.has_bias:
+            core.fmac_vectors(
+                self.sum.dsd(), self.one.dsd(0, self.tokens, stride=0),
+                self.sums_of_tokens.dsd(0, self.outputs), self.outputs,
+                b_stride=self.outputs, length=self.tokens,
+            )  # fmt: skip
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
-    def _all_gradients(self, core: CoreClass, d: int) -> None:
-        """Backward of d samples, part by part: while one goes up, the next arrives and meets its slope."""
+    def _arrive(self, core: CoreClass, result: Operand, added: Operand | None, thread: int = 0) -> None:
+        """Sums from the row above meet the first item."""
+        above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
+        how = Issue(start="none", thread=thread, priority="high")
+        if self.arriving == "relu":
+            core.max(result, above, scalar(0.0), **how)
+        elif added is not None:
+            core.add(result, above, added, **how)
+        else:
+            core.mov(result, above, **how)
+
+    def _expect(self, core: CoreClass, slot: int, step: int) -> None:
+        """The residual of a sample arrives beside the work on the one before."""
+        if self.has_residual:
+            receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
+
+    def _slot(self, held: Buffer, slot: int, step: int) -> Operand:
+        """The elements of one sample; the loop over samples counts slots on by `step`."""
+        return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
+
+    def _all_tokens(self, core: CoreClass, out: int, leaving: _Leaving, d: int) -> None:
+        """Forward of d samples: the sums of a token arrive; they leave beside those of the next one."""
+        v, size = self.outputs, self.tokens * self.outputs
+
+        def sample(first: int, step: int, *, more: bool) -> None:
+            if self.has_residual:
+                core.join(ADDED)
+                if more:
+                    self._expect(core, first + 1, step)
+            with core.loop(self.tokens):
+                result = self.out.dsd(first * size, v, step=v, outer_step=step * size)
+                added = None
+                if self.has_residual:
+                    added = self.added.dsd(first * self.pitch, v, step=v, outer_step=step * self.pitch)
+                self._arrive(core, result, added)
+                leaving.token(out, self.out, first * size, step * size)
+
+        self._expect(core, 0, 0)
+        if not self.has_residual:
+            with core.loop(d):
+                sample(0, 1, more=False)
+        else:
+            if d > 1:
+                with core.loop(d - 1):
+                    sample(0, 1, more=True)
+            sample(d - 1, 0, more=False)
+        core.join(SEND)
+
+    def _all_samples(self, core: CoreClass, out: int, leaving: _Leaving, d: int) -> None:
+        """Forward of d samples: while one is finished and leaves, the sums of the next arrive."""
+
+        def arrive(turn: int, slot: int, step: int) -> None:
+            core.join(ADDED)
+            added = self._slot(self.added, slot, step) if self.arriving == "residual" else None
+            self._arrive(core, self.outs[turn].dsd(), added, TAKE)
+
+        def finish(turn: int, slot: int, step: int) -> None:
+            value = self.outs[turn].dsd()
+            if self.slopes is not None and self.activation == self.arriving:
+                self._emit_slope(core, value, slot, step, is_done=True)
+            for item in self.finishing:
+                if item == "residual":
+                    core.add(value, value, self._slot(self.added, slot, step), dtype="fp16")
+                else:
+                    self._emit_slope(core, value, slot, step, is_done=False)
+
+        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+            if more:
+                self._expect(core, slot + 1, step)
+            core.join(TAKE)
+            if more:
+                arrive(1 - turn, slot + 1, step)
+            finish(turn, slot, step)
+            with core.loop(self.tokens):
+                leaving.token(out, self.outs[turn], 0, 0)
+            core.join(SEND)
+
+        self._expect(core, 0, 0)
+        arrive(0, 0, 0)
+        _in_pairs(core, d - 1, sample)
+        sample((d - 1) % 2, d - 1, 0, more=False)
+
+    def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
+        if self.slopes is not None:
+            scratch = [part.dsd() for part in self.scratch]
+            self.slopes.emit(core, value, self._slot(self.slope, slot, step), scratch, is_done=is_done)
+
+    def _all_gradients(self, core: CoreClass, leaving: _Leaving, d: int) -> None:
+        """Backward of d samples, part by part: while one goes up, the next arrives."""
         parts, size = self.parts, self.tokens * self.outputs
         part = size // parts
 
-        def arrive(turn: int, i: int) -> None:
-            receive_all(core, self.deal, self.taken[turn].dsd(i * part, part), TAKE)
+        def arrive(turn: int, i: int, slot: int, step: int) -> None:
+            target, first = self.taken[turn].dsd(i * part, part), slot * self.pitch + i * part
+            if self.slopes is None:
+                receive_all(core, self.deal, target, TAKE)
+            else:
+                slope = self.slope.dsd(first, part, step=step * self.pitch)
+                core.mul(
+                    target,
+                    fabric_in(self.deal),
+                    slope,
+                    dtype="fp16",
+                    start="none",
+                    thread=TAKE,
+                    priority="high",
+                )
 
         def rise(turn: int, first: int, count: int) -> None:
             source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
@@ -271,23 +420,26 @@ class Products:
             for i in range(parts):
                 core.join(TAKE)
                 if i < parts - 1:
-                    arrive(turn, i + 1)
+                    arrive(turn, i + 1, slot, step)
                 elif parts > 1 and more:
-                    arrive(1 - turn, 0)
-                self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step)
+                    arrive(1 - turn, 0, slot + 1, step)
+                if self.activation and self.slopes is None:
+                    self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step * size)
+                if self.beside is not None:
+                    with core.loop(self.tokens // parts):
+                        leaving.token(self.beside, self.taken[turn], i * part, 0)
                 rise(turn, i * part, part)  # when all before is through: its place is free
                 if parts == 1 and more:
-                    arrive(1 - turn, 0)
+                    arrive(1 - turn, 0, slot + 1, step)
             if self.has_dx:
                 rise(turn, 0, size)
+            if self.has_bias:
+                total = self.sums_of_tokens.dsd()
+                core.add(total, total, self.taken[turn].dsd(), dtype="mixed")
+            core.join(SEND)
 
-        arrive(0, 0)
-        if d > 2:
-            with core.loop((d - 1) // 2):
-                sample(0, 0, 2 * size)
-                sample(1, 1, 2 * size)
-        if (d - 1) % 2:
-            sample(0, d - 2, 0)
+        arrive(0, 0, 0, 0)
+        _in_pairs(core, d - 1, sample)
         sample((d - 1) % 2, d - 1, 0, more=False)
         core.join(CAST)
 
@@ -301,19 +453,12 @@ class Products:
         return few[-1] if few[-1] > 1 or not found else found[-1]
 
     def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
-        """Gradients of a part of a sample times the slope, and their sum over its tokens."""
-        v, tokens = self.outputs, self.tokens // self.parts
-        here = taken.dsd(first, tokens * v)
-        if self.has_relu:
-            period = round(1000 / self.wafer.max_fp16_per_cycle)
-            out, slope = self.out.dsd(result, tokens * v, step=step), self.slope.dsd(0, tokens * v)
-            core.map(Fn.STEP, slope, out, dtype="fp16", period=period)
-            core.mul(here, here, slope, dtype="fp16")
-        if self.has_bias:
-            core.fmac_vectors(
-                self.sum.dsd(), self.one.dsd(0, tokens, stride=0), taken.dsd(first, v), v,
-                b_stride=v, length=tokens, dtype="mixed",
-            )  # fmt: skip
+        """Gradients of a part of a sample times the slope of ReLU."""
+        count = self.tokens // self.parts * self.outputs
+        here, slope = taken.dsd(first, count), self.slope.dsd(0, count)
+        period = round(1000 / self.wafer.max_fp16_per_cycle)
+        core.map(Fn.STEP, slope, self.out.dsd(result, count, step=step), dtype="fp16", period=period)
+        core.mul(here, here, slope, dtype="fp16")
 
     # ---- routes ----------------------------------------------------------------------------------------------------
 
@@ -378,7 +523,8 @@ class Products:
 
     def held_bytes(self, in_flight: int) -> float:
         """What a core of the last row holds of samples in flight."""
-        return 2.0 * in_flight * self.tokens * self.outputs
+        each = 2.0 * self.tokens * self.outputs
+        return in_flight * each * ((not self.finishing) + (self.slopes is not None) + self.has_residual)
 
     def issued_cycles(self) -> float:
         """Of a sample, both ways, on the busiest core: as the module says."""
@@ -391,22 +537,56 @@ class Products:
         return float(self.tokens * (each + self.has_dx * (v * ceil_div(k, w) + k)))
 
     def _last_cycles(self) -> float:
-        v, wafer, o = self.outputs, self.wafer, ceil(self.wafer.vector_start_cycles)
-        size = self.tokens * v
-        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.has_relu else 1.0
+        wafer, o = self.wafer, ceil(self.wafer.vector_start_cycles)
+        size = self.tokens * self.outputs
+        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.arriving == "relu" else 1.0
         cycles = size / maxima + size / PAIR * (3 + self.has_dx)
-        part, tokens = size / self.parts, self.tokens // self.parts
-        if self.has_relu:
+        if self.has_residual:
+            cycles += size / PAIR * (1 + (self.beside is not None))
+            cycles += ("residual" in self.finishing) * (o + ceil(size / wafer.add_fp16_per_cycle))
+        if self.slopes is not None:
+            cycles += self.slopes.cycles(size, is_done=self.arriving == self.activation)
+        elif self.activation:
+            part = size / self.parts
             step, product = ceil(part / wafer.max_fp16_per_cycle), ceil(part / wafer.add_fp16_per_cycle)
             cycles += self.parts * (2 * o + step + product)
         if self.has_bias:
-            each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_mixed_per_cycle)
-            cycles += self.parts * (o + ceil(tokens * each))
+            cycles += o + ceil(size / wafer.fma_mixed_per_cycle)
         return float(cycles)
 
     def update_cycles(self) -> float:
-        """Of the busiest core, which lies in the first row if there is a bias."""
+        """Of the busiest core: in the first row if there is a bias, or in the last, which adds its gradient up over the tokens."""
         o, v, wafer = ceil(self.wafer.vector_start_cycles), self.outputs, self.wafer
         size = max(self.inputs) * v
         cycles = 2 * o + ceil(size / wafer.fma_fp32_per_cycle) + ceil(size / wafer.mov_fp32_per_cycle)
-        return float(cycles + self.has_bias * (v + o + ceil(v / wafer.fma_fp32_per_cycle)))
+        if not self.has_bias:
+            return float(cycles)
+        each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_fp32_per_cycle)
+        return float(max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens * each)) + v)
+
+
+@dataclass(frozen=True)
+class _Leaving:
+    """How a column of the last row sends its share of a token: in turn with the others."""
+
+    core: CoreClass
+    sent: int
+    advance: str | None
+    outputs: int
+
+    def token(self, out: int, held: Buffer, first: int, step: int) -> None:
+        """The token that the innermost loop counts, of the sample that the loop around it counts on by `step`."""
+        part = held.dsd(first, self.sent, step=self.outputs, outer_step=step)
+        self.core.mov(
+            fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
+        )
+
+
+def _in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
+    """`count` samples on two buffers in turn: sample(buffer, slot, slots that the loop around counts on)."""
+    if count > 1:
+        with core.loop(count // 2):
+            sample(0, 0, 2)
+            sample(1, 1, 2)
+    if count % 2:
+        sample(0, count - 1, 0)

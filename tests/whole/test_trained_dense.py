@@ -1,0 +1,138 @@
+"""A dense layer that trains on samples of several tokens, alone on its fabric: values against autograd, cycles on paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.test_trained import training_plan
+from wse_sim.errors import ModelError
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.trained.dense import TrainedDense
+
+
+class Layer(nn.Module):
+    """A layer after another one, which makes its inputs; and, with `skip`, one whose outputs are added to its own."""
+
+    def __init__(self, sizes: tuple[int, int], act: nn.Module, *, bias: bool, skip: bool) -> None:
+        super().__init__()
+        self.first, self.layer, self.act = nn.Linear(sizes[0], sizes[0]), nn.Linear(*sizes, bias=bias), act
+        self.skip = nn.Linear(*sizes) if skip else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        out = self.layer(self.first(x))
+        return self.act(out if self.skip is None else out + self.skip(x))
+
+
+@dataclass(frozen=True)
+class Case:
+    """K and N, tokens of a sample, samples of a batch and in flight; the work on the outputs."""
+
+    sizes: tuple[int, int] = (8, 12)
+    tokens: int = 4
+    samples: int = 4
+    in_flight: int = 2
+    side: int = 16
+    act: type[nn.Module] = nn.ReLU
+    bias: bool = True
+    skip: bool = False
+    needs: tuple[str, ...] | None = None
+
+
+def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str]:
+    """Parameters that fp16 holds, the plan, and the stage of the layer: with a skip the last one, which adds it."""
+    torch.manual_seed(0)
+    model = Layer(case.sizes, case.act(), bias=case.bias, skip=case.skip)
+    plan = training_plan(model, (case.tokens, case.sizes[0]), case.side, batch=case.samples)
+    weights = {name: value.half().float().numpy() for name, value in model.state_dict().items()}
+    return weights, plan, plan.stages[-1].name
+
+
+def checked(case: Case, times: int = 1) -> Alone:
+    """A batch of random operands and gradients, `times` as long as planned, all values compared."""
+    weights, plan, stage = plan_of_layer(case)
+    region = region_alone(TrainedDense, plan, stage, case.needs)
+    rng, (k, n) = np.random.default_rng(1), case.sizes
+    features = {name: k if place == 0 else n for place, name in enumerate(region.operands)}
+    shape = (times * case.samples, case.tokens)
+    operands = {name: rng.normal(size=(*shape, f)).astype(np.float16) for name, f in features.items()}
+    gradient = rng.normal(size=(*shape, n)).astype(np.float16)
+
+    def sums(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        added, parameters = others[: case.skip], others[case.skip :]
+        return F.linear(x, *parameters) + (added[0] if added else 0.0)
+
+    z = sums(
+        *(torch.tensor(value).float() for value in operands.values()),
+        *(torch.tensor(weights[name]) for name in region.kernel.parameters),
+    )
+    gradient[np.abs(z.numpy()) < 0.01] = 0  # a rounded sum may lie on the other side of the kink of ReLU
+    act = case.act()
+    return check_alone(
+        region,
+        lambda *given: act(sums(*given)),
+        operands,
+        gradient,
+        weights,
+        in_flight=case.in_flight,
+    )
+
+
+CASES = {
+    "bias and ReLU": Case(),
+    "neither": Case(act=nn.Identity, bias=False, tokens=3, in_flight=4),
+    "features that do not divide": Case((22, 26), 5, 6, 3, 24),
+    "one column": Case((8, 2), 3, 4, 4),
+    "one row with inputs": Case((2, 6), 2, act=nn.Identity),
+    "one token": Case((24, 10), 1, 6, 3, 24),
+    "sixteen tokens": Case((16, 12), 16, 4, 4, 24),
+    "a residual last": Case((16, 24), 5, 4, 2, 32, nn.Identity, skip=True),
+    "a residual before ReLU": Case((16, 24), 5, 4, 2, 32, skip=True),
+    "more samples of a residual than microthreads": Case((8, 8), 2, 18, 9, 32, nn.Identity, skip=True),
+    "inputs of the host": Case(needs=()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_values_equal_those_of_autograd(name: str) -> None:
+    """Outputs, gradients of inputs, residual, weight and bias, and the update."""
+    checked(CASES[name])
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(st.integers(3, 12), st.integers(3, 12), st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_any_size_trains(half_k: int, half_n: int, tokens: int, in_flight: int, skip: bool) -> None:
+    """Sizes are even; two rounds of some samples."""
+    checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, skip=skip))
+
+
+@pytest.mark.parametrize(
+    "name", ["bias and ReLU", "features that do not divide", "a residual last", "one token"]
+)
+def test_busiest_core_issues_what_its_instructions_take(name: str) -> None:
+    """The difference of two batches is what one sample issues, forward and backward."""
+    case = CASES[name]
+    short, long = checked(case), checked(case, 2)
+    place = short.region.area.rows, short.region.area.cols
+    issued = (long.fabric.busy[place] - short.fabric.busy[place]) / case.samples
+    assert issued.max() == pytest.approx(short.region.issued_cycles(), abs=0.5)
+
+
+def test_a_region_of_one_row_is_refused() -> None:
+    """It takes one row beside those of its inputs."""
+    _, plan, stage = plan_of_layer(Case())
+    place = next(one for one in plan.stages if one.name == stage)
+    region = place.region.__class__(0, 0, 1, 8, 6)
+    kernel = plan.graph.kernel(next(name for name in place.kernels))
+    flat = type(place)(**(place.__dict__ | {"region": region}))
+    with pytest.raises(ModelError, match="one row"):
+        TrainedDense(plan.graph, kernel, flat, plan.wafer, frozenset())

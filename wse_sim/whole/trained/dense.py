@@ -1,0 +1,241 @@
+"""A dense layer that trains on samples of several tokens: a product that trains, and the cores beside it.
+
+Symbols: T tokens of K inputs and N outputs; R rows of cores; k inputs and v outputs of a core; d samples in flight::
+
+    moving columns              compute columns
+    inlets    > x, twice >>>>   rows of k inputs: forward for the products, backward for the weight gradient
+                                sums of dx run west along the rows; the inlets take them and send them on in turn
+    residual, then g > > > > >  last row: finishes the T tokens of a sample at once; backward multiplies their
+                                gradients by the slope and sends them up the columns, twice
+
+Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_moving`.  Every row has an inlet, and all of them
+hear the inputs, so a token needs K / 2 cycles, whatever the rows.  The gradient of a residual is that of the outputs: a
+core behind the end of the last row hears it, and sends it on.  Where an activation follows on the residual, the last
+row itself sends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Inlet, refused, stream_order
+from wse_sim.whole.regions.dense import Dense, items_of
+from wse_sim.whole.regions.turns import route_senders
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside
+from wse_sim.whole.trained.products import OWN_COLORS, Products
+from wse_sim.whole.trained.slopes import ACTIVATIONS
+
+FP16_BYTES = 2
+
+
+class TrainedDense(TrainedKind):
+    """A product with a weight, the work fused to it, and all gradients."""
+
+    family = "gemm"
+    title = Dense.title
+    own_colors = OWN_COLORS
+
+    def __init__(
+        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
+    ) -> None:
+        super().__init__(graph, kernel, _with_room(kernel, stage), wafer, needs)
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+        return Dense.tokens_of(graph, kernel)
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """As forward; and all items have a slope."""
+        Dense.check(graph, kernel)
+        for item in items_of(kernel):
+            if item not in ("bias", "residual", *ACTIVATIONS):
+                raise refused(
+                    kernel,
+                    f"fuses '{item}' to its product",
+                    f"training on the whole fabric does {', '.join(ACTIVATIONS)}",
+                )
+
+    def extent(self) -> tuple[int, int]:
+        """Rows with at least a word and the last one, columns with at least an output."""
+        rows = min(self.region.rows - 1, self.inputs // PAIR) + 1
+        return rows, int(ceil_div(self.features, self._outputs))
+
+    @property
+    def inputs(self) -> int:
+        """K."""
+        return int(self.kernel.dims["k"])
+
+    @property
+    def features(self) -> int:
+        """N."""
+        return int(self.kernel.dims["n"])
+
+    @property
+    def _outputs(self) -> int:
+        return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Work on the outputs."""
+        return items_of(self.kernel)
+
+    @cached_property
+    def products(self) -> Products:
+        """The compute cores."""
+        whole, rest = divmod(self.inputs // PAIR, self.height - 1)
+        inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
+        return Products(
+            self.name,
+            self.wafer,
+            self.top,
+            self.left,
+            self.cols,
+            inputs,
+            self._outputs,
+            self.features,
+            self.tokens,
+            self.items,
+            self.has_dx,
+        )
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a tensor is added to the product."""
+        return "residual" in self.items
+
+    @property
+    def has_dx(self) -> bool:
+        """Whether the gradient of the inputs is asked for."""
+        return self.kernel.inputs[0] in self.needs
+
+    # ---- ports -----------------------------------------------------------------------------------------------------
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Beside every row but the last: all hear the inputs; of a residual beside the last row."""
+        own = [Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height - 1)]
+        if self.has_residual:
+            own.append(Inlet(self.kernel.inputs[1], self.gradient_inlet))
+        return tuple(own)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The last row, from the first column."""
+        return self.products.senders
+
+    @property
+    def gradient_inlet(self) -> Cell:
+        """Beside the last row."""
+        return self.last, self.left - 1
+
+    @property
+    def gradient_order(self) -> tuple[str, ...]:
+        """The residual's first: it is what comes in."""
+        return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
+
+    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+        """Of the inputs: their inlets.  Of a residual: behind the gradient inlet; where an activation follows, the last row."""
+        if tensor == self.kernel.inputs[0]:
+            return tuple((self.top + i, self.left - 1) for i in range(self.height - 1))
+        return ((self.last, self.left - 2),) if self.residual_is_last else self.senders
+
+    @property
+    def residual_is_last(self) -> bool:
+        """Whether the gradient of the residual is that of the result, and not that before an activation."""
+        return self.has_residual and self.items[-1] == "residual"
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def most_in_flight(self) -> int:
+        """By the memory of the inlets, of the last row, and of the core that holds the residual."""
+        usable = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+        most = usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
+        if of_last := self.products.held_bytes(1):
+            most = min(most, usable // of_last)
+        if self.has_residual:
+            held = usable // (FP16_BYTES * self.tokens * self.features)
+            most = most if held >= RECEIVERS else min(most, held)
+        return int(most)
+
+    def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """All cores and ways."""
+        leaving = {tensor: color for tensor, (color, _) in ports.gradient_out.items()}
+        for tensor, (color, towards) in ports.gradient_out.items():
+            route_senders(b, color, self.gradient_senders(tensor), towards)
+        added = leaving.get(self.kernel.inputs[1]) if self.has_residual else None
+        is_heard = added is not None and self.residual_is_last
+        self.products.beside = None if is_heard else added
+        self.products.build(b, ports, batch)
+        beside = Beside(b, self.products, batch)
+        for row in range(self.height - 1):
+            beside.write_row(row, ports.inward[row], leaving.get(self.kernel.inputs[0]))
+        beside.route_rows()
+        residual = ports.inward[self.height - 1] if self.has_residual else None
+        beside.write_end(ports.gradient_in, residual, is_heard=is_heard)
+        if added is not None and is_heard:
+            beside.write_listener((self.last, self.left - 2), added)
+
+    # ---- values and cycles -----------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Weights (N, K) and bias (N,) as the buffers of the region."""
+        weight, *bias = (weights[name] for name in self.kernel.parameters)
+        order = stream_order(self.graph, self.kernel.inputs[0])
+        return self.products.values(weight if order is None else weight[:, order], bias[0] if bias else None)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Gradients and new weights."""
+        return self.products.reads
+
+    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Weights (N, K) and bias (N,) again."""
+        held = [buffers[name] for name in self.reads]
+        order = stream_order(self.graph, self.kernel.inputs[0])
+        out: list[dict[str, Floats]] = [{}, {}]
+        for found, tiles in zip(out, held[:2], strict=True):
+            weight = self.products.weight_of(tiles)
+            found[self.kernel.parameters[0]] = weight if order is None else weight[:, np.argsort(order)]
+        for found, bias in zip(out, held[2:], strict=False):
+            found[self.kernel.parameters[1]] = self.products.bias_of(bias)
+        return out[0], out[1]
+
+    def issued_cycles(self) -> float:
+        """Of the busiest compute core, both ways."""
+        return self.products.issued_cycles()
+
+    def update_cycles(self) -> float:
+        """Of the busiest compute core."""
+        return self.products.update_cycles()
+
+
+def _with_room(kernel: Kernel, stage: Stage) -> Stage:
+    """The stage with a second moving column, in place of a compute column, where a residual's gradient needs it."""
+    region = stage.region
+    compute = region.compute_cores // region.rows
+    if region.rows == 1:
+        raise refused(
+            kernel,
+            "trains in a region of one row, and takes one beside those of its inputs",
+            "use more cores",
+        )
+    if items_of(kernel)[-1:] != ("residual",) or region.cols - compute > 1:
+        return stage
+    if compute == 1:
+        raise refused(kernel, "adds a residual in a region of two columns", "use more cores")
+    fewer = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
+    return dataclasses.replace(stage, region=fewer)

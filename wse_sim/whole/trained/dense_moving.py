@@ -1,0 +1,203 @@
+"""Cores beside a dense layer that trains: one per row of inputs, the one that deals words out along the last row.
+
+Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
+
+    beside a row    forward   hears all K inputs of a token, keeps its k of d samples         > row
+                    backward  the same again, all tokens of a sample                          > row
+                              sums of the row, token by token                                 > in turn with the other rows
+    end of the last row   forward  the residual, of which it waits for some samples at a time;  backward  the gradients
+    behind it             hears the gradients, too, and sends them on, if they are those of a residual
+
+Words per token that such a core issues: K / 2 + k / 2 forward, and k / 2 + k + k / 2 backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.turns import KEEP, advance_of, deal, receive_all, route_takers
+from wse_sim.whole.trained.contract import Batch
+from wse_sim.whole.trained.products import FEED_QUEUE, Products
+
+DEAL, SEND = 1, 2  # microthreads beside a row
+RECEIVERS = 7  # microthreads that wait for samples of the residual, in order
+
+
+@dataclass
+class Beside:
+    """The column of cores beside the compute cores."""
+
+    b: Builder
+    products: Products
+    batch: Batch
+
+    def write_row(self, row: int, arriving: int, back: int | None) -> None:
+        """The core beside a row of inputs; `back` is the color on which their gradients leave."""
+        products, batch = self.products, self.batch
+        name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
+        own, before = products.inputs[row], sum(products.inputs[:row])
+        after, size = sum(products.inputs) - before - own, products.tokens * own
+        core = self.b.core_class(name)
+        held = self.b.buffer(f"{name} held", batch.in_flight * size, "fp16", cell)
+        others = self.b.buffer(f"{name} others", max(before, after, 1), "fp16", cell)
+
+        def give(part: Operand) -> None:
+            core.mov(
+                fabric_out(products.feed), part, dtype="fp16", start="none", thread=DEAL, priority="high"
+            )
+
+        def hear(part: Operand) -> None:
+            if part.length:
+                core.mov(part, fabric_in(arriving), dtype="fp16", start="none")
+
+        collect = None if back is None else self._collector(core, row, back, name, cell)
+
+        # Words that wait in a row's queue; more would fill the output queue, before what leaves.
+        ahead = min(PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE], size)
+
+        def sample() -> None:
+            """The sums of a sample, while the inputs of the next one go to the row once more."""
+            give(held.dsd(size, ahead, step=size))
+            collect_all()
+            if size > ahead:
+                give(held.dsd(size + ahead, size - ahead, step=size))
+
+        def collect_all() -> None:
+            if collect is not None:
+                _in_turn(core, products.tokens, collect)
+                core.join(SEND)
+
+        with core.loop(batch.rounds):
+            with core.loop(batch.in_flight * products.tokens):
+                hear(others.dsd(0, before))
+                hear(held.dsd(0, own, step=own))
+                hear(others.dsd(0, after))
+                give(held.dsd(0, own, step=own))
+            give(held.dsd(0, size))
+            if batch.in_flight > 1:
+                with core.loop(batch.in_flight - 1):
+                    sample()
+            collect_all()
+            core.join(DEAL)
+        self.b.place(core, cell)
+
+    def _collector(
+        self, core: CoreClass, row: int, back: int, name: str, cell: Cell
+    ) -> Callable[[int], None]:
+        products = self.products
+        own = products.inputs[row]
+        sums = [self.b.buffer(f"{name} sum {turn}", own, "fp16", cell) for turn in (0, 1)]
+        advance = advance_of(row, len(products.inputs))
+
+        def collect(turn: int) -> None:
+            """The gradient of a token's inputs; it leaves in turn with those of the other rows."""
+            core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
+            core.mov(
+                fabric_out(back, advance), sums[turn].dsd(),
+                dtype="fp16", start="none", thread=SEND, priority="high",
+            )  # fmt: skip
+
+        return collect
+
+    def route_rows(self) -> None:
+        """Inputs to the rows: each has its own core."""
+        products, b = self.products, self.b
+        rows = slice(products.top, products.last)
+        b.route(products.feed, (rows, products.left - 1), rx="R", tx="E")
+        for col in range(products.cols):
+            onward = "E" if col < products.cols - 1 else ""
+            b.route(products.feed, (rows, products.left + col), rx="W", tx="R" + onward)
+
+    # ---- the end of the last row -----------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> Cell:
+        """The core that deals words out along the last row."""
+        return self.products.last, self.products.left - 1
+
+    @property
+    def filling(self) -> int:
+        """Zeros behind the N features of a token: columns take equal shares."""
+        return self.products.cols * self.products.outputs - self.products.features
+
+    def write_end(self, gradients: int, residual: int | None, *, is_heard: bool) -> None:
+        """Deals the residual out, then the gradients of the outputs; with `is_heard` the core behind hears them."""
+        products, b, batch = self.products, self.b, self.batch
+        core = b.core_class(f"{products.name} gradients in")
+        self._zeros = (
+            b.buffer(f"{products.name}.filling", self.filling, "fp16", self.end) if self.filling else None
+        )
+        with core.loop(batch.rounds):
+            if residual is not None:
+                self._deal_residual(core, residual)
+            with core.loop(batch.in_flight * products.tokens):
+                self._deal(core, [fabric_in(gradients)] * products.cols)
+        b.place(core, self.end)
+        route_takers(b, products.deal, self.end, products.senders, 0, "E")
+        if is_heard:
+            b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
+
+    def _deal(self, core: CoreClass, parts: list[Operand]) -> None:
+        """A token to the columns."""
+        products = self.products
+        shares = [[(part, products.sent(col))] for col, part in enumerate(parts)]
+        if self._zeros is not None:
+            shares[-1].append((self._zeros.dsd(), self.filling))
+        deal(core, products.deal, shares, products.cols)
+
+    def _deal_residual(self, core: CoreClass, arriving: int) -> None:
+        """All samples of a round: they arrive in order beside the work, as far as microthreads suffice."""
+        products, d = self.products, self.batch.in_flight
+        features, count = products.features, min(d, RECEIVERS)
+        slots: list[Buffer] = [
+            self.b.buffer(f"{products.name}.residual {i}", products.tokens * features, "fp16", self.end)
+            for i in range(count)
+        ]
+
+        def samples(number: int) -> None:
+            for i in range(number):
+                receive_all(core, arriving, slots[i].dsd(), i + 1)
+            for i in range(number):
+                core.join(i + 1)
+                with core.loop(products.tokens):
+                    self._deal(
+                        core,
+                        [
+                            slots[i].dsd(col * products.outputs, products.sent(col), step=features)
+                            for col in range(products.cols)
+                        ],
+                    )
+
+        with core.loop(d // count):
+            samples(count)
+        samples(d % count)
+
+    def write_listener(self, cell: Cell, leaving: int) -> None:
+        """The core behind the end: what is dealt out backward is the gradient of the residual."""
+        products, b, batch = self.products, self.b, self.batch
+        core, n = b.core_class(f"{products.name} gradient of the residual"), products.features
+        passed = b.buffer(f"{products.name}.passed", n + self.filling, "fp16", cell)
+        with core.loop(batch.rounds):
+            with core.loop(batch.in_flight * products.tokens):
+                core.mov(passed.dsd(), fabric_in(products.deal), dtype="fp16", start="none")
+            with core.loop(batch.in_flight * products.tokens):
+                core.mov(fabric_out(leaving), fabric_in(products.deal), length=n, dtype="fp16", start="none")
+                if self.filling:
+                    spare = passed.dsd(0, self.filling)
+                    core.mov(spare, fabric_in(products.deal), dtype="fp16", start="none")
+        b.place(core, cell)
+        b.route(products.deal, cell, rx="E", tx="R", switch=KEEP)
+
+
+def _in_turn(core: CoreClass, count: int, body: Callable[[int], None]) -> None:
+    """`count` turns on two buffers."""
+    with core.loop(count // 2):
+        body(0)
+        body(1)
+    if count % 2:
+        body(0)
