@@ -7,6 +7,9 @@ over the n outputs with the stride of the window in memory.
     backward: the gradient is added back to the window: the same instructions; of a maximum by the masks
     that the forward pass kept, a selection at the rate of maxima (assumed)
 
+apart (an attribute): channels over the rows of cores, each with whole images of its own, as in a whole model on the
+fabric; equations: :mod:`wse_sim.kernels.blocks.pooled`.
+
 Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window rest
 as planes two banks off the result.  3-D pooling of volumes (d, h, w, c) over windows of (t, r, s) is 2-D pooling of
 d h lines with windows of t r lines in all but its values.  Band of cost against program: 1 % from 50 outputs per core.
@@ -24,6 +27,7 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
+from wse_sim.kernels.blocks.pooled import apart_cost
 from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -69,6 +73,9 @@ class Pool2dAttributes(Attributes):
     around: int = attribute(
         0, "lines and columns around an image, of zeros or of the least number", at_least=0
     )
+    apart: bool = attribute(
+        False, "stationary: channels over the rows of cores, each with whole images of its own"
+    )
     uneven: bool = attribute(False, "windows are cut off at the border, dilated, or differ in size")
 
 
@@ -107,7 +114,10 @@ class Pool2d(Family):
         """One vector instruction per position of the window."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        is_max = Pool2dAttributes.of(attrs).kind == "max"
+        stated = Pool2dAttributes.of(attrs)
+        is_max = stated.kind == "max"
+        if stated.apart and tiling.mapping == "stationary" and asked(how).phase is Phase.FORWARD:
+            return apart_cost(dims, stated.around, is_max, tiling, wafer)
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]

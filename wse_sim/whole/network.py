@@ -29,6 +29,7 @@ from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements, 
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
+MOST_BUNDLES = 4  # of a tensor; each has a color of its own
 
 
 @dataclass(frozen=True)
@@ -154,30 +155,28 @@ def _laid(
 
 
 def split(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> None:
-    """Split tensors into as few bundles as let their readers keep the pace of the slowest region.
+    """Split tensors into as few bundles as let regions at their ends keep the pace of the slowest core.
 
-    Where no number does, the one with which they come nearest.  No more bundles than links in the plan.
+    Where no number does, the one with which they come nearest.
     """
     by_name = {region.name: region for region in regions}
     pace = max(region.issued_cycles() for region in regions)
     streams = [*plan.streams, *plan.host_streams]
-    for tensor in dict.fromkeys(stream.tensor for stream in streams):
+    # What a region waits for at one end hides the other end: twice.
+    for tensor in 2 * list(dict.fromkeys(stream.tensor for stream in streams)):
         same = [stream for stream in streams if stream.tensor == tensor]
-        ends = [name for stream in same for name in (stream.producer, stream.consumer)]
         if any(stream.consumer == HOST for stream in same):
             continue
-        readers = [by_name[stream.consumer] for stream in same]
-        allowed = set(range(1, min(stream.width for stream in same) + 1))
-        for name in set(ends) - {HOST}:
-            allowed &= set(by_name[name].splits(tensor))
-        paces = {}
+        ends = [by_name[name] for s in same for name in (s.producer, s.consumer) if name != HOST]
+        allowed = set(range(1, MOST_BUNDLES + 1)).intersection(*(region.splits(tensor) for region in ends))
+        paces: dict[int, float] = {}
         for count in sorted(allowed):
-            for reader in readers:
-                reader.bundles[tensor] = count
-            paces[count] = max(pace, *(reader.pace() for reader in readers))
+            for region in ends:
+                region.bundles[tensor] = count
+            paces[count] = max(pace, *(region.pace() for region in ends))
         found = min(paces, key=lambda count: (paces[count], count))
-        for name in set(ends) - {HOST}:
-            by_name[name].bundles[tensor] = found
+        for region in ends:
+            region.bundles[tensor] = found
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:

@@ -48,6 +48,7 @@ LAYS: dict[str, dict[str, object]] = {
     "attention": {"pairs": True},
     "norm": {"whole": True},
     "conv2d": {"unfolded": True},
+    "pool2d": {"apart": True},
 }
 """Attributes of kernels that lie on the fabric in one of several ways."""
 BINS, LEAST_CYCLES = 1024, 8

@@ -115,6 +115,11 @@ class Flowing(Dense):
         each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
         return float(self.tokens * max(each, self._last_cycles()))
 
+    def pace(self) -> float:
+        """All columns of a bundle send over one link."""
+        bundles = self.bundles.get(self.kernel.outputs[0], 1)
+        return max(super().pace(), self.tokens * self.features / PAIR / bundles)
+
     def _last_cycles(self) -> float:
         """Of the last row and a token."""
         rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0

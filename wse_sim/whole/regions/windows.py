@@ -11,100 +11,14 @@ and an element, so the part inside is moved between zeros at rest first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel
-from wse_sim.kernels.blocks.rounds import even
-from wse_sim.kernels.families.pool2d import Pool2dAttributes
-from wse_sim.whole.regions.contract import PAIR
+from wse_sim.kernels.blocks.windows import PAIR, Axis, Windows
 
 Part = tuple[int, int, int]
 """Part of a run: line under the window, first element of the run, number of elements."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One direction of an image: `size` pixels, windows of `taps`, `results` of them."""
-
-    size: int
-    taps: int
-    stride: int
-    around: int
-    results: int
-
-    def first(self, place: int) -> int:
-        """First pixel that a window meets; negative in front of the image."""
-        return place * self.stride - self.around
-
-    def holds(self, place: int) -> bool:
-        """Whether a window lies inside the image."""
-        return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Windows as (first, count): one by one those over a border, all others at once."""
-        inner = [place for place in range(self.results) if self.holds(place)]
-        if not inner:
-            return [(place, 1) for place in range(self.results)]
-        before, after = range(inner[0]), range(inner[-1] + 1, self.results)
-        return [*((p, 1) for p in before), (inner[0], len(inner)), *((p, 1) for p in after)]
-
-    @property
-    def over(self) -> list[int]:
-        """Windows that reach over a border."""
-        return [place for place in range(self.results) if not self.holds(place)]
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of an image of `channels`."""
-
-    lines: Axis
-    columns: Axis
-    channels: int
-    before: int = 0  # elements before a run that fill it up, the others come behind
-
-    def aligned(self) -> Windows:
-        """The same, filled up in front where words then begin at even elements at a border."""
-        run, first = self.columns.taps * self.channels, self.columns.around * self.channels
-        turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
-        return replace(self, before=int(bool(turned)))
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> Windows:
-        """Of a kernel with the dimensions of a convolution."""
-        d = {name: int(value) for name, value in kernel.dims.items()}
-        around = surround(kernel)
-        return cls(
-            Axis(d["h"], d["r"], d["stride"], around, d["out_h"]),
-            Axis(d["w"], d["s"], d["stride"], around, d["out_w"]),
-            d["c"],
-        )
-
-    @property
-    def size(self) -> int:
-        """Elements of the image."""
-        return self.lines.size * self.columns.size * self.channels
-
-    @property
-    def run(self) -> int:
-        """Elements of a line under a window, whole words."""
-        return int(even(self.columns.taps * self.channels))
-
-    def at(self, line: int, column: int) -> int:
-        """Place of the first element of a pixel."""
-        return (line * self.columns.size + column) * self.channels
-
-
-def surround(kernel: Kernel) -> int:
-    """Lines around the image above it: those that a pooling states, or the only number that gives so many lines of the result of a
-    convolution of stride 1 or 2."""
-    if kernel.family == "pool2d":
-        return Pool2dAttributes.of(kernel.attrs).around
-    lines, taps, stride = (int(kernel.dims[name]) for name in ("h", "r", "stride"))
-    spare = (int(kernel.dims["out_h"]) - 1) * stride + taps - lines
-    return max(0, (spare + 1) // 2)
 
 
 @dataclass(frozen=True)
@@ -181,3 +95,6 @@ class Unfolding:
                 core.mov(fabric_out(color), moved, dtype="fp16", start="none")
             elif zeros:
                 core.mov(fabric_out(color), self.zeros.dsd(0, zeros), dtype="fp16", start="none")
+
+
+__all__ = ["At", "Axis", "Part", "Unfolding", "Windows"]

@@ -1,0 +1,152 @@
+"""Pooling on one core: an image of some channels at rest, the lines under its windows made one, then their columns.
+
+Symbols: an image of H x W pixels of e channels, windows of r lines and s columns, stride z, T pixels of the result::
+
+    lines      for every line of the result r vectors of W e elements
+    columns    s vectors of the whole result with what lies between windows, or of T elements per channel where
+               lines follow each other without a gap; the faster
+
+A first vector is moved, or the first two are combined at once, where that is faster.  Maxima are taken in fp16, means are
+summed in fp32.  Lines around an image are left out, columns around are at rest beside the lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.windows import PAIR, Windows
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
+
+IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
+BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
+SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
+NOWHERE = ("", 0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction: from `reads` (buffer, first element) to one place, `turns` times.
+
+    One read is moved, two are combined.  `apart` are elements from turn to turn of the target and of what is read.
+    """
+
+    turns: int
+    to: tuple[str, int]
+    reads: tuple[tuple[str, int], ...]
+    length: int
+    stride: int = 1
+    apart: tuple[int, int] = (0, 0)
+
+
+def words_apart(channels: Size, rows: Size) -> Any:
+    """Words of a pixel on the fullest of `rows` cores."""
+    words = channels // PAIR
+    return ceil_div(words, np.minimum(words, rows))
+
+
+def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer) -> Cost:
+    """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use."""
+    windows = Windows.sized(dims, around)
+    words = np.asarray(words_apart(int(dims["c"]) // PAIR * PAIR, tiling.rows))
+    found = {n: PooledCore(windows, PAIR * n, is_max, wafer) for n in np.unique(words).tolist()}
+    moved = {n: (core.pixels + core.results) * core.each / PAIR for n, core in found.items()}
+    issued = {n: core.issued_cycles() for n, core in found.items()}
+
+    def each(table: dict[int, float]) -> Any:
+        return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
+
+    zero = 0.0 * tiling.rows * tiling.cols
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
+    return Cost(compute=each(issued) - each(moved) + zero, ramp=each(moved) + zero, idle=idle)
+
+
+@dataclass(frozen=True)
+class PooledCore:
+    """A core with `each` channels of an image; the maximum of its windows, or the sum."""
+
+    windows: Windows
+    each: int
+    is_max: bool
+    wafer: Wafer
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from line to line, with those around."""
+        columns = self.windows.columns
+        wide = max(
+            columns.size + columns.around, columns.first(columns.results - 1) + columns.around + columns.taps
+        )
+        return int(ceil_div(wide, PAIR)) * PAIR
+
+    @property
+    def pixels(self) -> int:
+        """Of the image."""
+        return self.windows.lines.size * self.windows.columns.size
+
+    @property
+    def results(self) -> int:
+        """T."""
+        return self.windows.lines.results * self.windows.columns.results
+
+    @property
+    def held(self) -> int:
+        """Elements of the lines, and of the result."""
+        return self.windows.lines.results * self.pitch * self.each
+
+    def issued_cycles(self) -> float:
+        """Words received and sent, and all instructions."""
+        return float((self.pixels + self.results) * self.each / PAIR + sum(map(self._cycles, self.steps())))
+
+    def steps(self) -> list[Step]:
+        """The instructions: lines of windows, then their columns."""
+        each = self.each
+        lines, columns, pitch = self.windows.lines, self.windows.columns, self.pitch * each
+        row, margin = columns.size * each, columns.around * each
+        out: list[Step] = []
+        for place, count in lines.spans():
+            apart = (pitch, lines.stride * row)
+            taps = [tap for tap in range(lines.taps) if 0 <= lines.first(place) + tap < lines.size]
+            met = [(IMAGE, (lines.first(place) + tap) * row) for tap in taps]
+            out += self._combined(
+                (LINES, place * pitch + margin), met, Step(count, NOWHERE, (), row, apart=apart)
+            )
+        if columns.taps == 1:
+            return out
+        # All columns at once, those between windows too; or a channel after the other with whole lines in a row.
+        whole = Step(1, NOWHERE, (), lines.results * pitch - (columns.taps - 1) * each)
+        met = [(LINES, tap * each) for tap in range(columns.taps)]
+        at_once = self._combined((RESULT, 0), met, whole)
+        if self.pitch != columns.stride * columns.results:
+            return out + at_once
+        pixels = lines.results * columns.results
+        channel = Step(each, NOWHERE, (), pixels, columns.stride * each, (1, 1))
+        one_by_one = self._combined((RESULT, 0), met, channel)
+        return out + min(at_once, one_by_one, key=lambda steps: sum(map(self._cycles, steps)))
+
+    def _combined(self, to: tuple[str, int], met: list[tuple[str, int]], like: Step) -> list[Step]:
+        """Several places made one: the first moved, or the first two combined where that is faster."""
+        moved = [
+            replace(like, to=to, reads=(met[0],)),
+            *(replace(like, to=to, reads=(to, one)) for one in met[1:]),
+        ]
+        direct = [replace(like, to=to, reads=tuple(met[:2])), *moved[2:]]
+        return min(moved, direct, key=lambda steps: sum(map(self._cycles, steps)))
+
+    def _cycles(self, step: Step) -> float:
+        """Start and elements of an instruction, all turns; two reads from equal banks take twice as long."""
+        wafer, wide = self.wafer, SIXTEEN if self.is_max else THIRTY_TWO
+        start = ceil(wafer.vector_start_cycles)
+        if len(step.reads) == 1:
+            rate = wafer.mov_fp16_per_cycle if self.is_max else wafer.mov_fp32_per_cycle
+            return step.turns * (start + ceil(step.length / rate))
+        rate = wafer.max_fp16_per_cycle if self.is_max else wafer.add_fp32_memory_per_cycle
+        period = wafer.sram_banks // 2 if self.is_max else wafer.fp32_bank_period_words
+        words = {IMAGE: SIXTEEN, LINES: wide, RESULT: wide}
+        first, second = ((BANKS[name] + words[name] * at) % period for name, at in step.reads)
+        return step.turns * (start + ceil(step.length / rate) * (1 + (first == second)))

@@ -1,0 +1,97 @@
+"""Windows that slide over an image: which of its lines and columns they meet, and where they reach over its border."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from wse_sim.graph import Kernel
+from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.contract.family import Dims
+
+PAIR = 2  # fp16 elements of a word
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of an image: `size` pixels, windows of `taps`, `results` of them."""
+
+    size: int
+    taps: int
+    stride: int
+    around: int
+    results: int
+
+    def first(self, place: int) -> int:
+        """First pixel that a window meets; negative in front of the image."""
+        return place * self.stride - self.around
+
+    def holds(self, place: int) -> bool:
+        """Whether a window lies inside the image."""
+        return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Windows as (first, count): one by one those over a border, all others at once."""
+        inner = [place for place in range(self.results) if self.holds(place)]
+        if not inner:
+            return [(place, 1) for place in range(self.results)]
+        before, after = range(inner[0]), range(inner[-1] + 1, self.results)
+        return [*((p, 1) for p in before), (inner[0], len(inner)), *((p, 1) for p in after)]
+
+    @property
+    def over(self) -> list[int]:
+        """Windows that reach over a border."""
+        return [place for place in range(self.results) if not self.holds(place)]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of an image of `channels`."""
+
+    lines: Axis
+    columns: Axis
+    channels: int
+    before: int = 0  # elements before a run that fill it up, the others come behind
+
+    def aligned(self) -> Windows:
+        """The same, filled up in front where words then begin at even elements at a border."""
+        run, first = self.columns.taps * self.channels, self.columns.around * self.channels
+        turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
+        return replace(self, before=int(bool(turned)))
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Windows:
+        """Of a convolution of stride 1 or 2, or of a pooling, which states what lies around."""
+        if kernel.family == "pool2d":
+            return cls.sized(kernel.dims, int(str(kernel.attrs.get("around", 0))))
+        return cls.sized(kernel.dims, surround(kernel.dims))
+
+    @classmethod
+    def sized(cls, dims: Dims, around: int) -> Windows:
+        """Of the dimensions of a convolution, and lines and columns around."""
+        d = {name: int(value) for name, value in dims.items()}
+        return cls(
+            Axis(d["h"], d["r"], d["stride"], around, d["out_h"]),
+            Axis(d["w"], d["s"], d["stride"], around, d["out_w"]),
+            d["c"],
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements of the image."""
+        return self.lines.size * self.columns.size * self.channels
+
+    @property
+    def run(self) -> int:
+        """Elements of a line under a window, whole words."""
+        return int(even(self.columns.taps * self.channels))
+
+    def at(self, line: int, column: int) -> int:
+        """Place of the first element of a pixel."""
+        return (line * self.columns.size + column) * self.channels
+
+
+def surround(dims: Dims) -> int:
+    """Lines of zeros above the image of a convolution: the only number that gives so many lines of the result, up to stride 2."""
+    lines, taps, stride = (int(dims[name]) for name in ("h", "r", "stride"))
+    spare = (int(dims["out_h"]) - 1) * stride + taps - lines
+    return max(0, (spare + 1) // 2)
