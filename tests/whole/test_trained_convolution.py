@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.alone import EPS, Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
+from wse_sim.whole import train_whole
 from wse_sim.whole.trained.convolution import TrainedConvolution
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int], int, int, int]] = {
@@ -100,3 +101,53 @@ def test_an_odd_number_of_channels_sends_no_gradient() -> None:
     with pytest.raises(ModelError, match="odd"):
         region_of(conv, (1, 4, 6), 12)
     assert region_of(conv, (1, 4, 6), 12, needs=()).gradient_order == ()
+
+
+NETWORKS: dict[str, tuple[list[nn.Module], tuple[int, int, int], int, int, str]] = {
+    # layers, image, side of the wafer, samples, loss
+    "strides": (
+        [nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.ReLU(),
+         nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4)],
+        (1, 8, 8), 20, 4, "cross entropy",
+    ),
+    "three of them, no bias": (
+        [nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 6, 2, stride=2), nn.ReLU(),
+         nn.Flatten(), nn.Linear(24, 6), nn.Linear(6, 4)],
+        (3, 6, 6), 24, 3, "squared error",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_of_convolutions_trains_as_in_pytorch(name: str) -> None:
+    """Several samples in flight; loss, outputs, gradients and new weights, the flatten's order folded into the reader.
+
+    Values are fp16 where they rest or travel, so a gradient has passed two roundings per layer on either way.
+    """
+    torch.manual_seed(3)
+    layers, image, side, samples, loss = NETWORKS[name]
+    model = nn.Sequential(*layers).float()
+    plan = training_plan(model, image, side, batch=samples)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()
+    weights = {key: value.detach().clone().numpy() for key, value in model.named_parameters()}
+    images, labels = torch.randn(samples, *image).half(), torch.arange(samples) % 4
+    run = train_whole(plan, weights, images.float().numpy(), labels.numpy(), rate=0.5, loss=loss)
+    assert min(run.made.in_flight) > 1
+    outputs = model(images.float())
+    if loss == "cross entropy":
+        wanted = nn.functional.cross_entropy(outputs, labels)
+    else:
+        wanted = 0.5 * ((outputs - nn.functional.one_hot(labels, 4)) ** 2).sum() / samples
+    wanted.backward()
+    bound = 4 * len(plan.stages) * EPS
+    assert run.loss == pytest.approx(wanted.item(), rel=bound)
+    assert np.abs(run.outputs - outputs.detach().numpy()).max() < bound * np.abs(run.outputs).max()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        gradient = parameter.grad.numpy()
+        largest = np.abs(gradient).max()
+        assert np.abs(run.gradients[key] - gradient).max() < bound * largest, key
+        moved = run.weights[key] - weights[key]
+        assert np.abs(moved + 0.5 * gradient).max() < bound * 0.5 * largest, key
+    assert run.fabric.words_left == 0
