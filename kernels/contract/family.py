@@ -318,6 +318,13 @@ class Family:
         """How it lies in its region: not settled."""
         return Lay()
 
+    def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
+        """Streamed weights: elements of a round that meet what rests on the columns of a lane; 0 if it is not settled.
+
+        A core takes its part of a round in whole words of two 16-bit elements.
+        """
+        return 0
+
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link | None:
         """What the kernel does to each element, if that is all that it does."""
         return None

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tests.whole.test_dense_chain import network
+from tests.whole.test_streaming import build
 from tests.whole.test_training import training_plan
 from wse_sim.modes import simulate
 from wse_sim.report import html
-from wse_sim.whole import compare_training, measured
+from wse_sim.whole import compare_streaming, compare_training, measured
+from wse_sim.whole.page import STATES
 
 
 def test_the_page_shows_the_counters_of_every_core() -> None:
@@ -44,3 +46,26 @@ def test_a_page_has_the_layers_only_where_the_fabric_ran() -> None:
     assert 'id="fabric-table"' in page
     assert shown.sentence in page
     assert "On the fabric" not in plain
+
+
+def test_the_page_of_streamed_weights_has_phases_and_counters() -> None:
+    """Phases add up to the step, states of the mean core to its time; the maps are those of the last run."""
+    _, plan = build("two lanes", training=True)
+    found = compare_streaming(plan)
+    assert sum(one.fabric for one in found.passes) == found.fabric_step
+    assert sum(found.times) == pytest.approx(found.fabric_step)
+    assert sum(found.engine_times) == pytest.approx(found.engine_step, rel=1e-6)
+    shown = measured(found)
+    assert [row[0] for row in shown.rows[:6]] == [*(one.name for one in found.passes)]
+    assert [row[0] for row in shown.rows[6:]] == ["step", *(f"a core {state}" for state in STATES)]
+    assert "On the fabric" in html.render(simulate(plan), measured=shown)
+    # All sums of gradients run down on the fabric, in the map to the rows where they leave.
+    planned, counted = found.link_words
+    assert 0.5 < planned / counted < 1.4
+
+
+def test_streamed_links_of_an_inference_are_those_of_the_map() -> None:
+    """Weights down the columns, and sums along the lanes."""
+    _, plan = build("two lanes", training=False)
+    planned, counted = compare_streaming(plan).link_words
+    assert 0.75 < planned / counted < 1.1

@@ -168,12 +168,12 @@ def _on_fabric(result: Result | Infeasible) -> OnFabric:
 
 
 def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
-    """What the page shows of the fabric; streamed weights come back without counters."""
+    """What the page shows of the fabric."""
     if whole is None:
         return None
-    from wse_sim.whole import ComparedStreaming, measured
+    from wse_sim.whole import measured
 
-    return None if isinstance(whole, ComparedStreaming) else measured(whole)
+    return measured(whole)
 
 
 def _both(timed: Timed) -> str:

@@ -25,9 +25,13 @@ class MeasuredMap:
 
 @dataclass(frozen=True)
 class MeasuredCounters:
-    """Maps, a sentence on the pace, and a table: texts of its headings and rows, numbers from the second column on."""
+    """Maps, a sentence on the pace, and a table: texts of its headings and rows, numbers from the second column on.
+
+    `hint` says what the table holds.
+    """
 
     sentence: str
+    hint: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     maps: tuple[MeasuredMap, ...] = field(repr=False)

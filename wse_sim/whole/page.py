@@ -6,6 +6,7 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.report.measured import MeasuredCounters, MeasuredMap, measured_maps
 from wse_sim.whole.learn import ComparedTraining
 from wse_sim.whole.run import Compared
+from wse_sim.whole.streaming import ComparedStreaming
 
 HEADINGS = (
     "Region",
@@ -17,10 +18,24 @@ HEADINGS = (
     "Stalled on output",
     "Idle",
 )
+OF_REGIONS = "Cycles of every region, per sample in inference and of the batch in training; waits are those of its busiest core."
+PHASES = ("Phase", "Planned", "On the fabric", "Difference")
+OF_PHASES = (
+    "Cycles of every phase: as planned, and what it adds to the step on the fabric; below, the time of a core: of all in the "
+    "plan, of the mean core of the programs on the fabric."
+)
+STATES = ("busy", "stalled on input", "stalled on output", "idle")
+SMALL = 0.01
+"""Of a step: a part below it has no difference in percent."""
 
 
-def measured(found: Compared | ComparedTraining) -> MeasuredCounters:
-    """Cycles are per sample in inference, of the batch in training; waits are those of the busiest core."""
+def measured(found: Compared | ComparedTraining | ComparedStreaming) -> MeasuredCounters:
+    """Cycles are per sample in inference, of the batch in training; waits are those of the busiest core.
+
+    Of a streamed step: cycles of its phases, and what the mean core does meanwhile.
+    """
+    if isinstance(found, ComparedStreaming):
+        return _streamed(found)
     rows = tuple(
         (
             region.name,
@@ -36,7 +51,29 @@ def measured(found: Compared | ComparedTraining) -> MeasuredCounters:
         for region in found.regions
     )
     sentence = found.text().splitlines()[0]
-    return MeasuredCounters(sentence[0].upper() + sentence[1:], HEADINGS, rows, _maps(found.fabric))
+    return MeasuredCounters(
+        sentence[0].upper() + sentence[1:], OF_REGIONS, HEADINGS, rows, _maps(found.fabric)
+    )
+
+
+def _streamed(found: ComparedStreaming) -> MeasuredCounters:
+    lines = [(one.name, one.engine, one.fabric) for one in found.passes]
+    lines.append(("step", found.engine_step, found.fabric_step))
+    lines += [
+        (f"a core {state}", engine, fabric)
+        for state, engine, fabric in zip(STATES, found.engine_times, found.times, strict=True)
+    ]
+    rows = tuple(
+        (
+            name,
+            _cycles(plan),
+            _cycles(fabric),
+            f"{fabric / plan - 1:+.1%}" if plan > SMALL * found.engine_step else "",
+        )
+        for name, plan, fabric in lines
+    )
+    sentence = found.text().splitlines()[0]
+    return MeasuredCounters(sentence[0].upper() + sentence[1:], OF_PHASES, PHASES, rows, _maps(found.fabric))
 
 
 def _maps(run: FabricResult) -> tuple[MeasuredMap, ...]:

@@ -123,6 +123,10 @@ class Gemm(WeightProduct):
             return replace(lay, least_rows=2, store_bytes=store, more_colors=1)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
+    def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
+        """Input features: those of a row of weights; of a gradient of weights, those of a column of it."""
+        return dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
+
     def widens(self, phase: Phase) -> str:
         """Products that read the same tensor are one with all their outputs."""
         return "k" if phase is Phase.INPUT_GRADIENT else "n"

@@ -3,10 +3,13 @@
 Weight streaming has no routes in its plan; its traffic follows from the mapping (hidden over columns,
 tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated here, per step and system:
 
-* Weights: W bytes enter half at the west and half at the east edge, evenly over the rows; along a row
-  they pass column x of their half (half width H) as long as a column beyond x needs them, a fraction
-  ``min(1, (H - x) / c)``; inside a column, words that entered at row e run north and south to all rows.
-* Gradients: the same paths backwards (sums run to the rows of the edge where they leave).
+* Weights: W bytes enter half at the west and half at the east edge, evenly over the rows.  Every weight belongs to one
+  column j of all lanes, enters once, from the west if ``j < h = c // 2``, and goes on to the farthest lane.  So column x of C
+  passes eastward those with ``(L - 1) c + j > x``, a fraction ``(C - c + h - 1 - x) / c`` between 0 and ``h / c``, and
+  westward those with ``j < x``, a fraction ``(x - h) / c`` between 0 and ``(c - h) / c``; inside a column, words that entered
+  at row e run north and south to all rows.
+* Gradients: the same paths backwards (sums run to the rows of the edge where they leave); inside a column the sums are
+  fp32, a word each, where two of 16 bits share a word beyond it.
 * Partial sums: a product (M, K) x (K, N) adds up over the c columns of a lane along each row:
   ``M N / (R L)`` fp32 words on every eastward link inside a lane, in every forward and input-gradient
   phase with streamed weights.  The plan states M N of each phase; zero weights do not change it.
@@ -24,6 +27,7 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.units import BYTES_PER_WAVELET
 
 NORTH, EAST, SOUTH, WEST = range(4)
+FP32_OVER_16_BITS = 2
 
 
 def program_region(wafer: Wafer, lanes: int) -> Region:
@@ -43,8 +47,8 @@ def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray
     wafer = plan.wafer
     area = program_region(wafer, plan.lanes)
     times = plan.micro_batches
-    weights = times * sum(p.weight_bytes for p in plan.phases) / BYTES_PER_WAVELET
-    gradients = times * sum(p.gradient_bytes for p in plan.phases) / BYTES_PER_WAVELET
+    weights = times * sum(p.edge_weight_bytes for p in plan.phases) / BYTES_PER_WAVELET
+    gradients = times * sum(p.edge_gradient_bytes for p in plan.phases) / BYTES_PER_WAVELET
     local = (times * sum(p.spill_bytes for p in plan.phases) + input_bytes) / BYTES_PER_WAVELET
     # Traffic along a row is the same in every row, traffic along a column in every column.
     along_row, along_col = np.zeros((area.cols, 4)), np.zeros((area.rows, 4))
@@ -73,19 +77,17 @@ def _add_broadcast(
 ) -> None:
     rows, cols = len(along_col), len(along_row)
     lane = cols // lanes
-    half = cols // 2
+    half = lane // 2  # columns of a lane that are fed from the west edge, the others from the east edge
     steps = np.arange(cols)
     per_row = wavelets / rows
-    # One half of the columns is fed from the west edge, the other from the east edge; each half carries
-    # every weight that one of its columns needs.
-    eastward = np.where(steps < half - 1, np.clip((half - 1 - steps) / lane, 0, 1), 0) * per_row
-    beyond = steps - half
-    westward = np.where(beyond > 0, np.clip(beyond / lane, 0, 1), 0) * per_row
+    eastward = np.clip((cols - lane + half - 1 - steps) / lane, 0, half / lane) * per_row
+    westward = np.clip((steps - half) / lane, 0, (lane - half) / lane) * per_row
     per_column = wavelets / lane
     row = np.arange(rows)
     south = per_column * (row + 1) / rows * (row < rows - 1)
     north = per_column * (rows - row) / rows * (row > 0)
     if is_reduced:
+        south, north = FP32_OVER_16_BITS * south, FP32_OVER_16_BITS * north
         # The link from a to b of the broadcast is the link from b to a of the reduction.
         along_row[1:, WEST] += eastward[:-1]
         along_row[:-1, EAST] += westward[1:]

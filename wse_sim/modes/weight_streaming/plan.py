@@ -18,8 +18,9 @@ STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 1
 class StreamedPhase:
     """One kernel on the whole wafer for one micro-batch.
 
-    Its time is ``max(compute_cycles / clock, I/O of weight_bytes and gradient_bytes, floor_s)`` plus the
-    spill traffic, which is not overlapped.
+    Its time is ``max(compute_cycles / clock, I/O of edge_weight_bytes and edge_gradient_bytes, floor_s)`` plus the
+    spill traffic, which is not overlapped.  A column takes its part of a round of weights in whole words, so `filled` times the
+    bytes that there are cross the edge.
     """
 
     name: str
@@ -36,6 +37,17 @@ class StreamedPhase:
     floor_s: float
     flops: int
     output_elements: int = 0  # of all products with streamed weights: what their partial sums add up to
+    filled: float = 1.0
+
+    @property
+    def edge_weight_bytes(self) -> float:
+        """Of weights over the edge of the wafer."""
+        return self.filled * self.weight_bytes
+
+    @property
+    def edge_gradient_bytes(self) -> float:
+        """Of gradients over the edge of the wafer."""
+        return self.filled * self.gradient_bytes
 
 
 @saved

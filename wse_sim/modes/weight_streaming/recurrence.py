@@ -40,9 +40,9 @@ def step_seconds(plan: WeightStreamingPlan, path: InputPath, steps: int = 3) -> 
     seconds = np.array(
         (
             np.array([p.compute_cycles for p in phases]) / wafer.clock_hz,
-            weights / edge,
+            np.array([p.edge_weight_bytes for p in phases]) / edge,
             weights / min(cluster.memoryx_bytes_per_s, swarmx.bytes_per_s),
-            gradients / edge,
+            np.array([p.edge_gradient_bytes for p in phases]) / edge,
             np.array([p.floor_s for p in phases]),
             np.array([p.spill_bytes for p in phases])
             / min(cluster.activation_server_bytes_per_s, wafer.io_bytes_per_s),

@@ -92,8 +92,8 @@ def _bindings(run: StreamingRun, path: InputPath) -> dict[str, float]:
     phases = plan.phases
     bindings = {
         "compute": times * sum(cycles_to_s(p.compute_cycles, plan.wafer.clock_hz) for p in phases),
-        "weight_io": times * sum(p.weight_bytes for p in phases) / io,
-        "gradient_io": times * sum(p.gradient_bytes for p in phases) / io,
+        "weight_io": times * sum(p.edge_weight_bytes for p in phases) / io,
+        "gradient_io": times * sum(p.edge_gradient_bytes for p in phases) / io,
         "launch_floor": times * sum(p.floor_s for p in phases),
         "spill": times * sum(p.spill_bytes for p in phases) / spill,
         "memoryx_update": _update_s(plan),
@@ -184,7 +184,7 @@ def _roofline(run: StreamingRun, phase: StreamedPhase) -> Mapping[str, float]:
         "compute": cycles_to_s(compute, wafer.clock_hz),
         "sram": cycles_to_s(sram, wafer.clock_hz),
         "fabric": cycles_to_s(phase.parts.get("fabric", 0.0), wafer.clock_hz),
-        "io": max(phase.weight_bytes, phase.gradient_bytes) / io + phase.spill_bytes / io,
+        "io": max(phase.edge_weight_bytes, phase.edge_gradient_bytes) / io + phase.spill_bytes / io,
         "launch": phase.floor_s,
     }
 

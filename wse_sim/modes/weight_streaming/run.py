@@ -185,8 +185,8 @@ class StreamingRun:
         row[STALLED_INPUT] += start - begin
         books.add("weight_latency", start - begin)
         compute = cycles_to_s(phase.compute_cycles, plan.wafer.clock_hz)
-        weights = max(phase.weight_bytes / rate, last_weights - start)
-        times = (compute, weights, phase.gradient_bytes / rate, phase.floor_s)
+        weights = max(phase.edge_weight_bytes / rate, last_weights - start)
+        times = (compute, weights, phase.edge_gradient_bytes / rate, phase.floor_s)
         duration = max(times)
         cause = CAUSES[times.index(duration)]
         books.add(cause, duration)

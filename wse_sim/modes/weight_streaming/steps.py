@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def estimate_step_s(plan: WeightStreamingPlan) -> float:
     io = min(plan.wafer.io_bytes_per_s, cluster.swarmx_bytes_per_s, cluster.memoryx_bytes_per_s)
     spill_rate = plan.cluster.activation_server_bytes_per_s
     one = sum(
-        max(p.compute_cycles / clock, p.weight_bytes / io, p.gradient_bytes / io, p.floor_s)
+        max(p.compute_cycles / clock, p.edge_weight_bytes / io, p.edge_gradient_bytes / io, p.floor_s)
         + p.spill_bytes / spill_rate
         for p in plan.phases
     )
@@ -396,6 +397,12 @@ def _streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
     return sum(elements * (size * density + index_bytes * density) for elements, size in sizes)
 
 
+def whole_words(kernel: Kernel, columns: int) -> float:
+    """Elements of a round of weights in whole words over those that there are: a column takes ``2 ceil(ceil(K / c) / 2)``."""
+    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
+    return columns * 2 * ceil(ceil(rest / columns) / 2) / rest if rest else 1.0
+
+
 def _size_of(weight: Tensor) -> tuple[int, int]:
     """Elements of a weight, and bytes of each as it streams: 16-bit or int8 words."""
     return weight.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[weight.dtype])
@@ -496,6 +503,8 @@ def _phases(
                 priced["compute"] *= density  # a weight that is not sent triggers nothing
             split[key] = (frozen(priced), sum(priced.values()))
         parts, cycles = split[key]
+        # A weight that is sent with its index needs no filling up.
+        filled = whole_words(kernel, wafer.program_cols // lanes) if density == 1 and fact.elements else 1.0
         streamed = fact.dense_bytes if density == 1 else _streamed_bytes(fact.sizes, density)
         phases.append(
             StreamedPhase(
@@ -513,6 +522,7 @@ def _phases(
                 floor_s=wafer.launch_floor_s * fact.matmul_phases,
                 flops=kernel.flops,
                 output_elements=fact.output_elements,
+                filled=filled,
             )
         )
     return tuple(phases)

@@ -20,6 +20,7 @@ from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import ModelError
 from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import Phase
+from wse_sim.modes.weight_streaming.links import streaming_wavelets
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.run import StreamingRun
 from wse_sim.whole.run import check_weights, stepped
@@ -52,7 +53,11 @@ class PassCycles:
 
 @dataclass(frozen=True)
 class ComparedStreaming:
-    """Cycles of one step, from the first word of weights to the last of the program."""
+    """Cycles of one step, from the first word of weights to the last of the program.
+
+    `engine_times` and `times` are cycles busy, stalled on input, stalled on output and idle: of every core in the engine,
+    and of the mean core of the program rectangle.  `link_words` cross the busiest link of that rectangle: plan, fabric.
+    """
 
     tokens: int
     lanes: int
@@ -60,6 +65,10 @@ class ComparedStreaming:
     engine_step: float
     fabric_step: float
     passes: tuple[PassCycles, ...]
+    engine_times: tuple[float, ...]
+    times: tuple[float, ...]
+    link_words: tuple[float, float]
+    fabric: FabricResult = dataclasses.field(repr=False)
 
     @property
     def difference(self) -> float:
@@ -68,7 +77,9 @@ class ComparedStreaming:
 
     def as_json(self) -> dict[str, object]:
         """Plain numbers."""
-        return dataclasses.asdict(self)
+        kept = (one for one in dataclasses.fields(self) if one.name != "fabric")
+        plain = {one.name: getattr(self, one.name) for one in kept}
+        return {**plain, "passes": [dataclasses.asdict(one) for one in self.passes]}
 
     def text(self) -> str:
         """A few lines for the screen."""
@@ -167,10 +178,14 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
     engine = StreamingRun(free, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     clock = plan.wafer.clock_hz
-    ends = [0.0]
+    runs = []
     for count in range(1, len(whole.layout.passes) + 1):
         made = streamed_program(plan, count)
-        ends.append(float(stepped(made.program, made.config, None).cycles))
+        runs.append(stepped(made.program, made.config, None))
+    ends = [0.0, *(float(run.cycles) for run in runs)]
+    result, area = runs[-1], whole.layout.area
+    place = (slice(area.row, area.row + area.rows), slice(area.col, area.col + area.cols))
+    states = (result.busy, result.stalled_in, result.stalled_out, result.idle)
     rows = engine.books.phases.sum(axis=1) * clock
     counted = {phase.name: float(cycles) for phase, cycles in zip(plan.phases, rows, strict=True)}
     passes = tuple(
@@ -181,7 +196,21 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
         )
         for one, before, after in zip(whole.layout.passes, ends[:-1], ends[1:], strict=True)
     )
-    return ComparedStreaming(whole.layout.tokens, plan.lanes, edge, engine.step_s * clock, ends[-1], passes)
+    return ComparedStreaming(
+        whole.layout.tokens,
+        plan.lanes,
+        edge,
+        engine.step_s * clock,
+        ends[-1],
+        passes,
+        tuple(float(cycles) for cycles in engine.books.phases.sum(axis=0) * clock),
+        tuple(float(state[place].mean()) for state in states),
+        (
+            float(streaming_wavelets(plan, 0.0)[place].max()),
+            float(result.link_wavelets[place][:, :, :4].max()),
+        ),
+        result,
+    )
 
 
 def _name(one: Pass) -> str:
