@@ -1,6 +1,6 @@
 """Every command file of the public examples: passed or not, seconds, cycles; kept for the page.
 
-    python -m benchmarks.csl_examples DIR --keep WHERE [--arch wse2]      DIR holds a checkout of Cerebras/csl-examples; some 15 min a generation
+    python -m benchmarks.csl_examples DIR --keep WHERE [--arch wse2]      DIR holds a checkout of Cerebras/csl-examples; some 3 min a generation
     python -m benchmarks.csl_examples --read FILE.json ... --keep WHERE   what ``wse-sim csl check DIR --json`` printed
 
 With ``--keep`` the results stand in ``docs/csl.json``; a generation that was not run keeps its own.
