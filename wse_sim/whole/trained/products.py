@@ -199,9 +199,8 @@ class Products:
         self.taken = [over(f"taken{i}", size, "fp16", 0, end) for i in (0, 1)]
         if self.slopes is not None:
             self.slope = over("slope", held, "fp16", 2, end)
-            self.scratch = [
-                over(f"scratch{i}", size, "fp32", 2 * (i % 2), end) for i in range(self.slopes.scratch)
-            ]
+            banks = enumerate(self.slopes.scratch)
+            self.scratch = [over(f"scratch{i}", size, "fp32", bank, end) for i, bank in banks]
         elif self.activation:
             self.slope = over("slope", size // self.parts, "fp16", 2, end)
         if self.has_residual:
@@ -388,8 +387,8 @@ class Products:
 
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
-            scratch = [part.dsd() for part in self.scratch]
-            self.slopes.emit(core, value, self._slot(self.slope, slot, step), scratch, is_done=is_done)
+            slope = self._slot(self.slope, slot, step)
+            self.slopes.emit(core, value, slope, self.scratch, is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: _Leaving, d: int) -> None:
         """Backward of d samples, part by part: while one goes up, the next arrives."""

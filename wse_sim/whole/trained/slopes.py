@@ -1,22 +1,78 @@
 """Activations with their slopes: the outputs of a sample, and what their gradients are multiplied by on the way back.
 
-Symbols: z the sum with bias and residual, y the output, s the slope; o the start of an instruction, n elements::
+Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; P the distribution of the normal, p its density::
 
-    relu      y = max(z, 0)               s = 1 where y > 0
+    relu        y = max(z, 0)                       s = 1 where y > 0
+    gelu        y = z P(z)                          s = P + z p,   P = (1 + erf(z / sqrt 2)) / 2,   p = exp(-z^2 / 2) / sqrt(2 pi)
+    gelu_tanh   y = z h                             s = h + 2 z u' (h - h^2),   h = (1 + tanh u) / 2,   u = z q (1 + r z^2)
+    silu        y = z g                             s = g + y - y g,   g = 1 / (1 + exp(-z))
+    tanh        y = tanh z                          s = 1 - y^2
+    sigmoid     y = 1 / (1 + exp(-z))               s = y - y^2
+
+with q = sqrt(2 / pi) and r = 0.044715.  What lies between is held in fp32.  A step takes the start of an instruction and n
+elements at the wafer's rate, twice as long where both vectors that it reads lie in the same banks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, pi, sqrt
 
-from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.fabric.format.program import Fn
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Dtype, Fn
 from wse_sim.hardware import Wafer
 
-ACTIVATIONS = ("relu",)
+Step = tuple[str, ...]
+"""Instruction, target, what it reads: z the value, s the slope, a, b, c what lies between, or a number."""
+
+ROOT, CUBE = sqrt(2 / pi), 0.044715
+STEPS: dict[str, tuple[Step, ...]] = {
+    "gelu": (
+        ("mul", "a", "z", f"{sqrt(0.5)}"),
+        ("mul", "b", "z", "-0.5"),
+        ("mul", "b", "b", "z"),
+        ("erf", "a", "a"),
+        ("exp", "b", "b"),
+        ("add", "a", "a", "1.0"),
+        ("mul", "a", "a", "0.5"),
+        ("mul", "b", "b", "z"),
+        ("fmac", "s", "a", "b", f"{1 / sqrt(2 * pi)}"),
+        ("mul", "z", "z", "a"),
+    ),
+    "gelu_tanh": (
+        ("mul", "b", "z", "z"),
+        ("mul", "a", "b", f"{ROOT * CUBE}"),
+        ("add", "a", "a", f"{ROOT}"),
+        ("mul", "a", "a", "z"),
+        ("tanh", "a", "a"),
+        ("mul", "a", "a", "0.5"),
+        ("add", "a", "a", "0.5"),
+        ("mul", "b", "b", f"{3 * ROOT * CUBE}"),
+        ("add", "b", "b", f"{ROOT}"),
+        ("mul", "b", "b", "z"),
+        ("mul", "c", "a", "a"),
+        ("sub", "c", "a", "c"),
+        ("mul", "b", "b", "c"),
+        ("fmac", "s", "a", "b", "2.0"),
+        ("mul", "z", "z", "a"),
+    ),
+    "silu": (
+        ("sigmoid", "a", "z"),
+        ("mul", "b", "z", "a"),
+        ("mul", "c", "a", "b"),
+        ("sub", "c", "b", "c"),
+        ("add", "s", "a", "c"),
+        ("mov", "z", "b"),
+    ),
+    "tanh": (("tanh", "z", "z"), ("mul", "a", "z", "z"), ("sub", "s", "1.0", "a")),
+    "sigmoid": (("sigmoid", "z", "z"), ("mul", "a", "z", "z"), ("sub", "s", "z", "a")),
+}
+ACTIVATIONS = ("relu", *STEPS)
+BETWEEN = "abc"
+BANKS = {"z": 0, "s": 2, "a": 2, "b": 0, "c": 0}
 
 
 @dataclass(frozen=True)
@@ -27,25 +83,66 @@ class Slopes:
     wafer: Wafer
 
     @property
-    def scratch(self) -> int:
-        """Buffers of fp32 elements that it takes."""
-        return 0
+    def steps(self) -> tuple[Step, ...]:
+        """In fp32; none of ReLU."""
+        return STEPS.get(self.activation, ())
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The banks of the fp32 buffers that it takes."""
+        used = {step[1] for step in self.steps}
+        return tuple(BANKS[name] for name in BETWEEN if name in used)
 
     def emit(
         self,
         core: CoreClass,
         value: Operand,
         slope: Operand,
-        scratch: Sequence[Operand],
+        scratch: Sequence[Buffer],
         *,
         is_done: bool,
     ) -> None:
         """Turns `value` from z to y, unless that is done, and writes the slope."""
-        if not is_done:
-            core.max(value, value, scalar(0.0), dtype="fp16")
-        core.map(Fn.STEP, slope, value, dtype="fp16", period=round(1000 / self.wafer.max_fp16_per_cycle))
+        if self.activation == "relu":
+            if not is_done:
+                core.max(value, value, scalar(0.0), dtype="fp16")
+            period = round(1000 / self.wafer.max_fp16_per_cycle)
+            core.map(Fn.STEP, slope, value, dtype="fp16", period=period)
+            return
+        held = {"z": value, "s": slope} | {
+            name: part.dsd() for name, part in zip(BETWEEN, scratch, strict=False)
+        }
+        for op, *names in self.steps:
+            operands = [held[name] if name in held else scalar(float(name)) for name in names]
+            if op.upper() in Fn.__members__:
+                core.map(Fn[op.upper()], *operands)
+            else:
+                getattr(core, op)(*operands)
 
     def cycles(self, size: int, *, is_done: bool) -> float:
         """Cycles that :meth:`emit` issues for `size` elements."""
-        each = ceil(self.wafer.vector_start_cycles) + ceil(size / self.wafer.max_fp16_per_cycle)
-        return float(each * (2 - is_done))
+        o = ceil(self.wafer.vector_start_cycles)
+        if self.activation == "relu":
+            return float((o + ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done))
+        config = FabricConfig.from_wafer(self.wafer)
+        return float(sum(o + ceil(size * _milli(step, config) / 1000) for step in self.steps))
+
+
+def _milli(step: Step, config: FabricConfig) -> int:
+    """Of an element of one step, in thousandths of a cycle."""
+    op, _, *names = step
+    if op.upper() in Fn.__members__:
+        return config.fn_milli[Fn[op.upper()]]
+    read = {name for name in names if name in BANKS}
+    added = (
+        config.add_memory_milli if len([name for name in names if name in BANKS]) > 1 else config.add_milli
+    )
+    rates = {
+        "mov": config.mov_milli,
+        "add": added,
+        "sub": added,
+        "mul": config.mul_milli,
+        "fmac": config.fma_milli,
+    }
+    same = len(read) > 1 and len({BANKS[name] for name in read}) == 1
+    return rates[op][Dtype.FP32] * (config.conflict_milli if same else 1000) // 1000
