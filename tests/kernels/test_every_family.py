@@ -157,6 +157,7 @@ READ_BY_PLANS = {
     "around",
     "uneven",
     "unfolded",
+    "eps",
 }
 
 

@@ -69,6 +69,50 @@ def test_images_come_out_as_from_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
+class Residual(nn.Module):
+    """Two convolutions with batch norms and a skip around them, behind a first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.start = (
+            nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(4, eps=0.1),
+        )
+        self.up, self.middle = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.down, self.end = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.last = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, lines, columns)."""
+        x = self.start(self.first(x)).relu()
+        y = self.middle(self.up(x)).relu()
+        x = (self.end(self.down(y)) + x).relu()
+        return self.last(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def test_a_residual_block_with_batch_norms() -> None:
+    """Statistics away from their defaults go into filters and bias; the sum is a region of its own, where the skip waits."""
+    torch.manual_seed(4)
+    model = Residual().eval()
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            moved = value + 0.3 * torch.randn_like(value)
+            value.copy_(moved.abs().half() if "var" in name else moved.half())
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 10, 10),)))
+    assert [kernel.family for kernel in graph.kernels if "sum" in kernel.name] == ["generated"]
+    plan = api.compile(graph, mode="pipelined", wafer=wafer(24), batch=16, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    images = torch.randn(5, 2, 10, 10).half().float()
+    run = run_whole(plan, weights_of(model), images.numpy())
+    with torch.no_grad():
+        wanted = model(images).numpy()
+    assert np.abs(run.outputs - wanted).max() < 2 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
+    weights = weights_of(model)
+    del weights["end.running_var"]
+    with pytest.raises(ModelError, match="running_var"):
+        run_whole(plan, weights, images.numpy())
+
+
 @pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means"])
 def test_regions_issue_what_their_instructions_take(name: str) -> None:
     """The busiest core of every region, and all start in the order of the layers."""

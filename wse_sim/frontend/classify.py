@@ -525,7 +525,9 @@ def _group_norm(node: Node, trace: Trace) -> Draft:
 def _batch_norm(node: Node, trace: Trace) -> Draft:
     training = bool(node.arg(5, "training", False)) and "no_training" not in node.op
     operands = [a for a in node.args[:3] if isinstance(a, NodeRef)]
-    attrs = {"kind": "batch", "statistics": "batch" if training else "running"}
+    attrs: dict[str, Any] = {"kind": "batch", "statistics": "batch" if training else "running"}
+    if isinstance(eps := node.arg(6 if "no_training" in node.op else 7, "eps"), float):
+        attrs["eps"] = eps
     return Draft("norm", _rows(node, trace, node.shape[1]), "rows", attrs, operands)
 
 

@@ -111,7 +111,9 @@ class FoldBatchNorm:
         reader = draft.only_reader(kernel) if takes else None
         if reader is None or not family(reader.family).is_affine(reader.attrs):
             return None
-        draft.merge(kernel, reader, _with_fused(kernel, reader, ["bias"]))
+        merged = _with_fused(kernel, reader, ["bias"])
+        eps = {"eps": reader.attrs["eps"]} if "eps" in reader.attrs else {}
+        draft.merge(kernel, reader, dataclasses.replace(merged, attrs=frozen({**merged.attrs, **eps})))
         return f"{reader.name} into {kernel.name}"
 
 

@@ -39,7 +39,9 @@ from wse_sim.whole.packed import unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import IMAGE_AXES
+from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.summed import summed_apart
 
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
@@ -145,10 +147,12 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
     keys over the columns; a norm has every row on one core; in inference, convolutions have whole words
-    and finish on their last row, and a product that makes queries, keys and values at once becomes three
-    (:mod:`wse_sim.whole.packed`).
+    and finish on their last row, a product that makes queries, keys and values at once becomes three
+    (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
     """
     graph = unpacked(graph)
+    if not graph.training:
+        graph = summed_apart(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def laid(kernel: Kernel) -> dict[str, object]:
@@ -302,7 +306,8 @@ def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
     ModelError
         Naming those that are missing.
     """
-    wanted = (name for kernel in graph.kernels if kernel.phase is Phase.FORWARD for name in kernel.parameters)
+    forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    wanted = [name for kernel in forward for name in (*kernel.parameters, *statistics_of(kernel))]
     if missing := [name for name in wanted if name not in weights]:
         raise ModelError(f"weights '{', '.join(missing)}' are missing; give the state of the module by name")
 

@@ -21,3 +21,6 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
     )
+    eps: float = attribute(
+        0.0, "of a batch norm that is folded into filters and bias; 0: there is none", at_least=0.0
+    )

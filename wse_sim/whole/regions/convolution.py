@@ -60,7 +60,8 @@ class Convolution(Dense):
                     f"fuses '{item}' to its convolution",
                     f"a convolution on the fabric does {', '.join(ITEMS)}",
                 )
-        if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + ("bias" in items):
+        count = 1 + ("bias" in items) + (attrs.eps > 0)
+        if len(kernel.inputs) != 1 or len(kernel.parameters) != count:
             raise refused(kernel, "is no convolution of one image with one weight", "use torch.nn.Conv2d")
         if attrs.groups != 1 or attrs.dilation != 1 or attrs.transposed:
             raise refused(kernel, "has groups or dilation, or is transposed", "use a plain torch.nn.Conv2d")
@@ -156,6 +157,10 @@ class Convolution(Dense):
         inlet = windows.size / PAIR + self.tokens * max(self.words) + moved
         return max(self.issued_cycles(), float(inlet))
 
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Filters and bias, a batch norm folded into them."""
+        return super().values(folded(self.kernel, weights))
+
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
         """Filters (N, C, r, s) as (N, K): bundles of channels, runs of taps and channels in each, filled up."""
         filters = weights[self.kernel.parameters[0]].transpose(0, 2, 3, 1)
@@ -165,6 +170,28 @@ class Convolution(Dense):
             runs = channels.reshape(self.features, self._dim("r"), -1)
             wide[:, bundle, :, windows.before : windows.before + runs.shape[2]] = runs
         return wide.reshape(self.features, -1)
+
+
+def statistics_of(kernel: Kernel) -> tuple[str, ...]:
+    """Names of running mean and variance of the batch norm that is folded into a convolution; none without."""
+    if kernel.family != "conv2d" or not Conv2dAttributes.of(kernel.attrs).eps:
+        return ()
+    module = kernel.parameters[1].rpartition(".")[0]
+    return tuple(f"{module}.running_{what}".lstrip(".") for what in ("mean", "var"))
+
+
+def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    """The weights with a batch norm in filters and bias: w g / sqrt(var + eps), b - mean g / sqrt(var + eps)."""
+    if not (names := statistics_of(kernel)):
+        return weights
+    filters, scale, shift = (np.asarray(weights[name]) for name in kernel.parameters)
+    mean, variance = (np.asarray(weights[name]) for name in names)
+    factor = scale / np.sqrt(variance + Conv2dAttributes.of(kernel.attrs).eps)
+    held = {
+        kernel.parameters[0]: filters * factor[:, None, None, None],
+        kernel.parameters[1]: shift - mean * factor,
+    }
+    return {**weights, **held}
 
 
 class FlowingConvolution(Flowing, Convolution):

@@ -1,0 +1,66 @@
+"""A residual sum after a convolution, taken apart from it: images meet in a region of their own.
+
+``relu(convolution(y) + x)`` is one kernel in the graph.  On the fabric the convolution gives its image with its bias, and an
+elementwise region adds x, which waits there in stores (:mod:`wse_sim.whole.regions.pointwise`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wse_sim.frontend.repeats import find_repeats
+from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.regions.dense import items_of
+
+RESIDUAL = "residual"
+
+
+def summed_apart(graph: KernelGraph) -> KernelGraph:
+    """The graph of an inference with an elementwise kernel in the place of each residual sum of a convolution; a note names them."""
+    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
+    for kernel in graph.kernels:
+        items = items_of(kernel)
+        if kernel.family != "conv2d" or RESIDUAL not in items or len(kernel.inputs) != 2:
+            kernels.append(kernel)
+            continue
+        kernels += _two(kernel, items, tensors)
+        notes.append(f"'{kernel.name}' adds a residual; on the fabric a region of its own does")
+    if len(kernels) == len(graph.kernels):
+        return graph
+    return dataclasses.replace(
+        graph,
+        kernels=tuple(kernels),
+        tensors=frozen(tensors),
+        repeats=find_repeats(kernels, tensors),
+        notes=tuple(notes),
+    )
+
+
+def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
+    """The convolution up to its sum, and the sum with what follows it."""
+    place, whole = items.index(RESIDUAL), tensors[kernel.outputs[0]]
+    between = f"{kernel.name}.image"
+    tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
+    image, residual = kernel.inputs
+    first = dataclasses.replace(
+        kernel,
+        inputs=(image,),
+        outputs=(between,),
+        attrs=frozen({**kernel.attrs, "fused": ",".join(items[:place])}),
+    )
+    cols = int(kernel.dims["k"])
+    dims = {"elements": whole.elements, "rows": whole.elements // cols, "cols": cols}
+    second = dataclasses.replace(
+        kernel,
+        name=f"{kernel.name}.sum",
+        family="generated",
+        dims=frozen(dims),
+        sample_dim="elements",
+        inputs=(between, residual),
+        parameters=(),
+        attrs=frozen({"ops": ",".join(("add", *items[place + 1 :])), "inputs": 2}),
+        flops=0,
+        saved_bytes=0,
+    )
+    return first, second
