@@ -6,7 +6,7 @@
 
 Sizes of layers, wafers, placers, batches and links differ.  Inference: steady cycles per sample of both, busy, stalled
 and idle, order of starts, link loads; the largest error of an output against PyTorch in fp16, over the largest output.
-Training: cycles of a batch of 64 samples, and busy cycles.  Weight streaming: cycles of a step and of its passes.
+Training: cycles of a batch of 64 samples, and busy cycles.  States: the time of the busiest cores.  Weight streaming: cycles of a step and of its passes.
 """
 
 from __future__ import annotations
@@ -319,6 +319,54 @@ def measure_transformer(name: str, make: Callable[[], nn.Module], shape: tuple[i
     }
 
 
+def states() -> list[Row]:
+    """What regions do all the time, the busiest link, the order of starts: a few plans of every kind, both simulators.
+
+    Fractions of a step that the busiest core of a region issues, is stalled on input, stalled on output and idle.
+    """
+    rows: list[Row] = []
+    inference = [measure(*PLANS[i]) for i in (0, 6)] + [measure_transformer(*TRANSFORMERS[0])]
+    training = [measure_training(*TRAINED[i]) for i in (1, 3)]
+    for phase, found in [
+        *(("inference", row) for row in inference),
+        *(("training", row) for row in training),
+    ]:
+        spans = [found[key] for key in ("engine_period_cycles", "fabric_period_cycles")] if phase == "inference" else [
+            found["engine_step"], found["fabric_step"]
+        ]  # fmt: skip
+        links = found["busiest_link_words_per_sample"]
+        kept = {
+            "phase": phase,
+            "links": [links["plan"], links["fabric"]],
+            "same_order": found["same_order_of_starts"],
+        }
+        rows += [
+            {
+                **kept,
+                **{key: found[key] for key in ("sizes", "model", "side") if key in found},
+                "region": region["name"],
+                "plan": [cycles / spans[0] for cycles in (region["engine"], *region["engine_waits"])],
+                "fabric": [cycles / spans[1] for cycles in (region["busiest"], *region["waits"])],
+            }
+            for region in found["regions"]
+        ]
+    for training_step in (False, True):
+        found = measure_streaming(*STREAMED[2], training=training_step)
+        rows.append(
+            {
+                "phase": "streamed training" if training_step else "streamed inference",
+                "links": found["link_words"],
+                "same_order": True,
+                "sizes": found["sizes"],
+                "side": found["rows"],
+                "region": "mean core",
+                "plan": [cycles / found["engine_step"] for cycles in found["engine_times"]],
+                "fabric": [cycles / found["fabric_step"] for cycles in found["times"]],
+            }
+        )
+    return rows
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "inference": lambda: [measure(*plan) for plan in PLANS],
     "training": lambda: [measure_training(*plan) for plan in TRAINED],
@@ -326,6 +374,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
     "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
+    "states": states,
 }
 
 
@@ -350,7 +399,9 @@ def main() -> None:
 
 def _short(row: Row) -> Row:
     """A row without what no table shows."""
-    regions = [{"busiest": each["busiest"], "engine": each["engine"]} for each in row.get("regions", ())]
+    if "regions" not in row:
+        return {key: value for key, value in row.items() if key != "cpu_s"}
+    regions = [{"busiest": each["busiest"], "engine": each["engine"]} for each in row["regions"]]
     return {key: value for key, value in row.items() if key not in ("streams", "cpu_s")} | {
         "regions": regions
     }

@@ -165,6 +165,33 @@ def _whole_convolutions() -> str:
     return markdown(head, rows)
 
 
+@table("whole.states")
+def _whole_states() -> str:
+    def split(fractions: list[float]) -> str:
+        return " / ".join(f"{100 * each:.0f}" for each in fractions)
+
+    rows, before = [], None
+    for row in measured.read("whole_fabric")["values"]["states"]:
+        name = row.get("model") or "-".join(map(str, row["sizes"]))
+        plan = (row["phase"], f"{name}, {row['side']} rows")
+        links = f"{row['links'][0]:,.0f} / {row['links'][1]:,.0f}"
+        head = (*plan, links, "equal" if row["same_order"] else "not") if plan != before else ("", "", "", "")
+        rows.append((*head[:2], row["region"], split(row["plan"]), split(row["fabric"]), *head[2:]))
+        before = plan
+    return markdown(
+        (
+            "phase",
+            "plan",
+            "region",
+            "event engine (%)",
+            "fabric (%)",
+            "busiest link, plan / fabric",
+            "order of starts",
+        ),
+        rows,
+    )
+
+
 @table("whole.transformers")
 def _whole_transformers() -> str:
     rows = [

@@ -32,6 +32,7 @@ from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
     BINS,
     LEAST_CYCLES,
+    busiest_links,
     check_weights,
     first_busy,
     rows_of,
@@ -92,6 +93,7 @@ class ComparedTraining:
     engine_step: float
     fabric_step: float
     regions: tuple[RegionBusy, ...]
+    link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
     fabric: FabricResult = field(repr=False)
 
     @property
@@ -113,6 +115,7 @@ class ComparedTraining:
             "engine_step": self.engine_step,
             "fabric_step": self.fabric_step,
             "regions": [dataclasses.asdict(region) for region in self.regions],
+            "busiest_link_words_per_sample": dict(zip(("plan", "fabric"), self.link_words, strict=True)),
             "same_order_of_starts": self.same_order,
         }
 
@@ -264,4 +267,7 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
                 first_busy(result, place, bins),
             )
         )
-    return ComparedTraining(plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), result)
+    links = busiest_links(plan, made.areas, result.link_wavelets / plan.batch)
+    return ComparedTraining(
+        plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), links, result
+    )

@@ -32,7 +32,7 @@ from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.areas import Made, StreamLinks
+from wse_sim.whole.areas import FabricPlace, Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import unpacked, with_slices
@@ -235,12 +235,10 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         for name in ("busy", "stalled_in", "stalled_out", "idle", "link_wavelets")
     }
     regions = []
-    links = per_sample["link_wavelets"][:, :, :4].copy()
     for area, books, region in zip(once.areas, measure.books, engine.regions, strict=True):
         place = (area.rows, area.cols)
         cells = per_sample["busy"][place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
-        links[place] = 0
         regions.append(
             RegionTimes(
                 area.name,
@@ -259,7 +257,7 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         (second.cycles - first.cycles) / samples,
         tuple(regions),
         once.stream_links,
-        (float(plan.link_bytes_per_sample.max()) / BYTES_PER_WAVELET, float(links.max())),
+        busiest_links(plan, once.areas, per_sample["link_wavelets"]),
         once,
         second,
     )
@@ -274,6 +272,17 @@ def first_busy(run: FabricResult, place: tuple[slice, slice], bins: BusyBins) ->
 def same_order(engine: Sequence[float], fabric: Sequence[float]) -> bool:
     """Whether regions start in the same order in both."""
     return bool(np.array_equal(np.argsort(engine, kind="stable"), np.argsort(fabric, kind="stable")))
+
+
+def busiest_links(
+    plan: PipelinedPlan, areas: Sequence[FabricPlace], words: NDArray[np.floating]
+) -> tuple[float, float]:
+    """Words of a sample on the busiest link outside of compute cores: by the plan, and of `words` (rows, cols, 4 or more)."""
+    planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4].copy()
+    planned = planned.copy()
+    for area in areas:
+        planned[area.rows, area.cols] = counted[area.rows, area.cols] = 0
+    return float(planned.max()), float(counted.max())
 
 
 def three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
