@@ -187,6 +187,14 @@ def divisor(count: int, most: int) -> int:
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)
 
 
+def rows_in_turn(region: Region, wafer: Wafer) -> int:
+    """Rows of a region whose cores may all send in turn: the last one of the wafer is left to streams that pass by.
+
+    Cells that send in turn close a color to others, so a column as high as the wafer would part it.
+    """
+    return region.rows - (region.rows == wafer.rows > 1)
+
+
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
     """Elements of a sample in the order of their words: pixel by pixel of an image, else None.
 

@@ -33,6 +33,7 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     divisor,
     refused,
+    rows_in_turn,
 )
 from wse_sim.whole.regions.turns import (
     advance_of,
@@ -87,7 +88,7 @@ class NormPlace(PlacedKernel):
 
     def extent(self) -> tuple[int, int]:
         """A column of cores."""
-        return divisor(self.tokens, self.region.rows), 1
+        return divisor(self.tokens, rows_in_turn(self.region, self.wafer)), 1
 
     @property
     def features(self) -> int:

@@ -39,6 +39,7 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     divisor,
     refused,
+    rows_in_turn,
     stream_order,
 )
 from wse_sim.whole.regions.turns import (
@@ -61,14 +62,13 @@ class PointwisePlace(PlacedKernel):
     family = "elementwise"
     title = "elementwise work"
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, kernel, stage, wafer)
-        columns = ceil(len(kernel.inputs) / self.region.rows)
+    def _make_room(self) -> None:
+        """Where moving columns do not suffice for the inlets, they take the place of compute columns."""
+        columns = ceil(len(self.kernel.inputs) / self.region.rows)
         if (missing := columns - (self.left - self.region.col)) > 0:
-            # Inlets take the place of compute columns.
             if missing >= self.compute_cols:
                 raise refused(
-                    kernel, f"has {len(kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
+                    self.kernel, f"has {len(self.kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
                     "use more cores",
                 )  # fmt: skip
             self.left, self.compute_cols = self.left + missing, self.compute_cols - missing
@@ -132,11 +132,12 @@ class PointwisePlace(PlacedKernel):
 
     def extent(self) -> tuple[int, int]:
         """Full columns of the snake, as many as hold its cores."""
-        cores = self._cores()
-        return (min(cores, self.region.rows), ceil(cores / self.region.rows))
+        cores, rows = self._cores(), rows_in_turn(self.region, self.wafer)
+        return min(cores, rows), ceil(cores / rows)
 
     def _cores(self) -> int:
-        return divisor(self.elements // PAIR, self.region.rows * self.compute_cols)
+        rows = rows_in_turn(self.region, self.wafer)
+        return divisor(self.elements // PAIR, rows * self.compute_cols)
 
     @property
     def each(self) -> int:
@@ -146,7 +147,7 @@ class PointwisePlace(PlacedKernel):
     @property
     def snake(self) -> tuple[Cell, ...]:
         """Down the first column, up the second, and so on."""
-        rows = self.region.rows
+        rows = rows_in_turn(self.region, self.wafer)
         cells = [
             (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
             for i in range(self._cores())
@@ -186,56 +187,25 @@ class PointwisePlace(PlacedKernel):
         """Beside the first column."""
         return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
 
-    # ---- values ------------------------------------------------------------------------------------------------------
+    # ---- inlets ------------------------------------------------------------------------------------------------------
 
-    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Every core's part of the parameters, spread over the elements of a sample."""
-        return {
-            f"{self.name}.parameter{i}": self.parts(weights[name])
-            for i, name in enumerate(self.kernel.parameters)
-        }
+    def take_in(
+        self, b: Builder, name: str, color: int, feed: int, links: Sequence[int], samples: int
+    ) -> None:
+        """The cores that take an operand in on `color` and deal it out on `feed`; stores hand on by `links`."""
+        cells = self.stores[name]
+        if self.waits(name):
+            self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
+        else:
+            inlet = b.core_class(f"{self.name} inlet of {name}")
+            with inlet.loop(samples):
+                self.deal(inlet, feed, color)
+            b.place(inlet, cells[0])
+        self.route_feed(b, feed, cells[0])
 
-    def parts(self, parameter: Floats) -> Floats:
-        """A parameter as (rows, columns, e) of the cores, in the order of the stream."""
-        shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
-        whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
-        order = stream_order(self.graph, self.kernel.outputs[0])
-        whole = whole if order is None else whole[order]
-        found = np.zeros((self.height, self.cols, self.each), np.float32)
-        for (row, col), part in zip(self.snake, whole.reshape(-1, self.each), strict=True):
-            found[row - self.top, col - self.left] = part
-        return found
-
-
-class Pointwise(PointwisePlace, RegionKind):
-    """Such work in inference."""
-
-    @property
-    def own_colors(self) -> int:
-        """One per operand, two between stores."""
-        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
-
-    def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets and stores, then the cores of the snake."""
-        feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
-        for (name, cells), color, feed in zip(self.stores.items(), ports.inward, feeds, strict=True):
-            if self.waits(name):
-                self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
-            else:
-                inlet = b.core_class(f"{self.name} inlet of {name}")
-                with inlet.loop(samples):
-                    self.deal(inlet, feed, color)
-                b.place(inlet, cells[0])
-            route_takers(b, feed, cells[0], self.snake, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        self._declare(b)
-        count = len(self.snake)
-        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
-            core = b.core_class(f"{self.name} {advance or ''}")
-            self._core(core, feeds, ports.outward, samples, advance)
-            for i, cell in enumerate(self.snake):
-                if advance_of(i, count) == advance:
-                    b.place(core, cell)
+    def route_feed(self, b: Builder, feed: int, cell: Cell) -> None:
+        """From the core that deals out to the snake."""
+        route_takers(b, feed, cell, self.snake, 0, "E")
 
     def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
         """A sample to the cores in turn, as it arrives on a color or from where it rests."""
@@ -283,6 +253,54 @@ class Pointwise(PointwisePlace, RegionKind):
             if i:
                 b.route(colors[i - 1], cell, rx="R", tx="N")
                 b.route(colors[i - 1], cells[i - 1], rx="S", tx="R")
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Every core's part of the parameters, spread over the elements of a sample."""
+        return {
+            f"{self.name}.parameter{i}": self.parts(weights[name])
+            for i, name in enumerate(self.kernel.parameters)
+        }
+
+    def parts(self, parameter: Floats) -> Floats:
+        """A parameter as (rows, columns, e) of the cores, in the order of the stream."""
+        shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
+        whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
+        order = stream_order(self.graph, self.kernel.outputs[0])
+        whole = whole if order is None else whole[order]
+        found = np.zeros((self.height, self.cols, self.each), np.float32)
+        for (row, col), part in zip(self.snake, whole.reshape(-1, self.each), strict=True):
+            found[row - self.top, col - self.left] = part
+        return found
+
+
+class Pointwise(PointwisePlace, RegionKind):
+    """Such work in inference."""
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        super().__init__(graph, kernel, stage, wafer)
+        self._make_room()
+
+    @property
+    def own_colors(self) -> int:
+        """One per operand, two between stores."""
+        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Inlets and stores, then the cores of the snake."""
+        feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
+        for name, color, feed in zip(self.kernel.inputs, ports.inward, feeds, strict=True):
+            self.take_in(b, name, color, feed, links, samples)
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        self._declare(b)
+        count = len(self.snake)
+        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
+            core = b.core_class(f"{self.name} {advance or ''}")
+            self._core(core, feeds, ports.outward, samples, advance)
+            for i, cell in enumerate(self.snake):
+                if advance_of(i, count) == advance:
+                    b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
         """The running value lies two banks off what meets it."""

@@ -1,0 +1,160 @@
+"""Elementwise work and activations that train, alone on their fabric: values against PyTorch, cycles against closed forms."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.test_trained import training_plan
+from wse_sim.errors import ModelError
+from wse_sim.whole.trained.functions import FUNCTIONS
+from wse_sim.whole.trained.pointwise import TrainedPointwise
+
+TORCH: dict[str, Callable[..., torch.Tensor]] = {
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+WORK: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: (lambda a, f=f: f(a)) for name, f in TORCH.items()},
+    "gate": lambda a, b: F.silu(a) * b,
+    "sum": lambda a, b: a + b,
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "positions": lambda a, p: a + p,
+    "scaled by a parameter": lambda a, p: a * p,
+    "chain": lambda a, b, c: torch.tanh((a + b) * c),
+}
+PARAMETERS = ("positions", "scaled by a parameter")
+
+
+class Worked(nn.Module):
+    """Norms, and work on their results."""
+
+    def __init__(self, work: str, tokens: int, features: int) -> None:
+        super().__init__()
+        count = WORK[work].__code__.co_argcount - (work in TORCH)
+        self.given = count - (work in PARAMETERS)
+        self.norms = nn.ModuleList(nn.LayerNorm(features) for _ in range(self.given))
+        if work in PARAMETERS:
+            self.p = nn.Parameter(torch.ones(tokens, features))
+        self.work = work
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        operands = [norm(x) for norm in self.norms]
+        return WORK[self.work](*operands, *([self.p] if self.work in PARAMETERS else []))
+
+
+@cache
+def region(work: str, tokens: int, features: int, side: int = 16) -> TrainedPointwise:
+    """The region of the work in a plan of training."""
+    plan = training_plan(Worked(work, tokens, features), (tokens, features), side)
+    found = region_alone(TrainedPointwise, plan, plan.stages[-1].name)
+    assert isinstance(found, TrainedPointwise)
+    return found
+
+
+def checked(
+    found: TrainedPointwise, work: str, *, samples: int, in_flight: int, spread: float = 1.0
+) -> Alone:
+    """A batch of random values against autograd."""
+    rng = np.random.default_rng(0)
+    shape = found.graph.tensors[found.kernel.outputs[0]].shape[1:]
+    operands = {name: rng.normal(0, spread, (samples, *shape)) for name in found.operands}
+    weights = {
+        name: rng.normal(1, 0.5, found.graph.tensors[name].shape).astype(np.float16).astype(np.float32)
+        for name in found.kernel.parameters
+    }
+    gradient = rng.normal(size=(samples, *shape))
+    # A slope comes out of up to six roundings to fp16, of numbers up to four times as large.
+    return check_alone(found, WORK[work], operands, gradient, weights, in_flight=in_flight, roundings=12)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_values_equal_those_of_autograd(work: str) -> None:
+    """Result, gradients of all operands and parameters, updated parameters; three rounds of two samples."""
+    checked(region(work, 6, 10), work, samples=6, in_flight=2)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_slopes_of_large_and_small_operands(function: str) -> None:
+    """Operands up to 60 and more: squares and cubes stay in the range of fp16, and tails of slopes go to 0 or 1."""
+    checked(region(function, 6, 10), function, samples=2, in_flight=2, spread=20.0)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    work=st.sampled_from(sorted(WORK)),
+    tokens=st.integers(1, 6),
+    features=st.integers(1, 8).map(lambda half: 2 * half),
+    rounds=st.integers(1, 3),
+    in_flight=st.integers(1, 3),
+)
+def test_any_size_and_any_number_in_flight(
+    work: str, tokens: int, features: int, rounds: int, in_flight: int
+) -> None:
+    """One core and many, one sample a round and several."""
+    checked(region(work, tokens, features), work, samples=rounds * in_flight, in_flight=in_flight)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_cores_issue_what_their_instructions_take(work: str) -> None:
+    """A batch of six samples less one of three: what three samples take.  The rest is the update."""
+    found = region(work, 6, 20)
+    busy = {
+        samples: float(
+            checked(found, work, samples=samples, in_flight=3).fabric.busy[found.rows, found.columns].max()
+        )
+        for samples in (3, 6)
+    }
+    per_sample = (busy[6] - busy[3]) / 3
+    assert per_sample == pytest.approx(found.issued_cycles(), abs=0.5)
+    assert busy[3] - 3 * per_sample == pytest.approx(found.update_cycles(), abs=1)
+
+
+def test_inlets_find_room_in_a_region_of_one_row() -> None:
+    """Two operands beside four columns of which one moves data: the second inlet takes a compute column."""
+    plan = training_plan(Worked("gate", 4, 6), (4, 6), 16)
+    stage = plan.stages[-1]
+
+    def of(cols: int) -> TrainedPointwise:
+        row = dataclasses.replace(stage.region, rows=1, cols=cols, compute_cores=cols - 1)
+        kernel = plan.graph.kernel(stage.name)
+        narrow = dataclasses.replace(stage, region=row)
+        return TrainedPointwise(plan.graph, kernel, narrow, plan.wafer, frozenset(kernel.inputs))
+
+    assert len({inlet.cell for inlet in of(4).inlets}) == 2
+    checked(of(4), "gate", samples=4, in_flight=2)
+    with pytest.raises(ModelError, match="2 operands in a region of 2 columns and one row; use more cores"):
+        of(2)
+
+
+def test_a_parameter_that_is_spread_is_refused() -> None:
+    """Its gradient would be a sum over cores; in inference it is covered."""
+
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.p = nn.LayerNorm(8), nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.norm(x) + self.p
+
+    plan = training_plan(Spread(), (4, 8), 16)
+    with pytest.raises(ModelError, match="spreads parameter 'p'"):
+        region_alone(TrainedPointwise, plan, plan.stages[-1].name)

@@ -1,0 +1,338 @@
+"""Elementwise work and activations that train: the cores of a snake, each with its part of every operand, both ways.
+
+Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value; d samples are held::
+
+    function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              the slope is made and kept on the way forward
+    product    v_i = v_{i-1} r       gradient of r: g v_{i-1};  g = g r
+    sum        v_i = v_{i-1} + r     gradient of r: g                difference: -g
+
+    parameter  p as large as the result: its gradients add up in fp32 on the core that has the element, and the core
+               updates it; nothing is summed over cores
+
+The inlet of an operand that comes last deals out that operand, then gradients of the result.  Gradients of several operands
+leave one after the other: the microthread of an earlier one goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.equations import CODE_BYTES
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
+from wse_sim.whole.regions.pointwise import PointwisePlace, operators_of
+from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.functions import FUNCTIONS, emit_function, function_cycles
+from wse_sim.whole.trained.rows import Slots
+
+BINARY = ("add", "sub", "mul")
+FP16, FP32 = 2, 4  # bytes
+MOST_THREADS = 8
+
+
+class TrainedPointwise(PointwisePlace, TrainedKind):
+    """Such work, its gradients and the update of its parameters."""
+
+    def __init__(
+        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
+    ) -> None:
+        super().__init__(graph, kernel, stage, wafer, needs)
+        self._make_room()
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """As in inference; operators with slopes, parameters as large as the result."""
+        super().check(graph, kernel)
+        known = (*BINARY, *FUNCTIONS)
+        for op in operators_of(kernel):
+            if op not in known:
+                raise refused(kernel, f"does '{op}'", f"training on the whole fabric does {', '.join(known)}")
+        if len(kernel.inputs) > MOST_THREADS // 2:
+            raise refused(
+                kernel,
+                f"has {len(kernel.inputs)} operands, limit {MOST_THREADS // 2} in training",
+                "take them two by two, with a layer between",
+            )
+        result = graph.tensors[kernel.outputs[0]]
+        for name in kernel.parameters:
+            if graph.tensors[name].elements != prod(result.shape[1:]):
+                raise refused(
+                    kernel,
+                    f"spreads parameter '{name}' of shape {graph.tensors[name].shape} over a result of shape {result.shape}",
+                    "train one as large as a sample, or let a norm scale and shift",
+                )
+
+    @property
+    def own_colors(self) -> int:
+        """One per operand, two between stores."""
+        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    @property
+    def _last(self) -> str:
+        """An operand without stores: one of those with the longest way."""
+        return next(name for name in self.kernel.inputs if not self.waits(name))
+
+    @property
+    def gradient_inlet(self) -> Cell:
+        """The inlet of that operand."""
+        return self.stores[self._last][0]
+
+    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+        """All cores."""
+        return self.snake
+
+    @property
+    def moving(self) -> frozenset[Cell]:
+        """With the stores."""
+        return super().moving | {cell for cells in self.stores.values() for cell in cells}
+
+    @property
+    def _pitch(self) -> int:
+        return pitch(self.each)
+
+    # ---- program -----------------------------------------------------------------------------------------------------
+
+    def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """Inlets and stores, then the cores of the snake."""
+        names = self.kernel.inputs
+        feeds, links = ports.own[: len(names)], ports.own[len(names) :]
+        for name, color, feed in zip(names, ports.inward, feeds, strict=True):
+            cells = self.stores[name]
+            if name == self._last:
+                inlet = b.core_class(f"{self.name} inlet of {name}")
+                with inlet.loop(batch.rounds):
+                    for arriving in (color, ports.gradient_in):
+                        with inlet.loop(batch.in_flight):
+                            self.deal(inlet, feed, arriving)
+                b.place(inlet, cells[0])
+                self.route_feed(b, feed, cells[0])
+            else:
+                self.take_in(b, name, color, feed, links, batch.samples)
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        for color, towards in ports.gradient_out.values():
+            route_senders(b, color, self.snake, towards)
+        self._declare(b, batch.in_flight)
+        count = len(self.snake)
+        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
+            core = b.core_class(f"{self.name} {advance or ''}")
+            self._core(core, ports, feeds, batch, advance)
+            for i, cell in enumerate(self.snake):
+                if advance_of(i, count) == advance:
+                    b.place(core, cell)
+
+    def _declare(self, b: Builder, in_flight: int) -> None:
+        """Values in one bank; what meets them (slopes, further operands, parameters) two banks off."""
+        where, apart = (self.rows, self.columns), self._pitch
+
+        def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
+
+        def slots(name: str, bank: int) -> Slots:
+            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart)
+
+        self.operands_held = [slots(f"operand{i}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
+        self.values_held = [self.operands_held[0]]
+        self.slopes = {}
+        for i, op in enumerate(self.operators):
+            self.values_held.append(slots(f"value{i}", 0))
+            if op in FUNCTIONS:
+                self.slopes[i] = slots(f"slope{i}", 2)
+        self.t, self.u = buffer("t", self.each, "fp16", 2), buffer("u", self.each, "fp16", 0)
+        count = len(self.kernel.parameters)
+        self.held = [buffer(f"parameter{i}", self.each, "fp16", 2) for i in range(count)]
+        self.sums = [buffer(f"gradient{i}", self.each, "fp32", 2) for i in range(count)]
+        self.masters = [buffer(f"master{i}", self.each, "fp32", 0) for i in range(count)]
+
+    def _core(
+        self, core: CoreClass, ports: TrainedPorts, feeds: Sequence[int], batch: Batch, advance: str | None
+    ) -> None:
+        takers = tuple(range(1, len(feeds) + 1))
+        first_sender = len(feeds) + 1
+        senders = range(first_sender, first_sender + max(1, len(ports.gradient_out)))
+        result = self.values_held[-1]
+
+        def receive(at: int, step: int) -> None:
+            for thread, feed, held in zip(takers, feeds, self.operands_held, strict=True):
+                receive_all(core, feed, held.of_turn(at, step).dsd(0, self.each), thread)
+
+        def take(at: int, step: int) -> None:
+            feed = feeds[self.kernel.inputs.index(self._last)]
+            receive_all(core, feed, result.of_turn(at, step).dsd(0, self.each), takers[0])
+
+        def send(color: int, held: Slots, thread: int) -> None:
+            core.mov(
+                fabric_out(color, advance), held.dsd(0, self.each),
+                dtype="fp16", start="none", thread=thread, priority="high",
+            )  # fmt: skip
+
+        def forward(at: int, step: int) -> None:
+            self._forward(core, at, step)
+            send(ports.outward, result.of_turn(at, step), first_sender)
+
+        def backward(at: int, step: int) -> None:
+            found = self._backward(core, at, step)
+            # An earlier operand's gradient goes first: no word of it may wait behind one of a later operand.
+            for thread in senders:
+                core.join(thread)
+            for thread, (tensor, (color, _)) in zip(senders, ports.gradient_out.items(), strict=False):
+                send(color, found[tensor], thread)
+
+        with core.loop(batch.rounds):
+            for take_in, work, threads in ((receive, forward, takers), (take, backward, takers[:1])):
+                for thread in senders:
+                    core.join(thread)
+                take_in(0, 0)
+                if batch.in_flight > 1:
+                    with core.loop(batch.in_flight - 1):
+                        for thread in threads:
+                            core.join(thread)
+                        take_in(1, 1)
+                        work(0, 1)
+                for thread in threads:
+                    core.join(thread)
+                work(batch.in_flight - 1, 0)
+        for master, sums, copy in zip(self.masters, self.sums, self.held, strict=True):
+            core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
+            core.mov(copy.dsd(), master.dsd())
+
+    def _others(self) -> list[tuple[str, int] | None]:
+        """By operator what it takes: an operand or a parameter, and its number; None for a function."""
+        given = [("operand", i) for i in range(1, len(self.kernel.inputs))]
+        rest = iter([*given, *(("parameter", i) for i in range(len(self.kernel.parameters)))])
+        return [next(rest) if op in BINARY else None for op in self.operators]
+
+    def _other(self, taken: tuple[str, int], at: int, step: int) -> Buffer | Slots:
+        kind, number = taken
+        return self.held[number] if kind == "parameter" else self.operands_held[number].of_turn(at, step)
+
+    def _forward(self, core: CoreClass, at: int, step: int) -> None:
+        for i, (op, taken) in enumerate(zip(self.operators, self._others(), strict=True)):
+            x, y = self.values_held[i].of_turn(at, step), self.values_held[i + 1].of_turn(at, step)
+            if taken is None:
+                buffers: dict[str, Buffer | Slots] = {
+                    "x": x,
+                    "y": y,
+                    "s": self.slopes[i].of_turn(at, step),
+                    "t": self.t,
+                    "u": self.u,
+                }
+                emit_function(core, op, buffers, self.each, self.wafer)
+            else:
+                other = self._other(taken, at, step)
+                getattr(core, op)(
+                    y.dsd(0, self.each), x.dsd(0, self.each), other.dsd(0, self.each), dtype="fp16"
+                )
+
+    def _backward(self, core: CoreClass, at: int, step: int) -> dict[str, Slots]:
+        """Gradients of the operands by tensor; that of the value moves from buffer to buffer of the values."""
+        found: dict[str, Slots] = {}
+        n = self.each
+        for i, (op, taken) in reversed(list(enumerate(zip(self.operators, self._others(), strict=True)))):
+            g = self.values_held[i + 1].of_turn(at, step).dsd(0, n)
+            before = self.values_held[i].of_turn(at, step)
+            value = before.dsd(0, n)
+            if taken is None:
+                core.mul(value, g, self.slopes[i].of_turn(at, step).dsd(0, n), dtype="fp16")
+                continue
+            kind, number = taken
+            other = self._other(taken, at, step)
+            if kind == "parameter":
+                sums = self.sums[number].dsd()
+                if op == "mul":
+                    core.mac(sums, g, value, dtype="mixed")
+                else:
+                    core.add(sums, sums, g, dtype="mixed")
+            elif op == "mul":
+                core.mul(self.u.dsd(), g, value, dtype="fp16")
+            # The gradient of the value goes where the value was, that of the operand where the operand was.
+            if op == "mul":
+                core.mul(value, g, other.dsd(0, n), dtype="fp16")
+            else:
+                core.mov(value, g, dtype="fp16")
+            if kind == "operand":
+                to = other.dsd(0, n)
+                if op == "mul":
+                    core.mov(to, self.u.dsd(), dtype="fp16")
+                elif op == "sub":
+                    core.mul(to, g, scalar(-1.0), dtype="fp16")
+                else:
+                    core.mov(to, g, dtype="fp16")
+                found[self.kernel.inputs[number]] = self.operands_held[number].of_turn(at, step)
+        found[self.kernel.inputs[0]] = self.operands_held[0].of_turn(at, step)
+        return found
+
+    # ---- values, memory, cycles --------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Parameters in fp32 and as copies."""
+        parts = [self.parts(weights[name]) for name in self.kernel.parameters]
+        return {
+            f"{self.name}.{kind}{i}": part for i, part in enumerate(parts) for kind in ("parameter", "master")
+        }
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Sums of gradients, parameters."""
+        count = len(self.kernel.parameters)
+        return tuple(f"{self.name}.{kind}{i}" for kind in ("gradient", "master") for i in range(count))
+
+    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """From the parts of the cores."""
+        found: list[dict[str, Floats]] = [{}, {}]
+        order = stream_order(self.graph, self.kernel.outputs[0])
+        for out, kind in zip(found, ("gradient", "master"), strict=True):
+            for i, name in enumerate(self.kernel.parameters):
+                parts = buffers[f"{self.name}.{kind}{i}"]
+                flat = np.concatenate([parts[row - self.top, col - self.left] for row, col in self.snake])
+                flat = flat if order is None else flat[np.argsort(order)]
+                out[name] = flat.reshape(self.graph.tensors[name].shape)
+        return found[0], found[1]
+
+    def most_in_flight(self) -> int:
+        """Operands, values and slopes of samples, beside parameters and scratch."""
+        held = len(self.kernel.inputs) + len(self.operators) + sum(op in FUNCTIONS for op in self.operators)
+        a_sample = held * FP16 * self._pitch
+        fixed = self._pitch * (2 * FP16 + len(self.kernel.parameters) * (FP16 + 2 * FP32)) + CODE_BYTES
+        size = self.wafer.sram_bytes
+        return int(min(HELD_FRACTION * size, size - fixed) // a_sample)
+
+    def issued_cycles(self) -> float:
+        """Words in and out both ways, a start and the elements of every instruction."""
+        n, wafer = self.each, self.wafer
+        start = ceil(wafer.vector_start_cycles)
+        product, copy = start + ceil(n / wafer.fma_fp16_per_cycle), start + ceil(n / wafer.mov_fp16_per_cycle)
+        met = start + ceil(
+            wafer.bank_conflict_factor * n / wafer.fma_fp16_per_cycle
+        )  # a gradient and a value
+        total = n / PAIR * (len(self.kernel.inputs) + 2 + len(self.gradient_order))
+        for op, taken in zip(self.operators, self._others(), strict=True):
+            if taken is None:
+                total += function_cycles(op, n, wafer) + product
+                continue
+            total += product if op == "mul" else start + ceil(n / wafer.add_fp16_per_cycle)
+            total += product if op == "mul" else copy
+            if taken[0] == "parameter":
+                rate = wafer.fma_mixed_per_cycle / (wafer.bank_conflict_factor if op == "mul" else 1.0)
+                total += start + ceil(n / rate)
+            elif op == "mul":
+                total += met + copy
+            else:
+                total += product if op == "sub" else copy
+        return float(total)
+
+    def update_cycles(self) -> float:
+        """Parameters and their copies."""
+        n, wafer = self.each, self.wafer
+        start = ceil(wafer.vector_start_cycles)
+        each = 2 * start + ceil(n / wafer.fma_fp32_per_cycle) + ceil(n / wafer.mov_fp32_per_cycle)
+        return float(each * len(self.kernel.parameters))
