@@ -37,6 +37,7 @@ from wse_sim.whole import (
     run_streamed,
     run_whole,
     train_streamed,
+    train_whole,
 )
 
 PLANS: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
@@ -155,6 +156,36 @@ TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], .
         48,
     ),
 )
+NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, Row], ...] = (
+    # model, a sample, columns of the wafer, constants and choices; batches of 16
+    ("two layers 32-64-32", lambda: network((32, 64, 32)), (8, 32), 32, {}, {}),
+    ("two layers 32-64-32", lambda: network((32, 64, 32)), (8, 32), 16, {}, {}),
+    ("norm, layer, norm, layer", lambda: normed(32), (8, 32), 32, {}, {}),
+    ("attention and its four layers", lambda: Attention(32, 2), (8, 32), 64, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {"placer": "snake"}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 64, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {"wavelet_cycles": 2.0}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {"batch": 64}),
+    (
+        "two blocks, ReLU",
+        lambda: nn.Sequential(*(Block(32, nn.ReLU()) for _ in range(2))),
+        (8, 32),
+        96,
+        {},
+        {},
+    ),
+)
+
+
+def normed(features: int) -> nn.Sequential:
+    """Norms before two layers."""
+    return nn.Sequential(
+        nn.LayerNorm(features),
+        nn.Linear(features, features),
+        nn.LayerNorm(features),
+        nn.Linear(features, features),
+    )
 
 
 def network(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -367,12 +398,56 @@ def states() -> list[Row]:
     return rows
 
 
+def measure_network(
+    name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], side: int, constants: Row, choices: Row
+) -> Row:
+    """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples."""
+    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
+    torch.manual_seed(0)
+    model = make()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd"))
+    how: Row = {"mode": "pipelined", "batch": 16, **choices}
+    plan = expect(api.compile(graph, wafer=wafer, replicas=1, **how), PipelinedPlan)
+    found = compare_training(plan)
+    x = torch.randn(4, *shape).half().float()
+    outputs = model(x)
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    labels = torch.arange(len(outputs)) % outputs.shape[-1]
+    loss = nn.functional.cross_entropy(outputs, labels)
+    loss.backward()
+    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    step = train_whole(plan, weights, x.numpy(), labels.numpy(), rate=0.1)
+    gradients = {key: parameter.grad.numpy() for key, parameter in model.named_parameters()}
+    scale = float(np.median([np.abs(value).max() for value in gradients.values()]))
+    errors = [
+        np.abs(step.gradients[key] - value).max() / max(np.abs(value).max(), scale)
+        for key, value in gradients.items()
+    ]
+    return {
+        "model": name,
+        "shape": shape,
+        "side": side,
+        **constants,
+        **choices,
+        **found.as_json(),
+        "difference": found.difference,
+        "output_error": float(np.abs(step.outputs - outputs.detach().numpy()).max() / outputs.abs().max()),
+        "gradient_error": float(max(errors)),
+        "loss_error": abs(step.loss / loss.item() - 1),
+    }
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "inference": lambda: [measure(*plan) for plan in PLANS],
     "training": lambda: [measure_training(*plan) for plan in TRAINED],
     "streamed": lambda: [measure_streaming(*plan, training=False) for plan in STREAMED],
     "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
     "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
+    "networks": lambda: [measure_network(*plan) for plan in NETWORKS],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     "states": states,
 }

@@ -98,10 +98,15 @@ VARIANTS = {"hop_cycles": "links as on WSE-3", "wavelet_cycles": "two cycles a w
 
 def _layers(row: Row) -> str:
     """Sizes of the layers and what is unusual about the plan."""
+    return "-".join(map(str, row["sizes"])) + _variant(row)
+
+
+def _variant(row: Row) -> str:
+    """What is unusual about a plan."""
     named = next((text for key, text in VARIANTS.items() if key in row), "")
     named = f"placer {row['placer']}" if "placer" in row else named
     named = f"batches of {row['batch']}" if "batch" in row else named
-    return "-".join(map(str, row["sizes"])) + (f", {named}" if named else "")
+    return f", {named}" if named else ""
 
 
 def _busiest(row: Row) -> str:
@@ -200,3 +205,28 @@ def _whole_transformers() -> str:
         for row in measured.read("whole_fabric")["values"]["transformers"]
     ]  # fmt: skip
     return markdown(("model", "tokens x features", "cores", "event engine", "fabric", "difference"), rows)
+
+
+@table("whole.networks")
+def _whole_networks() -> str:
+    rows = [
+        (row["model"] + _variant(row), " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
+         f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}", percent(row["difference"]), _range(row))
+        for row in measured.read("whole_fabric")["values"]["networks"]
+    ]  # fmt: skip
+    head = (
+        "model",
+        "a sample",
+        "cores",
+        "event engine",
+        "fabric",
+        "difference",
+        "busiest cores, all regions",
+    )
+    return markdown(head, rows)
+
+
+def _range(row: Row) -> str:
+    """The least and the greatest difference of a region's busiest core."""
+    errors = [region["busiest"] / region["engine"] - 1 for region in row["regions"]]
+    return f"{percent(min(errors))} to {percent(max(errors))}"

@@ -36,16 +36,16 @@ class Heads(nn.Module):
 class Block(nn.Module):
     """A block of a transformer: norms before attention and before two layers, a skip around each."""
 
-    def __init__(self, features: int, heads: int) -> None:
+    def __init__(self, features: int, heads: int, activation: nn.Module | None = None) -> None:
         super().__init__()
         self.first, self.second = nn.LayerNorm(features), nn.LayerNorm(features)
-        self.heads = Heads(features, heads)
+        self.heads, self.activation = Heads(features, heads), activation or nn.GELU()
         self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, tokens, features)."""
         x = x + self.heads(self.first(x))
-        return x + self.down(F.gelu(self.up(self.second(x))))
+        return x + self.down(self.activation(self.up(self.second(x))))
 
 
 class Perceptron(nn.Module):

@@ -15,6 +15,7 @@ from torch import nn
 from tests.whole.alone import EPS, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
+from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows, train_whole
@@ -201,6 +202,11 @@ CASES = {
     "norms": Case(
         lambda: nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8, eps=1e-5), nn.LayerNorm(8)), (4, 8), 24
     ),
+    "tokens": Case(lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)), (5, 8), 24),
+    "skip": Case(lambda: Skip(8), (4, 8), 24),
+    "woven": Case(lambda: Blocks(8), (4, 8), 40),
+    "heads": Case(lambda: Heads(16, 2), (6, 16), 40),
+    "block": Case(lambda: Block(16, 2, nn.ReLU()), (4, 16), 64, 4),
     "images": Case(
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)),
         (2, 7, 7),
