@@ -80,13 +80,13 @@ def test_cycles_of_a_row_on_paper() -> None:
 
     Forward k products of one cycle and v sums, 4 cycles; backward v / 2 words of gradients, k products, v products of
     the gradient of the inputs, k sums west, 7 cycles: 16 x 11 = 176.  The last row takes v sums and sends v / 2 words,
-    takes v / 2 words of gradients and sends them twice, 16 x 6 = 96.  In four parts of 8 elements each the slope, 21 + 8
-    and 21 + 2 cycles; the gradient of the bias, two of 32 elements a cycle, 21 + 16: 96 + 4 x 52 + 37 = 341.
+    takes v / 2 words of gradients and sends them twice, 16 x 6 = 96.  The slope of 32 elements takes 21 + 32 and 21 + 8
+    cycles; the gradient of the bias, two of them a cycle, 21 + 16: 96 + 82 + 37 = 215.
     """
     conv = nn.Conv2d(4, 6, 1)
     region = region_of(conv, (4, 4, 4), 12)
     assert (region.products.inputs, region.products.outputs) == ([2, 2], 2)
-    assert region.issued_cycles() == 341
+    assert region.issued_cycles() == 215
 
 
 def test_memory_limits_the_images_in_flight() -> None:

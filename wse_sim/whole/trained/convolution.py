@@ -35,6 +35,7 @@ from wse_sim.whole.trained.folding import Folding, FoldingCores
 from wse_sim.whole.trained.products import OWN_COLORS, Products
 
 RECEIVE = 1  # microthread of the cores beside the rows
+INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no weights
 
 
 class TrainedConvolution(TrainedKind):
@@ -80,9 +81,8 @@ class TrainedConvolution(TrainedKind):
         return self.kernel.inputs[0] in self.needs
 
     def extent(self) -> tuple[int, int]:
-        """Rows with at least a word and the last one, columns with at least an output."""
-        words = self.windows.lines.taps * self.windows.run // PAIR
-        return min(self.region.rows - 1, words) + 1, int(ceil_div(self.features, self._outputs))
+        """Rows with words and the last one, columns with at least an output."""
+        return len(self.words) + 1, int(ceil_div(self.features, self._outputs))
 
     @property
     def _outputs(self) -> int:
@@ -110,13 +110,19 @@ class TrainedConvolution(TrainedKind):
     def words(self) -> list[IntArray]:
         """First elements of the words of every row among the runs of a window.
 
-        Pair by pair of channels, so that few rows share one; with an odd number of channels run by run.
+        Pair by pair of channels, so that few rows share one, and none has two where that makes no row longer; with an odd
+        number of channels run by run.
         """
         run, channels = self.windows.run, self.windows.channels
         first = np.arange(0, self.windows.lines.taps * run, PAIR)
-        if channels % PAIR == 0:
-            first = first[np.argsort(first % run % channels, kind="stable")]
-        return np.array_split(first, self.height - 1)
+        rows = min(max(1, self.region.rows - 1), len(first))
+        if channels % PAIR:
+            return np.array_split(first, rows)
+        pairs = first[np.argsort(first % run % channels, kind="stable")].reshape(channels // PAIR, -1)
+        each = ceil_div(pairs.shape[1], ceil_div(pairs.size, rows))
+        if each * len(pairs) <= rows:
+            return [part for pair in pairs for part in np.array_split(pair, each)]
+        return np.array_split(pairs.reshape(-1), rows)
 
     @property
     def _order(self) -> IntArray:
@@ -165,7 +171,7 @@ class TrainedConvolution(TrainedKind):
         """As many images as an inlet holds beside those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
-        held = int(min(HELD_FRACTION * usable, usable - passing) // (2 * self._image))
+        held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
         return max(0, min(held, int(HELD_FRACTION * usable // self.products.held_bytes(1))))
 
     @property

@@ -44,7 +44,10 @@ from wse_sim.whole.trained.slopes import Slopes
 # Microthreads of the last row: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
 DOWN, WEST = 1, 2  # microthreads of the others
-PARTS, MOST_PARTS = 5, 7  # of a sample in the last row: with more, starts of instructions cost too much
+MOST_PARTS, LEAST_PART = (
+    7,
+    64,
+)  # of a sample in the last row, and elements of one: starts of instructions cost as much
 VECTOR = 4  # fp16 elements
 BANK_WORDS = 4  # fp32 words over all banks of a core
 OWN_COLORS = 6
@@ -446,10 +449,9 @@ class Products:
     def parts(self) -> int:
         """Of the tokens of a sample whose gradients meet their slope at once."""
         size = self.tokens * self.outputs
-        # Each begins at a whole SIMD vector; the most that are not too many.
+        # Each begins at a whole SIMD vector.
         found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
-        few = [n for n in found if n <= PARTS] or [1]
-        return few[-1] if few[-1] > 1 or not found else found[-1]
+        return max((n for n in found if size // n >= LEAST_PART), default=1)
 
     def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
         """Gradients of a part of a sample times the slope of ReLU."""
