@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
-from wse_sim.whole.trained.functions import FUNCTIONS
 from wse_sim.whole.trained.pointwise import TrainedPointwise
+from wse_sim.whole.trained.slopes import ACTIVATIONS
 
 TORCH: dict[str, Callable[..., torch.Tensor]] = {
     "relu": F.relu,
@@ -81,8 +81,8 @@ def checked(
         for name in found.kernel.parameters
     }
     gradient = rng.normal(size=(samples, *shape))
-    # A slope comes out of up to six roundings to fp16, of numbers up to four times as large.
-    return check_alone(found, WORK[work], operands, gradient, weights, in_flight=in_flight, roundings=12)
+    # A few roundings to fp16, of numbers some times as large as the result.
+    return check_alone(found, WORK[work], operands, gradient, weights, in_flight=in_flight, roundings=6)
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -91,9 +91,9 @@ def test_values_equal_those_of_autograd(work: str) -> None:
     checked(region(work, 6, 10), work, samples=6, in_flight=2)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", ACTIVATIONS)
 def test_slopes_of_large_and_small_operands(function: str) -> None:
-    """Operands up to 60 and more: squares and cubes stay in the range of fp16, and tails of slopes go to 0 or 1."""
+    """Operands up to 60 and more: squares and cubes stay in range, and tails of slopes go to 0 or 1."""
     checked(region(function, 6, 10), function, samples=2, in_flight=2, spread=20.0)
 
 

@@ -7,7 +7,6 @@ slopes.py     activations with their slopes
 dense.py      dense layers; dense_moving.py their cores beside the products
 rows.py       work of a core on one token after another
 norm.py       layer and RMS norm
-functions.py  functions with their slopes
 pointwise.py  elementwise work and activations
 attention.py  softmax attention
 slots.py      what a core keeps of samples in flight

@@ -2,7 +2,7 @@
 
 Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value; d samples are held::
 
-    function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              the slope is made and kept on the way forward
+    function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              in place; the slope is made and kept on the way forward
     product    v_i = v_{i-1} r       gradient of r: g v_{i-1};  g = g r
     sum        v_i = v_{i-1} + r     gradient of r: g                difference: -g
 
@@ -32,8 +32,8 @@ from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
 from wse_sim.whole.regions.pointwise import PointwisePlace, operators_of
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.functions import FUNCTIONS, emit_function, function_cycles
 from wse_sim.whole.trained.rows import Slots
+from wse_sim.whole.trained.slopes import ACTIVATIONS, Slopes
 
 BINARY = ("add", "sub", "mul")
 FP16, FP32 = 2, 4  # bytes
@@ -53,7 +53,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """As in inference; operators with slopes, parameters as large as the result."""
         super().check(graph, kernel)
-        known = (*BINARY, *FUNCTIONS)
+        known = (*BINARY, *ACTIVATIONS)
         for op in operators_of(kernel):
             if op not in known:
                 raise refused(kernel, f"does '{op}'", f"training on the whole fabric does {', '.join(known)}")
@@ -100,6 +100,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     def _pitch(self) -> int:
         return pitch(self.each)
 
+    @property
+    def _banks(self) -> tuple[int, ...]:
+        """Of the scratch of that function which takes most."""
+        used = (Slopes(op, self.wafer).scratch for op in self.operators if op in ACTIVATIONS)
+        return max(used, key=len, default=())
+
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
@@ -144,10 +150,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         self.values_held = [self.operands_held[0]]
         self.slopes = {}
         for i, op in enumerate(self.operators):
-            self.values_held.append(slots(f"value{i}", 0))
-            if op in FUNCTIONS:
+            is_function = op in ACTIVATIONS
+            self.values_held.append(self.values_held[-1] if is_function else slots(f"value{i}", 0))
+            if is_function:
                 self.slopes[i] = slots(f"slope{i}", 2)
-        self.t, self.u = buffer("t", self.each, "fp16", 2), buffer("u", self.each, "fp16", 0)
+        self.met = buffer("met", self.each, "fp16", 0)
+        self.scratch = [buffer(f"scratch{i}", self.each, "fp32", bank) for i, bank in enumerate(self._banks)]
         count = len(self.kernel.parameters)
         self.held = [buffer(f"parameter{i}", self.each, "fp16", 2) for i in range(count)]
         self.sums = [buffer(f"gradient{i}", self.each, "fp32", 2) for i in range(count)]
@@ -219,19 +227,18 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         for i, (op, taken) in enumerate(zip(self.operators, self._others(), strict=True)):
             x, y = self.values_held[i].of_turn(at, step), self.values_held[i + 1].of_turn(at, step)
             if taken is None:
-                buffers: dict[str, Buffer | Slots] = {
-                    "x": x,
-                    "y": y,
-                    "s": self.slopes[i].of_turn(at, step),
-                    "t": self.t,
-                    "u": self.u,
-                }
-                emit_function(core, op, buffers, self.each, self.wafer)
+                slope = self.slopes[i].of_turn(at, step).dsd(0, self.each)
+                made = Slopes(op, self.wafer)
+                made.emit(core, y.dsd(0, self.each), slope, self._scratch_of(made), is_done=False)
             else:
                 other = self._other(taken, at, step)
                 getattr(core, op)(
                     y.dsd(0, self.each), x.dsd(0, self.each), other.dsd(0, self.each), dtype="fp16"
                 )
+
+    def _scratch_of(self, made: Slopes) -> list[Buffer]:
+        rest = list(self.scratch)
+        return [rest.pop(next(i for i, one in enumerate(rest) if one.bank == bank)) for bank in made.scratch]
 
     def _backward(self, core: CoreClass, at: int, step: int) -> dict[str, Slots]:
         """Gradients of the operands by tensor; that of the value moves from buffer to buffer of the values."""
@@ -253,7 +260,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 else:
                     core.add(sums, sums, g, dtype="mixed")
             elif op == "mul":
-                core.mul(self.u.dsd(), g, value, dtype="fp16")
+                core.mul(self.met.dsd(), g, value, dtype="fp16")
             # The gradient of the value goes where the value was, that of the operand where the operand was.
             if op == "mul":
                 core.mul(value, g, other.dsd(0, n), dtype="fp16")
@@ -262,7 +269,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if kind == "operand":
                 to = other.dsd(0, n)
                 if op == "mul":
-                    core.mov(to, self.u.dsd(), dtype="fp16")
+                    core.mov(to, self.met.dsd(), dtype="fp16")
                 elif op == "sub":
                     core.mul(to, g, scalar(-1.0), dtype="fp16")
                 else:
@@ -300,9 +307,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     def most_in_flight(self) -> int:
         """Operands, values and slopes of samples, beside parameters and scratch."""
-        held = len(self.kernel.inputs) + len(self.operators) + sum(op in FUNCTIONS for op in self.operators)
+        held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
         a_sample = held * FP16 * self._pitch
-        fixed = self._pitch * (2 * FP16 + len(self.kernel.parameters) * (FP16 + 2 * FP32)) + CODE_BYTES
+        fixed = (
+            self._pitch * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
+            + CODE_BYTES
+        )
         size = self.wafer.sram_bytes
         return int(min(HELD_FRACTION * size, size - fixed) // a_sample)
 
@@ -317,7 +327,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         total = n / PAIR * (len(self.kernel.inputs) + 2 + len(self.gradient_order))
         for op, taken in zip(self.operators, self._others(), strict=True):
             if taken is None:
-                total += function_cycles(op, n, wafer) + product
+                total += Slopes(op, wafer).cycles(n, is_done=False) + product
                 continue
             total += product if op == "mul" else start + ceil(n / wafer.add_fp16_per_cycle)
             total += product if op == "mul" else copy
