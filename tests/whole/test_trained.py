@@ -15,6 +15,7 @@ from torch import nn
 from tests.whole.alone import EPS, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
+from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -196,6 +197,19 @@ def block(features: int) -> nn.Module:
     return made
 
 
+class Positions(nn.Module):
+    """A parameter for every element of a sample, and an activation of it that no layer does."""
+
+    def __init__(self, tokens: int, features: int) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(tokens, features))
+        self.norm, self.layer = nn.LayerNorm(features), nn.Linear(features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        return self.layer(nn.functional.relu(self.norm(x)) + self.positions)
+
+
 @dataclass
 class Case:
     """A model, the shape of a sample, the side of its wafer, samples of a batch, and roundings on the longest way."""
@@ -221,6 +235,8 @@ CASES = {
         32,
         4,
     ),
+    "gated": Case(lambda: nn.Sequential(nn.Linear(8, 8), Gated(8, 16)), (4, 8), 64),
+    "positions": Case(lambda: Positions(4, 8), (4, 8), 40),
     "attention of norms": Case(lambda: NormedHeads(16, 2), (6, 16), 40),
 }
 
