@@ -1,6 +1,7 @@
 """Elementwise work and activations that no product does to its own results: x + y, silu(g) u, relu(x), x + p.
 
-Symbols: E elements of a sample, P cores in a snake over the R rows and C columns; e = E / P elements of a core, whole words::
+Symbols: E elements of a sample, P cores in a snake over the R rows and C columns; e elements of a core, whole words and no more
+than E over all cores, rounded up; the last core has what is left::
 
     an inlet per operand  >  e elements to every core of the snake in turn  >  operators  >  back along the snake and out
 
@@ -28,7 +29,7 @@ from wse_sim.fabric.format.program import Command, Fn
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
-from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -37,7 +38,6 @@ from wse_sim.whole.regions.contract import (
     PlacedKernel,
     Ports,
     RegionKind,
-    divisor,
     refused,
     rows_in_turn,
     stream_order,
@@ -136,13 +136,22 @@ class PointwisePlace(PlacedKernel):
         return min(cores, rows), ceil(cores / rows)
 
     def _cores(self) -> int:
-        rows = rows_in_turn(self.region, self.wafer)
-        return divisor(self.elements // PAIR, rows * self.compute_cols)
+        return ceil_div(self.elements, self.each)
 
     @property
     def each(self) -> int:
-        """Elements of a core."""
-        return self.elements // len(self.snake)
+        """Elements of a core, but the last."""
+        cores = rows_in_turn(self.region, self.wafer) * self.compute_cols
+        return PAIR * ceil_div(self.elements, PAIR * cores)
+
+    @property
+    def rest(self) -> int:
+        """Elements of the last core."""
+        return self.elements - (self._cores() - 1) * self.each
+
+    def count_of(self, position: int) -> int:
+        """Elements of the core at a position of the snake."""
+        return self.rest if position == self._cores() - 1 else self.each
 
     @property
     def snake(self) -> tuple[Cell, ...]:
@@ -210,18 +219,19 @@ class PointwisePlace(PlacedKernel):
     def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
         """A sample to the cores in turn, as it arrives on a color or from where it rests."""
 
-        def part(first: int, step: int) -> Operand:
-            if isinstance(source, int):
-                return fabric_in(source)
-            return source.dsd(first * self.each, self.each, step=step)
+        def send(first: int, count: int, step: int, advance: str | None) -> None:
+            part = (
+                fabric_in(source)
+                if isinstance(source, int)
+                else source.dsd(first * self.each, count, step=step)
+            )
+            core.mov(fabric_out(feed, advance), part, length=count, dtype="fp16", start="none")
 
         last = len(self.snake) - 1
         if last:
             with core.loop(last):
-                core.mov(
-                    fabric_out(feed, "path"), part(0, self.each), length=self.each, dtype="fp16", start="none"
-                )
-        core.mov(fabric_out(feed), part(last, 0), length=self.each, dtype="fp16", start="none")
+                send(0, self.each, self.each, "path")
+        send(last, self.rest, 0, None)
         if last:
             core.control(feed, Command.RESET, start="none")
 
@@ -270,8 +280,9 @@ class PointwisePlace(PlacedKernel):
         order = stream_order(self.graph, self.kernel.outputs[0])
         whole = whole if order is None else whole[order]
         found = np.zeros((self.height, self.cols, self.each), np.float32)
-        for (row, col), part in zip(self.snake, whole.reshape(-1, self.each), strict=True):
-            found[row - self.top, col - self.left] = part
+        for i, (row, col) in enumerate(self.snake):
+            part = whole[i * self.each :][: self.count_of(i)]
+            found[row - self.top, col - self.left, : len(part)] = part
         return found
 
 
@@ -295,11 +306,12 @@ class Pointwise(PointwisePlace, RegionKind):
         route_senders(b, ports.outward, self.senders, ports.towards)
         self._declare(b)
         count = len(self.snake)
-        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
-            core = b.core_class(f"{self.name} {advance or ''}")
-            self._core(core, feeds, ports.outward, samples, advance)
-            for i, cell in enumerate(self.snake):
-                if advance_of(i, count) == advance:
+        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
+        for advance, elements in dict.fromkeys(kinds):
+            core = b.core_class(f"{self.name} {elements} {advance or ''}")
+            self._core(core, feeds, ports.outward, samples, (advance, elements))
+            for kind, cell in zip(kinds, self.snake, strict=True):
+                if kind == (advance, elements):
                     b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
@@ -322,19 +334,21 @@ class Pointwise(PointwisePlace, RegionKind):
         feeds: Sequence[int],
         outward: int,
         samples: int,
-        advance: str | None,
+        kind: tuple[str | None, int],
     ) -> None:
+        advance, count = kind
         threads = tuple(range(1, len(feeds) + 1))
 
         def receive(turn: int) -> None:
             for thread, feed, target in zip(threads, feeds, self.taken[turn], strict=True):
-                receive_all(core, feed, target.dsd(), thread)
+                receive_all(core, feed, target.dsd(0, count), thread)
 
         def work(turn: int) -> None:
-            value, *others = (*self.taken[turn], *self.held)
-            emit_operators(core, self.operators, self.results[turn], value, others, self.wafer)
+            value, *others = (one.dsd(0, count) for one in (*self.taken[turn], *self.held))
+            result = self.results[turn].dsd(0, count)
+            emit_operators(core, self.operators, result, value, others, self.wafer)
             core.mov(
-                fabric_out(outward, advance), self.results[turn].dsd(),
+                fabric_out(outward, advance), result,
                 dtype="fp16", start="none", thread=len(feeds) + 1, priority="high",
             )  # fmt: skip
 
@@ -363,24 +377,23 @@ def depth_of(graph: KernelGraph, tensor: str) -> int:
 def emit_operators(
     core: CoreClass,
     operators: tuple[str, ...],
-    result: Buffer,
-    value: Buffer,
-    others: list[Buffer],
+    to: Operand,
+    value: Operand,
+    others: Sequence[Operand],
     wafer: Wafer,
 ) -> None:
-    """The operators from `value` to `result`; each that takes an operand takes the next of `others`."""
+    """The operators from `value` to `to`; each that takes an operand takes the next of `others`."""
     special, selected = (
         round(1000 * cycles) for cycles in (wafer.special_element_cycles, 1 / wafer.max_fp16_per_cycle)
     )
-    to, rest = result.dsd(), iter(others)
-    x = value.dsd()
+    x, rest = value, iter(others)
     for op in operators:
         if op == "div":
-            other = next(rest).dsd()
+            other = next(rest)
             core.map(Fn.RECIPROCAL, other, other, dtype="fp16", period=special)
             core.mul(to, x, other, dtype="fp16", start="loaded")
         elif op in BINARY:
-            getattr(core, op)(to, x, next(rest).dsd(), dtype="fp16")
+            getattr(core, op)(to, x, next(rest), dtype="fp16")
         elif op in SPECIAL_FUNCTIONS:
             core.map(Fn[op.upper()], to, x, dtype="fp16", period=special)
         elif op == "relu":

@@ -16,6 +16,7 @@ leave one after the other: the microthread of an earlier one goes first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 import numpy as np
@@ -129,11 +130,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             route_senders(b, color, self.snake, towards)
         self._declare(b, batch.in_flight)
         count = len(self.snake)
-        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
-            core = b.core_class(f"{self.name} {advance or ''}")
-            self._core(core, ports, feeds, batch, advance)
-            for i, cell in enumerate(self.snake):
-                if advance_of(i, count) == advance:
+        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
+        for advance, elements in dict.fromkeys(kinds):
+            core = b.core_class(f"{self.name} {elements} {advance or ''}")
+            self._core(core, ports, feeds, batch, (advance, elements))
+            for kind, cell in zip(kinds, self.snake, strict=True):
+                if kind == (advance, elements):
                     b.place(core, cell)
 
     def _declare(self, b: Builder, in_flight: int) -> None:
@@ -162,8 +164,14 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         self.masters = [buffer(f"master{i}", self.each, "fp32", 0) for i in range(count)]
 
     def _core(
-        self, core: CoreClass, ports: TrainedPorts, feeds: Sequence[int], batch: Batch, advance: str | None
+        self,
+        core: CoreClass,
+        ports: TrainedPorts,
+        feeds: Sequence[int],
+        batch: Batch,
+        kind: tuple[str | None, int],
     ) -> None:
+        advance, n = kind
         takers = tuple(range(1, len(feeds) + 1))
         first_sender = len(feeds) + 1
         senders = range(first_sender, first_sender + max(1, len(ports.gradient_out)))
@@ -171,24 +179,24 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
         def receive(at: int, step: int) -> None:
             for thread, feed, held in zip(takers, feeds, self.operands_held, strict=True):
-                receive_all(core, feed, held.of_turn(at, step).dsd(0, self.each), thread)
+                receive_all(core, feed, held.of_turn(at, step).dsd(0, n), thread)
 
         def take(at: int, step: int) -> None:
             feed = feeds[self.kernel.inputs.index(self._last)]
-            receive_all(core, feed, result.of_turn(at, step).dsd(0, self.each), takers[0])
+            receive_all(core, feed, result.of_turn(at, step).dsd(0, n), takers[0])
 
         def send(color: int, held: Slots, thread: int) -> None:
             core.mov(
-                fabric_out(color, advance), held.dsd(0, self.each),
+                fabric_out(color, advance), held.dsd(0, n),
                 dtype="fp16", start="none", thread=thread, priority="high",
             )  # fmt: skip
 
         def forward(at: int, step: int) -> None:
-            self._forward(core, at, step)
+            self._forward(core, at, step, n)
             send(ports.outward, result.of_turn(at, step), first_sender)
 
         def backward(at: int, step: int) -> None:
-            found = self._backward(core, at, step)
+            found = self._backward(core, at, step, n)
             # An earlier operand's gradient goes first: no word of it may wait behind one of a later operand.
             for thread in senders:
                 core.join(thread)
@@ -223,27 +231,24 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         kind, number = taken
         return self.held[number] if kind == "parameter" else self.operands_held[number].of_turn(at, step)
 
-    def _forward(self, core: CoreClass, at: int, step: int) -> None:
+    def _forward(self, core: CoreClass, at: int, step: int, n: int) -> None:
         for i, (op, taken) in enumerate(zip(self.operators, self._others(), strict=True)):
             x, y = self.values_held[i].of_turn(at, step), self.values_held[i + 1].of_turn(at, step)
             if taken is None:
-                slope = self.slopes[i].of_turn(at, step).dsd(0, self.each)
+                slope = self.slopes[i].of_turn(at, step).dsd(0, n)
                 made = Slopes(op, self.wafer)
-                made.emit(core, y.dsd(0, self.each), slope, self._scratch_of(made), is_done=False)
+                made.emit(core, y.dsd(0, n), slope, self._scratch_of(made, n), is_done=False)
             else:
                 other = self._other(taken, at, step)
-                getattr(core, op)(
-                    y.dsd(0, self.each), x.dsd(0, self.each), other.dsd(0, self.each), dtype="fp16"
-                )
+                getattr(core, op)(y.dsd(0, n), x.dsd(0, n), other.dsd(0, n), dtype="fp16")
 
-    def _scratch_of(self, made: Slopes) -> list[Buffer]:
-        rest = list(self.scratch)
+    def _scratch_of(self, made: Slopes, n: int) -> list[Buffer]:
+        rest = [replace(one, length=n) for one in self.scratch]
         return [rest.pop(next(i for i, one in enumerate(rest) if one.bank == bank)) for bank in made.scratch]
 
-    def _backward(self, core: CoreClass, at: int, step: int) -> dict[str, Slots]:
+    def _backward(self, core: CoreClass, at: int, step: int, n: int) -> dict[str, Slots]:
         """Gradients of the operands by tensor; that of the value moves from buffer to buffer of the values."""
         found: dict[str, Slots] = {}
-        n = self.each
         for i, (op, taken) in reversed(list(enumerate(zip(self.operators, self._others(), strict=True)))):
             g = self.values_held[i + 1].of_turn(at, step).dsd(0, n)
             before = self.values_held[i].of_turn(at, step)
@@ -254,13 +259,13 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             kind, number = taken
             other = self._other(taken, at, step)
             if kind == "parameter":
-                sums = self.sums[number].dsd()
+                sums = self.sums[number].dsd(0, n)
                 if op == "mul":
                     core.mac(sums, g, value, dtype="mixed")
                 else:
                     core.add(sums, sums, g, dtype="mixed")
             elif op == "mul":
-                core.mul(self.met.dsd(), g, value, dtype="fp16")
+                core.mul(self.met.dsd(0, n), g, value, dtype="fp16")
             # The gradient of the value goes where the value was, that of the operand where the operand was.
             if op == "mul":
                 core.mul(value, g, other.dsd(0, n), dtype="fp16")
@@ -269,7 +274,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if kind == "operand":
                 to = other.dsd(0, n)
                 if op == "mul":
-                    core.mov(to, self.met.dsd(), dtype="fp16")
+                    core.mov(to, self.met.dsd(0, n), dtype="fp16")
                 elif op == "sub":
                     core.mul(to, g, scalar(-1.0), dtype="fp16")
                 else:
@@ -300,7 +305,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         for out, kind in zip(found, ("gradient", "master"), strict=True):
             for i, name in enumerate(self.kernel.parameters):
                 parts = buffers[f"{self.name}.{kind}{i}"]
-                flat = np.concatenate([parts[row - self.top, col - self.left] for row, col in self.snake])
+                flat = np.concatenate(
+                    [
+                        parts[r - self.top, c - self.left, : self.count_of(k)]
+                        for k, (r, c) in enumerate(self.snake)
+                    ]
+                )
                 flat = flat if order is None else flat[np.argsort(order)]
                 out[name] = flat.reshape(self.graph.tensors[name].shape)
         return found[0], found[1]
