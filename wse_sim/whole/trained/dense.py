@@ -34,8 +34,9 @@ from wse_sim.whole.regions.dense import Dense, items_of
 from wse_sim.whole.regions.turns import route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside
-from wse_sim.whole.trained.products import OWN_COLORS, Products
+from wse_sim.whole.trained.products import OWN_COLORS
 from wse_sim.whole.trained.slopes import ACTIVATIONS
+from wse_sim.whole.trained.streamed import StreamedProducts
 
 FP16_BYTES = 2
 
@@ -94,11 +95,11 @@ class TrainedDense(TrainedKind):
         return items_of(self.kernel)
 
     @cached_property
-    def products(self) -> Products:
+    def products(self) -> StreamedProducts:
         """The compute cores."""
         whole, rest = divmod(self.inputs // PAIR, self.height - 1)
         inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
-        return Products(
+        return StreamedProducts(
             self.name,
             self.wafer,
             self.top,

@@ -3,7 +3,7 @@
 Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
 
     beside a row    forward   hears all K inputs of a token, keeps its k of d samples         > row
-                    backward  the same again, all tokens of a sample                          > row
+                    backward  the same again                                                  > row
                               sums of the row, token by token                                 > in turn with the other rows
     end of the last row   forward  the residual, of which it waits for some samples at a time;  backward  the gradients
     behind it             hears the gradients, too, and sends them on, if they are those of a residual
@@ -22,7 +22,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import KEEP, advance_of, deal, receive_all, route_takers
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import FEED_QUEUE, Products
+from wse_sim.whole.trained.products import FEED_QUEUE, Products, in_pairs
 
 DEAL, SEND = 1, 2  # microthreads beside a row
 RECEIVERS = 7  # microthreads that wait for samples of the residual, in order
@@ -57,32 +57,35 @@ class Beside:
 
         collect = None if back is None else self._collector(core, row, back, name, cell)
 
-        # Words that wait in a row's queue; more would fill the output queue, before what leaves.
-        ahead = min(PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE], size)
+        tokens = batch.in_flight * products.tokens
+        # Inputs that wait in a row's queue; more would fill the output queue, before what leaves: whole tokens, or a part.
+        waiting = PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE]
+        ahead = min(waiting // own, tokens - 1)
+        part = 0 if waiting >= own else waiting
 
-        def sample() -> None:
-            """The sums of a sample, while the inputs of the next one go to the row once more."""
-            give(held.dsd(size, ahead, step=size))
-            collect_all()
-            if size > ahead:
-                give(held.dsd(size + ahead, size - ahead, step=size))
-
-        def collect_all() -> None:
+        def leave(turn: int) -> None:
             if collect is not None:
-                _in_turn(core, products.tokens, collect)
+                collect(turn)
                 core.join(SEND)
 
+        def token(turn: int, number: int, step: int) -> None:
+            """The sums of a token; then the inputs of a later one go to the row once more."""
+            first, by = (number + 1 + ahead) * own, step * own
+            if part:
+                give(held.dsd(first, part, step=by))
+            leave(turn)
+            give(held.dsd(first + part, own - part, step=by))
+
         with core.loop(batch.rounds):
-            with core.loop(batch.in_flight * products.tokens):
+            with core.loop(tokens):
                 hear(others.dsd(0, before))
                 hear(held.dsd(0, own, step=own))
                 hear(others.dsd(0, after))
                 give(held.dsd(0, own, step=own))
-            give(held.dsd(0, size))
-            if batch.in_flight > 1:
-                with core.loop(batch.in_flight - 1):
-                    sample()
-            collect_all()
+            give(held.dsd(0, (1 + ahead) * own))
+            in_pairs(core, tokens - 1 - ahead, token)
+            for number in range(tokens - 1 - ahead, tokens):
+                leave(number % 2)
             core.join(DEAL)
         self.b.place(core, cell)
 
@@ -192,12 +195,3 @@ class Beside:
                     core.mov(spare, fabric_in(products.deal), dtype="fp16", start="none")
         b.place(core, cell)
         b.route(products.deal, cell, rx="E", tx="R", switch=KEEP)
-
-
-def _in_turn(core: CoreClass, count: int, body: Callable[[int], None]) -> None:
-    """`count` turns on two buffers."""
-    with core.loop(count // 2):
-        body(0)
-        body(1)
-    if count % 2:
-        body(0)

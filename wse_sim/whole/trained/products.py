@@ -195,7 +195,7 @@ class Products:
         self.x, self.g = over("x", most * v, "fp16", 2, rows), over("g", v, "fp16", 2, rows)
         self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read beside other vectors
         held = batch.in_flight * self.pitch
-        if self.finishing:
+        if not self.keeps_outputs:
             self.outs = [over(f"out{i}", size, "fp16", 0, end) for i in (0, 1)]
         else:
             self.out = over("out", batch.in_flight * size, "fp16", 0, end)
@@ -211,35 +211,32 @@ class Products:
         if self.has_bias:
             first = (self.top, self.columns)
             self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 0, end)
-            self.sums_of_tokens = over("sums of tokens", size, "fp32", 2, end)
+            self.sums_of_tokens = over("sums of tokens", self.tokens_at_once * v, "fp32", 2, end)
             self.db, self.bias = over("db", v, "fp32", 0, first), over("bias", v, "fp32", 2, first)
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether the outputs of all samples in flight are held, for the slope of ReLU."""
+        return not self.finishing
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens over which the gradient of the bias is added up at the end of a batch."""
+        return self.tokens
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
-        def alternate(one: Callable[[int], None], count: int) -> None:
-            with core.loop(count // 2):
-                one(0)
-                one(1)
-            if count % 2:
-                one(0)
-
         def sums(turn: int) -> None:
             self._sums(core, row, turn)
 
         def west(turn: int) -> None:
             self._input_gradient(core, row, parity, turn, is_final=is_final)
 
-        d, tokens = batch.in_flight, self.tokens
         with core.loop(batch.rounds):
-            alternate(sums, d * tokens)
+            alternate(core, batch.in_flight * self.tokens, sums)
             core.join(DOWN)
-            with core.loop(d):
-                with core.loop(tokens):
-                    self._weight_gradient(core, row)
-                if self.has_dx:
-                    core.join(WEST)
-                    alternate(west, tokens)
+            self._back(core, row, west, batch.in_flight)
         core.fmac(self.master.dsd(), self.master.dsd(), self.dw.dsd(), scalar(batch.factor))
         core.mov(self.x.dsd(), self.master.dsd())
         if self.has_bias:
@@ -247,6 +244,15 @@ class Products:
             core.mov(target, fabric_in(self.cast), start="none")
             if not row:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
+
+    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
+        """Backward of d samples: all tokens meet the weight gradient, then the gradient of the inputs."""
+        with core.loop(d):
+            with core.loop(self.tokens):
+                self._weight_gradient(core, row)
+            if self.has_dx:
+                core.join(WEST)
+                alternate(core, self.tokens, west)
 
     def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
@@ -291,7 +297,7 @@ class Products:
     # ---- the last row ----------------------------------------------------------------------------------------------
 
     def _last(self, core: CoreClass, out: int, sent: int, advance: str | None, batch: Batch) -> None:
-        leaving = _Leaving(core, sent, advance, self.outputs)
+        leaving = Leaving(core, sent, advance, self.outputs)
         with core.loop(batch.rounds):
             if self.finishing:
                 self._all_samples(core, out, leaving, batch.in_flight)
@@ -300,9 +306,9 @@ class Products:
             self._all_gradients(core, leaving, batch.in_flight)
         if self.has_bias:
             core.fmac_vectors(
-                self.sum.dsd(), self.one.dsd(0, self.tokens, stride=0),
+                self.sum.dsd(), self.one.dsd(0, self.tokens_at_once, stride=0),
                 self.sums_of_tokens.dsd(0, self.outputs), self.outputs,
-                b_stride=self.outputs, length=self.tokens,
+                b_stride=self.outputs, length=self.tokens_at_once,
             )  # fmt: skip
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
@@ -326,7 +332,7 @@ class Products:
         """The elements of one sample; the loop over samples counts slots on by `step`."""
         return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
 
-    def _all_tokens(self, core: CoreClass, out: int, leaving: _Leaving, d: int) -> None:
+    def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Forward of d samples: the sums of a token arrive; they leave beside those of the next one."""
         v, size = self.outputs, self.tokens * self.outputs
 
@@ -354,7 +360,7 @@ class Products:
             sample(d - 1, 0, more=False)
         core.join(SEND)
 
-    def _all_samples(self, core: CoreClass, out: int, leaving: _Leaving, d: int) -> None:
+    def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Forward of d samples: while one is finished and leaves, the sums of the next arrive."""
 
         def arrive(turn: int, slot: int, step: int) -> None:
@@ -385,7 +391,7 @@ class Products:
 
         self._expect(core, 0, 0)
         arrive(0, 0, 0)
-        _in_pairs(core, d - 1, sample)
+        in_pairs(core, d - 1, sample)
         sample((d - 1) % 2, d - 1, 0, more=False)
 
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
@@ -393,7 +399,7 @@ class Products:
             slope = self._slot(self.slope, slot, step)
             self.slopes.emit(core, value, slope, self.scratch, is_done=is_done)
 
-    def _all_gradients(self, core: CoreClass, leaving: _Leaving, d: int) -> None:
+    def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Backward of d samples, part by part: while one goes up, the next arrives."""
         parts, size = self.parts, self.tokens * self.outputs
         part = size // parts
@@ -441,7 +447,7 @@ class Products:
             core.join(SEND)
 
         arrive(0, 0, 0, 0)
-        _in_pairs(core, d - 1, sample)
+        in_pairs(core, d - 1, sample)
         sample((d - 1) % 2, d - 1, 0, more=False)
         core.join(CAST)
 
@@ -525,7 +531,7 @@ class Products:
     def held_bytes(self, in_flight: int) -> float:
         """What a core of the last row holds of samples in flight."""
         each = 2.0 * self.tokens * self.outputs
-        return in_flight * each * ((not self.finishing) + (self.slopes is not None) + self.has_residual)
+        return in_flight * each * (self.keeps_outputs + (self.slopes is not None) + self.has_residual)
 
     def issued_cycles(self) -> float:
         """Of a sample, both ways, on the busiest core: as the module says."""
@@ -563,11 +569,13 @@ class Products:
         if not self.has_bias:
             return float(cycles)
         each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_fp32_per_cycle)
-        return float(max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens * each)) + v)
+        return float(
+            max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens_at_once * each)) + v
+        )
 
 
 @dataclass(frozen=True)
-class _Leaving:
+class Leaving:
     """How a column of the last row sends its share of a token: in turn with the others."""
 
     core: CoreClass
@@ -583,7 +591,16 @@ class _Leaving:
         )
 
 
-def _in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
+def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
+    """`count` turns on two buffers."""
+    with core.loop(count // 2):
+        one(0)
+        one(1)
+    if count % 2:
+        one(0)
+
+
+def in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
     """`count` samples on two buffers in turn: sample(buffer, slot, slots that the loop around counts on)."""
     if count > 1:
         with core.loop(count // 2):
