@@ -169,12 +169,12 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> None:
             continue
         ends = [by_name[name] for s in same for name in (s.producer, s.consumer) if name != HOST]
         allowed = set(range(1, MOST_BUNDLES + 1)).intersection(*(region.splits(tensor) for region in ends))
-        paces: dict[int, float] = {}
+        late: dict[int, float] = {}
         for count in sorted(allowed):
             for region in ends:
                 region.bundles[tensor] = count
-            paces[count] = max(pace, *(region.pace() for region in ends))
-        found = min(paces, key=lambda count: (paces[count], count))
+            late[count] = sum(max(0.0, region.pace() - pace) for region in ends)
+        found = min(late, key=lambda count: (late[count], count))
         for region in ends:
             region.bundles[tensor] = found
 

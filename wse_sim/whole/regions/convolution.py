@@ -30,6 +30,7 @@ from wse_sim.whole.regions.turns import alternate
 from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet
+IMAGE_QUEUE = 1  # of an inlet: a deep one
 ITEMS = ("bias", "relu")
 MOST_STRIDE = 2  # from wider ones a kernel does not tell how many zeros lie around the image
 
@@ -120,6 +121,8 @@ class Convolution(Dense):
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Inlets with colors of their own besides."""
         self._inward = ports.inward
+        for color in set(ports.inward):
+            b.input_queue(color, IMAGE_QUEUE)
         super().build(b, ports, samples)
 
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
@@ -148,13 +151,16 @@ class Convolution(Dense):
         self._route_rows(b, feed)
 
     def pace(self) -> float:
-        """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first."""
+        """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first.
+
+        What is sent counts twice: a word goes on when the last of its readers takes it, and they send at different times.
+        """
         windows = self.windows
         odd = (
             windows.channels % PAIR * (not windows.before) * len(windows.columns.over) * windows.lines.results
         )
         moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
-        inlet = windows.size / PAIR + self.tokens * max(self.words) + moved
+        inlet = windows.size / PAIR + 2 * self.tokens * max(self.words) + moved
         return max(self.issued_cycles(), float(inlet))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
