@@ -127,7 +127,7 @@ class Block(nn.Module):
 
 def pytorch_block(*, norm_first: bool) -> nn.TransformerEncoderLayer:
     """A block of 32 features as PyTorch has it, twice as wide between its last two layers."""
-    return nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)
+    return nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=norm_first)
 
 
 TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], ...] = (
@@ -157,16 +157,17 @@ TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], .
     ),
 )
 NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, Row], ...] = (
-    # model, a sample, columns of the wafer, constants and choices; batches of 16
+    # model, a sample, columns of the wafer, constants and choices; batches of 64
     ("two layers 32-64-32", lambda: network((32, 64, 32)), (8, 32), 32, {}, {}),
     ("two layers 32-64-32", lambda: network((32, 64, 32)), (8, 32), 16, {}, {}),
     ("norm, layer, norm, layer", lambda: normed(32), (8, 32), 32, {}, {}),
     ("attention and its four layers", lambda: Attention(32, 2), (8, 32), 64, {}, {}),
     ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {"batch": 16}),
     ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {"placer": "snake"}),
     ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 64, {}, {}),
     ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {"wavelet_cycles": 2.0}, {}),
-    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {"batch": 64}),
+    ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 96, {}, {}),
     (
         "two blocks, ReLU",
         lambda: nn.Sequential(*(Block(32, nn.ReLU()) for _ in range(2))),
@@ -175,7 +176,16 @@ NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, R
         {},
         {},
     ),
+    ("convolutions 1-8-16 and a layer", lambda: images(1, 8, 16), (1, 8, 8), 40, {}, {}),
 )
+
+
+def images(*channels: int) -> nn.Sequential:
+    """Two convolutions of stride 2 on images of 8 x 8, and a layer."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise(channels):
+        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * channels[-1], 10))
 
 
 def normed(features: int) -> nn.Sequential:
@@ -410,7 +420,7 @@ def measure_network(
         for parameter in model.parameters():
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd"))
-    how: Row = {"mode": "pipelined", "batch": 16, **choices}
+    how: Row = {"mode": "pipelined", "batch": 64, **choices}
     plan = expect(api.compile(graph, wafer=wafer, replicas=1, **how), PipelinedPlan)
     found = compare_training(plan)
     x = torch.randn(4, *shape).half().float()
