@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,12 +191,18 @@ class NormedHeads(nn.Module):
         return self.last(out.transpose(1, 2).reshape(x.shape))
 
 
-def block(features: int) -> nn.Module:
-    """A block of a transformer whose units of ReLU stand away from zero, where a rounding would turn a slope on or off."""
-    made = Block(features, 2, nn.ReLU())
+def away(model: nn.Module, layer: str) -> nn.Module:
+    """The model with the units of a layer away from the zero of ReLU, where a rounding would turn a slope on or off."""
+    bias = model.get_submodule(layer).bias
     with torch.no_grad():
-        made.up.bias.copy_(torch.tensor([-3.0, 3.0]).repeat(2 * features))
-    return made
+        bias.copy_(torch.tensor([-3.0, 3.0]).repeat(len(bias) // 2))
+    return model
+
+
+def encoder(features: int) -> nn.Module:
+    """A block as PyTorch has it: norms last, queries, keys and values by one product."""
+    layer = nn.TransformerEncoderLayer(features, 2, 2 * features, dropout=0.0, batch_first=True)
+    return away(layer, "linear1")
 
 
 class Positions(nn.Module):
@@ -228,7 +236,8 @@ CASES = {
     "skip": Case(lambda: Skip(8), (4, 8), 24),
     "woven": Case(lambda: Blocks(8), (4, 8), 40),
     "heads": Case(lambda: Heads(16, 2), (6, 16), 40),
-    "block": Case(lambda: block(16), (4, 16), 64, 4),
+    "block": Case(lambda: away(Block(16, 2, nn.ReLU()), "up"), (4, 16), 64, 4),
+    "encoder of PyTorch": Case(lambda: encoder(16), (4, 16), 48, 4),
     "images": Case(
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)),
         (2, 7, 7),
@@ -289,3 +298,25 @@ def near(found: np.ndarray, wanted: torch.Tensor, bound: float, what: str, scale
     truth = wanted.detach().numpy()
     worst = np.abs(found.reshape(truth.shape) - truth).max() / max(np.abs(truth).max(), scale)
     assert worst < bound, f"{what} off by {worst:.3%} of the largest, limit {bound:.3%}"
+
+
+def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:
+    """The same door as for a chain: step and busy cycles of every region and of the loss."""
+    counts = {"rows": 32, "cols": 32, "program_rows": 32, "program_cols": 32, "io_channels_per_edge": 8}
+    lines = [
+        f"  {key}: {{value: {n}, unit: '1', source: here, evidence: assumed}}" for key, n in counts.items()
+    ]
+    file = tmp_path / "small.yaml"
+    file.write_text("\n".join(["name: small", "base: wse2", "constants:", *lines]))
+    words = "--mode pipelined --phase training --optimizer sgd --batch 8 --quiet --json --whole-fabric"
+    ran = wse("run", "tests.whole.test_trained:small", *words.split(), "--wafer", str(file))
+    assert ran.status == 0, ran.err
+    found = json.loads(ran.out)["whole_fabric"]
+    assert [region["name"] for region in found["regions"]] == ["0", "1", "3", "loss"]
+    assert found["fabric_step"] > max(region["busiest"] for region in found["regions"])
+
+
+def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A norm and two layers on samples of four tokens."""
+    layers = [nn.LayerNorm(8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)]
+    return nn.Sequential(*layers), (torch.zeros(1, 4, 8),)
