@@ -60,10 +60,11 @@ class Vectors(Protocol):
 
 
 class Held(NamedTuple):
-    """What a core holds of a sample: queries; keys and values, pair by pair; weights in fp16."""
+    """What a core holds of a sample: queries; keys and values, pair by pair; scores; weights in fp16."""
 
     q: Vectors
     kv: Vectors
+    scores: Vectors
     weights: Vectors
 
 
@@ -72,9 +73,7 @@ class AttentionByPairs(PlacedKernel):
 
     family = "attention"
     title = "attention"
-    scores: Buffer
     mask: Buffer
-    statistic: Buffer
     out: Buffer
 
     @classmethod
@@ -191,20 +190,20 @@ class AttentionByPairs(PlacedKernel):
         return Sharing(self.cols, tuple(steps), back, len(colors))
 
     def _scores(self, core: CoreClass, held: Held) -> None:
-        self._products(core, held.q, held.kv)
-        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(self.scale))
+        self._products(core, held.scores, held.q, held.kv)
+        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
         if self.is_causal:
-            core.add(self.scores.dsd(), self.scores.dsd(), self.mask.dsd())
+            core.add(held.scores.dsd(), held.scores.dsd(), self.mask.dsd())
 
-    def _products(self, core: CoreClass, rows: Vectors, kv: Vectors, first: int = 0) -> None:
+    def _products(self, core: CoreClass, scores: Vectors, rows: Vectors, kv: Vectors, first: int = 0) -> None:
         """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
         t, n, d = self.queries, self.keys, self.width
-        core.mov(self.scores.dsd(), scalar(0.0))
+        core.mov(scores.dsd(), scalar(0.0))
         core.busy(round(self.wafer.vector_start_cycles))
         for a, key in np.ndindex(t, n):
             with core.loop(self.heads):
                 core.mac(
-                    self.scores.dsd(a * n + key, 1, 0, step=t * n),
+                    scores.dsd(a * n + key, 1, 0, step=t * n),
                     rows.dsd(a * self.features, d, step=d),
                     kv.dsd((2 * key + first) * self.features, d, step=d),
                     length=d, dtype="mixed", start="none",
@@ -217,7 +216,7 @@ class AttentionByPairs(PlacedKernel):
         lines.emit(core, SOFTMAX, col)
 
     def _values(self, core: CoreClass, held: Held) -> None:
-        core.mov(held.weights.dsd(), self.scores.dsd(), dtype="mixed")
+        core.mov(held.weights.dsd(), held.scores.dsd(), dtype="mixed")
         self._to_queries(core, held.kv, held.weights, first=1)
 
     def _to_queries(self, core: CoreClass, kv: Vectors, weights: Vectors, first: int) -> None:
@@ -307,7 +306,7 @@ class Attention(AttentionByPairs, RegionKind):
             receive_all(core, ports.own[1], self.kv[turn].dsd(), KEYS)
 
         def work(turn: int) -> None:
-            held = Held(self.q[turn], self.kv[turn], self.weights)
+            held = Held(self.q[turn], self.kv[turn], self.scores, self.weights)
             self._scores(core, held)
             self._softmax(core, lines, col)
             self._values(core, held)

@@ -15,8 +15,12 @@ do nothing else: a core has one output queue, and words that wait for their turn
 first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
 where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, beside the next sample's work.
 
-Order: no core sends words of a sample's sums before those of the sample before are on their way, so words only wait for
-those of the same or of earlier samples, whichever of the three streams its reader takes first.
+Sums along rows come back while a core works on its neighbour in time: forward on the scores of the next sample and on
+the results of the one before, backward on the products of the next.
+
+Order: words of a sample's sums wait for those of earlier samples alone.  Sums end in collectors, which have room for
+two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the three streams
+a reader takes first, the others come as far as that one needs.
 
 Weighed: a core per query (and head), which hears all keys and values, has no sums along the row.  But the scalar code of the
 softmax (240 cycles per score forward, 60 backward) is most of the work: T scores on a core take longer than H on one with
@@ -25,13 +29,13 @@ a pair of tokens (8 tokens, 2 heads: 1,920 cycles against 480), and the words of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph, Phase
@@ -42,6 +46,7 @@ from wse_sim.kernels.families.attention.pairs import (
     GRADIENT,
     GRADIENT_SHAPES,
     SHAPES,
+    SOFTMAX,
     pair_backward,
     pair_busy,
 )
@@ -62,10 +67,11 @@ from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, Tr
 from wse_sim.whole.trained.slots import Slotted, Turn
 
 QUERY, KEY, VALUES = range(3)  # operands
-SHARED = 2  # place of the collective among the instructions of the gradient
-DOWN = 4  # microthread: sums of dk and dv
+MAXIMUM, SUM, SHARED = 2, 7, 2  # places of the collectives among the instructions of softmax and gradient
+TAKE, DOWN = 3, 4  # microthreads: sums of a row that come back, sums of dk and dv
 BESIDE = 2  # moving columns that it uses: inlets, collectors
 FP16_BYTES, FP32_BYTES = 2, 4
+ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around the work on other samples
 
 
 @dataclass(frozen=True)
@@ -144,28 +150,33 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     def most_in_flight(self) -> int:
         """By a core that computes."""
-        a, b, s = self.query_elements, self.key_elements, self.pairs
-        numbers = FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries)
-        slots = sum(map(Slotted.pitch, (a, a, 2 * b, s)))
+        a, b, s, rows = self.query_elements, self.key_elements, self.pairs, self.heads * self.queries
+        numbers = FP32_BYTES * (a + 2 * b + s * self.is_causal) + FP16_BYTES * s
+        slots = FP16_BYTES * sum(map(Slotted.pitch, (a, a, 2 * b, s)))
+        slots += FP32_BYTES * sum(map(Slotted.pitch, (s, rows)))
         room = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        return int((room - numbers - FP16_BYTES * s) // (FP16_BYTES * slots))
+        return int((room - numbers) // slots)
 
     def _declare(self, b: Builder, slots: int) -> None:
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, where: Place, bank: int) -> Slotted:
+        def held(name: str, size: int, bank: int, dtype: str = "fp16") -> Slotted:
             length = slots * Slotted.pitch(size)
-            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", where, bank=bank), size)
+            return Slotted(b.buffer(f"{self.name}.{name}", length, dtype, cells, bank=bank), size)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
 
-        self.q, self.do = held("q", a, cells, 0), held("do", a, cells, 0)
-        self.kv, self.p = held("kv", 2 * n, cells, 2), held("p", s, cells, 2)
-        self.scores, self.mask = numbers("scores", s, 0), numbers("mask", s, 2)
-        self.statistic = numbers("statistic", self.heads * self.queries, 2)
-        self.out, self.dkv = numbers("out", a, 0), numbers("dkv", 2 * n, 2)
+        self.q, self.do, self.kv, self.p = (
+            held("q", a, 0),
+            held("do", a, 0),
+            held("kv", 2 * n, 2),
+            held("p", s, 2),
+        )
+        self.scores = held("scores", s, 0, "fp32")
+        self.statistic = held("statistic", self.heads * self.queries, 2, "fp32")
+        self.mask, self.out, self.dkv = numbers("mask", s, 2), numbers("out", a, 0), numbers("dkv", 2 * n, 2)
         self.ds = b.buffer(f"{self.name}.ds", s, "fp16", cells, bank=0)
 
     # ---- program ---------------------------------------------------------------------------------------------------
@@ -177,7 +188,8 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         for tensor, (color, towards) in ports.gradient_out.items():
             route_senders(b, color, self.gradient_senders(tensor), towards)
         self._declare(b, batch.in_flight)
-        writer = _Writer(self, ports, batch, self._sharing(b, ports.own[2:5]))
+        self._sharing(b, ports.own[2:5])
+        writer = _Writer(self, ports, batch)
         classes: dict[tuple[object, ...], CoreClass] = {}
         for i, j in np.ndindex(self.height, self.cols):
             kind = (i == 0, i % 2, j == 0, j == self.cols - 1, j % 2)
@@ -275,60 +287,122 @@ class _Writer:
     region: TrainedAttention
     ports: TrainedPorts
     batch: Batch
-    sharing: Sharing
 
     def write(self, core: CoreClass, role: _Role) -> None:
         """All rounds of a core: a sample comes in while the one before is worked on."""
-        at, d, own = self.region, self.batch.in_flight, self.ports.own
+        at, own = self.region, self.ports.own
 
         def operands(turn: Turn) -> None:
             receive_all(core, own[0], turn.of(at.q).dsd(), QUERIES)
             receive_all(core, own[1], turn.of(at.kv).dsd(), KEYS)
 
-        def forward(turn: Turn) -> None:
-            core.join(QUERIES)
-            core.join(KEYS)
-            if not turn.is_last:
-                operands(replace(turn, first=turn.first + 1))
-            self._forward(core, role, turn)
-
         def gradient(turn: Turn) -> None:
             receive_all(core, own[0], turn.of(at.do).dsd(), QUERIES)
 
-        def backward(turn: Turn) -> None:
-            core.join(QUERIES)
-            if not turn.is_last:
-                gradient(replace(turn, first=turn.first + 1))
-            self._backward(core, role, turn)
+        def forward(turn: Turn, before: Turn | None) -> None:
+            core.join(KEYS)
+            self._come_in(core, turn, operands)
+            self._scores(core, role, turn)
+            if before:
+                self._results(core, role, before)
+            self._exponentials(core, role, turn)
 
+        def backward(turn: Turn, before: Turn | None) -> None:
+            self._come_in(core, turn, gradient)
+            self._weights(core, role, turn)
+            if before:
+                self._gradients(core, role, before)
+
+        last = Turn(self.batch.in_flight - 1)
         with core.loop(self.batch.rounds):
             operands(Turn(0))
-            if d > 1:
-                with core.loop(d - 1):
-                    forward(Turn(0, moves=True))
-            forward(Turn(d - 1, is_last=True))
+            self._all(core, forward)
+            self._come_back(core, role)
+            self._results(core, role, last)
             gradient(Turn(0))
-            if d > 1:
-                with core.loop(d - 1):
-                    backward(Turn(0, moves=True))
-            backward(Turn(d - 1, is_last=True))
+            self._all(core, backward)
+            self._come_back(core, role)
+            self._gradients(core, role, last)
+
+    def _all(self, core: CoreClass, one: Callable[[Turn, Turn | None], None]) -> None:
+        """A part of a round: `one` of every sample, with the sample before it."""
+        d = self.batch.in_flight
+        one(Turn(0, is_last=d == 1), None)
+        if d > 2:
+            with core.loop(d - 2):
+                one(Turn(1, moves=True), Turn(0, moves=True))
+        if d > 1:
+            one(Turn(d - 1, is_last=True), Turn(d - 2))
+
+    def _come_in(self, core: CoreClass, turn: Turn, receive: Callable[[Turn], None]) -> None:
+        """The sample is there; the next one may come."""
+        core.join(QUERIES)
+        if not turn.is_last:
+            receive(replace(turn, first=turn.first + 1))
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+    def _softmax(self, turn: Turn) -> Lines:
         at = self.region
-        held = Held(turn.of(at.q), turn.of(at.kv), turn.of(at.p))
         layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
-        buffers = {"scores": at.scores, "statistic": at.statistic}
-        lines = Lines(SHAPES, buffers, layout, self.sharing, at.wafer, apart=at.keys)
-        at._scores(core, held)
-        at._softmax(core, lines, role.col)
-        at._values(core, held)
+        buffers = {"scores": turn.of(at.scores), "statistic": turn.of(at.statistic)}
+        return Lines(SHAPES, buffers, layout, ALONE, at.wafer, apart=at.keys)
+
+    def _held(self, turn: Turn) -> Held:
+        at = self.region
+        return Held(turn.of(at.q), turn.of(at.kv), turn.of(at.scores), turn.of(at.p))
+
+    def _scores(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+        """Scores, and their maximum on its way."""
+        self.region._scores(core, self._held(turn))
+        self._softmax(turn).emit(core, SOFTMAX[:MAXIMUM], role.col)
+        self._share(core, role, core.max, turn)
+
+    def _exponentials(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+        """The maximum is there: exponentials, and their sum on its way."""
+        at, lines = self.region, self._softmax(turn)
+        self._come_back(core, role)
+        count = at.heads * at.queries
+        cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.FORWARD) * count * at.keys
+        lines.scalar_rest(core, SOFTMAX, cycles, count)
+        lines.emit(core, SOFTMAX[MAXIMUM + 1 : SUM], role.col)
+        self._share(core, role, core.add, turn)
+
+    def _results(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+        """The sum is there: weights and results."""
+        self._softmax(turn).emit(core, SOFTMAX[SUM + 1 :], role.col)
+        self.region._values(core, self._held(turn))
         self._along_row(core, role)
+
+    def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None], turn: Turn) -> None:
+        """A statistic along the row to its first core, and back; a microthread takes it when it comes."""
+        at, x = self.region, turn.of(self.region.statistic).dsd()
+        here, behind = self._along(role)
+        if at.cols == 1:
+            return
+        target = fabric_out(here) if role.col else x
+        if role.col < at.cols - 1:
+            combine(target, x, fabric_in(behind))
+        else:
+            core.mov(target, x)
+        if role.col:
+            core.mov(x, fabric_in(self.ports.own[4]), thread=TAKE, priority="high")
+        else:
+            core.mov(fabric_out(self.ports.own[4]), x)
+
+    def _come_back(self, core: CoreClass, role: _Role) -> None:
+        """The statistic under way is there.  (One that comes later is taken when this one is there, so it needs no wait.)"""
+        if role.col:
+            core.join(TAKE)
+
+    def _along(self, role: _Role) -> tuple[int, int]:
+        """Colors of sums along the row: that on which a core sends, that on which it receives."""
+        even, odd = self.ports.own[2:4]
+        return (odd, even) if role.col % 2 else (even, odd)
 
     def _along_row(self, core: CoreClass, role: _Role) -> None:
         """Sums of `out` to the collector."""
-        here, behind = (self.ports.own[2 + (role.col + odd) % 2] for odd in (0, 1))
+        here, behind = self._along(role)
         if role.col < self.region.cols - 1:
             core.add(fabric_out(here), self.region.out.dsd(), fabric_in(behind))
         else:
@@ -336,36 +410,35 @@ class _Writer:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+    def _softmax_gradient(self, turn: Turn) -> Lines:
         at = self.region
-        q, do, kv, p = (turn.of(held) for held in (at.q, at.do, at.kv, at.p))
         layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
-        buffers = {"y": p, "g": at.scores, "statistic": at.statistic}
-        lines = Lines(GRADIENT_SHAPES, buffers, layout, self.sharing, at.wafer, apart=at.keys)
+        buffers = {"y": turn.of(at.p), "g": turn.of(at.scores), "statistic": turn.of(at.statistic)}
+        return Lines(GRADIENT_SHAPES, buffers, layout, ALONE, at.wafer, apart=at.keys)
 
-        at._products(core, do, kv, first=1)
+    def _weights(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+        """Gradients of the weights, and their sum on its way."""
+        at, lines = self.region, self._softmax_gradient(turn)
+        at._products(core, turn.of(at.scores), turn.of(at.do), turn.of(at.kv), first=1)
         cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.INPUT_GRADIENT) * at.pairs
         lines.scalar_rest(core, GRADIENT, cycles, at.heads * at.queries)
         lines.emit(core, GRADIENT[:SHARED], role.col)
-        if at.pairs_needed:
-            core.join(
-                DOWN
-            )  # the sums of the sample before are on their way: words of this one cannot hold them up
-        self.sharing.reduce(core, role.col, "add", at.statistic)
-        # All but the first column wait for the sum: they work on dv meanwhile.
-        if not role.col:
-            self.sharing.multicast(core, role.col, at.statistic)
-        if at.is_needed(VALUES):
-            self._to_keys(core, VALUES, do, p)
-        if role.col:
-            self.sharing.multicast(core, role.col, at.statistic)
-        lines.emit(core, GRADIENT[SHARED + 1 :], role.col)
-        core.mul(at.ds.dsd(), at.scores.dsd(), scalar(at.scale), dtype="mixed")
+        self._share(core, role, core.add, turn)
+
+    def _gradients(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+        """The sum is there: gradients of the scores, of queries, of keys and values."""
+        at, scores = self.region, turn.of(self.region.scores)
+        self._softmax_gradient(turn).emit(core, GRADIENT[SHARED + 1 :], role.col)
+        core.mul(at.ds.dsd(), scores.dsd(), scalar(at.scale), dtype="mixed")
         if at.is_needed(QUERY):
-            at._to_queries(core, kv, at.ds, first=0)
+            at._to_queries(core, turn.of(at.kv), at.ds, first=0)
             self._along_row(core, role)
+        if at.pairs_needed:
+            core.join(DOWN)
+        if at.is_needed(VALUES):
+            self._to_keys(core, VALUES, turn.of(at.do), turn.of(at.p))
         if at.is_needed(KEY):
-            self._to_keys(core, KEY, q, at.ds)
+            self._to_keys(core, KEY, turn.of(at.q), at.ds)
         self._along_column(core, role)
 
     def _to_keys(self, core: CoreClass, operand: int, rows: Slotted, weights: Vectors) -> None:
