@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 4 of convolutions, 13 of regions of several kinds.
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 4 and 7 of convolutions, 13 of regions of several kinds.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
 
@@ -92,6 +92,24 @@ CONVOLVED: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((1, 8, 16), 16, 20),
     ((1, 8, 16), 16, 40),
 )
+
+
+CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
+    # as above, with constants and choices; batches of 64
+    *((*plan, {}, {}) for plan in CONVOLVED),
+    ((4, 16, 32), 16, 16, {}, {"placer": "snake"}),
+    ((4, 16, 32), 16, 16, {}, {"batch": 16}),
+    ((4, 16, 32), 16, 32, {"wavelet_cycles": 2.0}, {}),
+)
+
+
+def convolved(channels: tuple[int, ...], width: int) -> nn.Sequential:
+    """Convolutions of stride 2 with 3 x 3 taps, then two dense layers."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise(channels):
+        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
+    features = channels[-1] * (width // 2 ** (len(channels) - 1)) ** 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 class Attention(nn.Module):
@@ -307,11 +325,7 @@ def measure_convolution(channels: tuple[int, ...], width: int, side: int) -> Row
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
     torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for a, b in pairwise(channels):
-        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
-    features = channels[-1] * (width // 4) ** 2
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
+    model = convolved(channels, width)
     shape = (channels[0], width, width)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
     made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64)
@@ -451,6 +465,15 @@ def measure_network(
     }
 
 
+def measure_convolved(channels: tuple[int, ...], width: int, side: int, constants: Row, choices: Row) -> Row:
+    """One batch of training of two convolutions and two dense layers."""
+    name = "-".join(map(str, (*channels, 32, 10)))
+    shape = (channels[0], width, width)
+    return measure_network(
+        name, lambda: convolved(channels, width), shape, side, constants, {"batch": 64} | choices
+    )
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "inference": lambda: [measure(*plan) for plan in PLANS],
     "training": lambda: [measure_training(*plan) for plan in TRAINED],
@@ -458,6 +481,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
     "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
     "networks": lambda: [measure_network(*plan) for plan in NETWORKS],
+    "trained_convolutions": lambda: [measure_convolved(*plan) for plan in CONVOLVED_TRAINED],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     "states": states,
 }

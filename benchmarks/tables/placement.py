@@ -209,10 +209,20 @@ def _whole_transformers() -> str:
 
 @table("whole.networks")
 def _whole_networks() -> str:
+    return _trained("networks")
+
+
+@table("whole.trained_convolutions")
+def _whole_trained_convolutions() -> str:
+    return _trained("trained_convolutions")
+
+
+def _trained(part: str) -> str:
+    """Networks of regions that train: a batch of both simulators."""
     rows = [
         (row["model"] + _variant(row), " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
          f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}", percent(row["difference"]), _range(row))
-        for row in measured.read("whole_fabric")["values"]["networks"]
+        for row in measured.read("whole_fabric")["values"][part]
     ]  # fmt: skip
     head = (
         "model",

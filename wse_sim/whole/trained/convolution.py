@@ -24,6 +24,7 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.convolution import Convolution
@@ -67,8 +68,14 @@ class TrainedConvolution(TrainedKind):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As in inference."""
+        """As in inference, but without a batch norm, whose statistics change in training."""
         Convolution.check(graph, kernel)
+        if Conv2dAttributes.of(kernel.attrs).eps > 0:
+            raise refused(
+                kernel,
+                "takes in a batch norm",
+                "train without one, as the whole fabric does in inference alone",
+            )
 
     @property
     def features(self) -> int:
