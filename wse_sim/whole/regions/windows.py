@@ -10,7 +10,7 @@ and an element, so the part inside is moved between zeros at rest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
@@ -49,14 +49,26 @@ class Unfolding:
         """Elements `begin` to `end` of what the windows meet, for one pixel of the result after the other."""
         self.emit_parts(core, color, image, list(self.parts(begin, end)))
 
-    def emit_parts(self, core: CoreClass, color: int, image: Buffer, parts: Sequence[Part]) -> None:
-        """The same for any parts of runs."""
+    def emit_parts(
+        self,
+        core: CoreClass,
+        color: int,
+        image: Buffer,
+        parts: Sequence[Part],
+        beside: Callable[[At], None] | None = None,
+    ) -> None:
+        """The same for any parts of runs; `beside` is called after every pixel ("yx") and every line ("y")."""
         for line, lines in self.windows.lines.spans():
             with core.loop(lines):
                 for column, columns in self.windows.columns.spans():
                     with core.loop(columns):
+                        at = At(line, column, "yx")
                         for part in parts:
-                            self._part(core, color, image, At(line, column, "yx"), part)
+                            self._part(core, color, image, at, part)
+                        if beside is not None:
+                            beside(at)
+                if beside is not None:
+                    beside(At(line, 0, "y"))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:
         """The runs between two elements: line under the window, first element of the run, number."""

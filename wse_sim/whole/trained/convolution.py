@@ -111,6 +111,7 @@ class TrainedConvolution(TrainedKind):
             self.tokens,
             items,
             self.has_dx,
+            inputs_first=True,
         )
 
     @cached_property
@@ -233,9 +234,12 @@ class TrainedConvolution(TrainedKind):
                     receive(self._images[slot + 1])
                 self._unfolding.emit_parts(core, feed, image, parts)
             for image in self._images:
-                self._unfolding.emit_parts(core, feed, image, parts)
-                if folds is not None:
+                if folds is None:
+                    self._unfolding.emit_parts(core, feed, image, parts)
+                else:
                     folds.sample(core, row)
+                    self._unfolding.emit_parts(core, feed, image, parts, folds.last_lines(core, row))
+                    folds.end(core, row)
 
     def _gradient_inlet(self, b: Builder, color: int, batch: Batch) -> None:
         """Deals the gradients of a pixel to the columns of the last row; places beyond N take zeros."""

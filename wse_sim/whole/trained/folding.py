@@ -13,7 +13,7 @@ The rows of a pair follow one another, so a row passes on at most its first pair
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -187,7 +187,7 @@ class FoldingCores:
                 b.route(back[0], cell, rx="S", tx=onward)
 
     def sample(self, core: CoreClass, row: int) -> None:
-        """The sums of a sample; its gradient is sent."""
+        """The sums of a sample; of its gradient all is sent but the last lines that are finished."""
         folding = self.folding
         finished, columns = folding.finished(), folding.windows.columns.results
         done = np.cumsum([0, *finished]).tolist()
@@ -202,9 +202,37 @@ class FoldingCores:
                     with core.loop(left):
                         self._send(core, row, each * columns, 1)
                 self._finish(core, row, done[y], finished[y])
-        with core.loop(finished[-1] * folding.windows.columns.size):
-            self._send(core, row, 0, 1)
-        # A core's words of all colors leave in one queue: none of the next sample may stand before these.
+        if folding.goes_up(row):
+            # A core's words of all colors leave in one queue: those for the row above before those of the row itself.
+            core.join(CHAIN)
+
+    def _shares(self) -> tuple[int, int, int]:
+        """Pixels of the last finished lines that leave beside a pixel of the result, at the end of a line of it, and behind all."""
+        windows = self.folding.windows
+        pixels = self.folding.finished()[-1] * windows.columns.size
+        each = pixels // (windows.lines.results * windows.columns.results)
+        pixels -= each * windows.lines.results * windows.columns.results
+        return each, *divmod(pixels, windows.lines.results)
+
+    def last_lines(self, core: CoreClass, row: int) -> Callable[[At], None]:
+        """What leaves beside the elements of the same sample."""
+        each, more, _ = self._shares()
+        columns = self.folding.windows.columns.results
+        line = each * columns + more
+
+        def beside(at: At) -> None:
+            first = at.line * line + (at.column * each if at.counted == "yx" else each * columns)
+            self._send(core, row, first, each if at.counted == "yx" else more, at, (PAIR * line, PAIR * each))
+
+        return beside
+
+    def end(self, core: CoreClass, row: int) -> None:
+        """What is left; then nothing of the sample is under way."""
+        _, _, left = self._shares()
+        if left:
+            pixels = self.folding.finished()[-1] * self.folding.windows.columns.size
+            with core.loop(left):
+                self._send(core, row, pixels - left, 1)
         for thread in self._threads(row):
             core.join(thread)
 
@@ -253,8 +281,16 @@ class FoldingCores:
         line = self.folding.line
         return self.leaving.dsd(plane * self.apart + first * line, count * line)
 
-    def _send(self, core: CoreClass, row: int, first: int, count: int) -> None:
-        """`count` pixels of the finished lines from `first` on, plus as many as the loop around counts."""
+    def _send(
+        self,
+        core: CoreClass,
+        row: int,
+        first: int,
+        count: int,
+        at: At | None = None,
+        steps: tuple[int, int] = (0, 0),
+    ) -> None:
+        """`count` pixels of the finished lines from `first` on, plus as many as the loop around counts, or `steps` of those at a place."""
         folding = self.folding
         planes = folding.sends(row)
         if not planes or not count:
@@ -262,9 +298,9 @@ class FoldingCores:
         if folding.comes_up(row):
             core.join(BELOW)
         advance = advance_of(folding.senders.index(row), len(folding.senders))
+        at, steps = (at, steps) if at else (At(0, 0, "x"), (0, PAIR * count))
         for pixel in range(count):
             for plane in planes:
                 turn = advance if plane == planes[-1] else None
-                place = plane * self.apart + PAIR * (first + pixel)
-                word = self.leaving.dsd(place, PAIR, step=PAIR * count)
+                word = at.part(self.leaving, plane * self.apart + PAIR * (first + pixel), PAIR, steps)
                 core.mov(fabric_out(self.back, turn), word, dtype="fp16", start="none", thread=SEND)

@@ -76,6 +76,8 @@ class Products:
         Whether gradients of the inputs are asked for.
     beside : int | None
         Color on which the last row sends the gradient of a residual that lies before an activation.
+    inputs_first : bool
+        Backward, whether the gradient of the inputs of a sample comes before that of the weights.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Products:
     items: tuple[str, ...]
     has_dx: bool
     beside: int | None = None
+    inputs_first: bool = False
 
     @property
     def has_bias(self) -> bool:
@@ -246,11 +249,14 @@ class Products:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        """Backward of d samples: all tokens meet the weight gradient, then the gradient of the inputs."""
+        """Backward of d samples: all tokens meet the weight gradient, then the gradient of the inputs, or the other way round."""
         with core.loop(d):
+            if self.has_dx and self.inputs_first:
+                core.join(WEST)
+                alternate(core, self.tokens, west)
             with core.loop(self.tokens):
                 self._weight_gradient(core, row)
-            if self.has_dx:
+            if self.has_dx and not self.inputs_first:
                 core.join(WEST)
                 alternate(core, self.tokens, west)
 
