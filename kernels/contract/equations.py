@@ -220,20 +220,27 @@ def pointwise(
     scalar: float = 0.0,
     instructions: int = 1,
     inputs: int = 1,
+    in_words: bool = False,
 ) -> Cost:
     """Cost of work on `elements` elements spread over all cores of the rectangle.
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
+    `in_words`: n are whole words, which the core receives, an operand after the other, and sends.
+
     `issue` vector issue cycles per element, `special` special elements per element, `scalar` cycles
     of other scalar code per element, `instructions` vector starts, `inputs` operands that arrive.
     """
     n = per_core(elements, tiling)
+    if in_words:
+        n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
     compute = n * (issue + scalar)
     odd = n * special * wafer.special_element_cycles
     startup = instructions * wafer.vector_start_cycles + 0.0 * n
-    busy = compute + odd + startup
+    ramp = (inputs + 1) * words(n, dtype) if in_words else 0.0 * n
+    busy = compute + odd + startup + ramp
     return Cost(
+        ramp=ramp,
         compute=compute,
         special=odd,
         startup=startup,

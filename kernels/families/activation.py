@@ -57,6 +57,7 @@ class ActivationAttributes(Attributes):
     """Attributes of an activation."""
 
     function: str = attribute("relu", "function of every element")
+    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
 
 
 class Activation(OnElements):
@@ -76,13 +77,22 @@ class Activation(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         backward = phase is not Phase.FORWARD
         elements, inputs = dims["elements"], 2 if backward else 1
-        function = ActivationAttributes.of(attrs).function
+        function, in_words = ActivationAttributes.of(attrs).function, ActivationAttributes.of(attrs).in_words
         if function in SPECIAL_FUNCTIONS:
             fraction = BACKWARD_SPECIAL_FRACTION if backward else 1.0
-            return pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, inputs=inputs)
+            return pointwise(
+                elements, tiling, wafer, dtype=dtype, special=fraction, inputs=inputs, in_words=in_words
+            )
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
-            elements, tiling, wafer, dtype=dtype, issue=issue, instructions=inputs, inputs=inputs
+            elements,
+            tiling,
+            wafer,
+            dtype=dtype,
+            issue=issue,
+            instructions=inputs,
+            inputs=inputs,
+            in_words=in_words,
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:

@@ -55,6 +55,7 @@ class ElementwiseAttributes(Attributes):
 
     ops: str = attribute("add", "operators, comma-separated, in order")
     inputs: int = attribute(2, "operands", at_least=1)
+    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
 
 
 class Elementwise(OnElements):
@@ -90,6 +91,7 @@ class Elementwise(OnElements):
             special=special,
             instructions=max(1, instructions),
             inputs=ElementwiseAttributes.of(attrs).inputs,
+            in_words=ElementwiseAttributes.of(attrs).in_words,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

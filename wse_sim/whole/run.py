@@ -38,7 +38,7 @@ from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.regions.contract import IMAGE_AXES
+from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.summed import summed_apart
@@ -51,6 +51,7 @@ LAYS: dict[str, dict[str, object]] = {
     "norm": {"whole": True},
     "conv2d": {"unfolded": True},
     "pool2d": {"apart": True},
+    **{family: {"in_words": True} for family in POINTWISE},
 }
 """Attributes of kernels that lie on the fabric in one of several ways."""
 BINS, LEAST_CYCLES = 1024, 8

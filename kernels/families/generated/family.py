@@ -64,6 +64,7 @@ class GeneratedAttributes(Attributes):
 
     ops: str = attribute("", "operators, comma-separated, in order; sum, mean, amax or amin may end it")
     inputs: int = attribute(1, "operands", at_least=1)
+    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
 
 
 class Generated(OnElements):
@@ -106,6 +107,7 @@ class Generated(OnElements):
             special=special,
             instructions=max(1, instructions),
             inputs=GeneratedAttributes.of(attrs).inputs,
+            in_words=GeneratedAttributes.of(attrs).in_words,
         )
         reductions = sum(op in REDUCTIONS for op in ops)
         if not reductions:
