@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 4 and 7 of convolutions, 13 of regions of several kinds.
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 7 of convolutions, 13 of regions of several kinds.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
 
@@ -23,6 +23,7 @@ from torch import nn
 
 from benchmarks import measured
 from benchmarks.measured import Row
+from benchmarks.whole_images import CONVOLVED, Image, moved, strided
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
@@ -85,31 +86,19 @@ STREAMED: tuple[tuple[tuple[int, ...], int, int, int, Row], ...] = (
     ((400, 120, 84, 10), 16, 40, 128, {}),
 )
 STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7]
-CONVOLVED: tuple[tuple[tuple[int, ...], int, int], ...] = (
-    # channels of the image and of two layers of stride 2 with 3 x 3 taps, columns of the image, columns of the wafer
-    ((4, 16, 32), 16, 16),
-    ((4, 16, 32), 16, 24),
-    ((1, 8, 16), 16, 20),
-    ((1, 8, 16), 16, 40),
-)
 
 
 CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
-    # as above, with constants and choices; batches of 64
-    *((*plan, {}, {}) for plan in CONVOLVED),
+    # channels of the image and of two layers of stride 2 with 3 x 3 taps, columns of the image, columns of the wafer, constants and
+    # choices; batches of 64
+    ((4, 16, 32), 16, 16, {}, {}),
+    ((4, 16, 32), 16, 24, {}, {}),
+    ((1, 8, 16), 16, 20, {}, {}),
+    ((1, 8, 16), 16, 40, {}, {}),
     ((4, 16, 32), 16, 16, {}, {"placer": "snake"}),
     ((4, 16, 32), 16, 16, {}, {"batch": 16}),
     ((4, 16, 32), 16, 32, {"wavelet_cycles": 2.0}, {}),
 )
-
-
-def convolved(channels: tuple[int, ...], width: int) -> nn.Sequential:
-    """Convolutions of stride 2 with 3 x 3 taps, then two dense layers."""
-    layers: list[nn.Module] = []
-    for a, b in pairwise(channels):
-        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
-    features = channels[-1] * (width // 2 ** (len(channels) - 1)) ** 2
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 class Attention(nn.Module):
@@ -320,25 +309,24 @@ def measure_streaming(
     }
 
 
-def measure_convolution(channels: tuple[int, ...], width: int, side: int) -> Row:
-    """Two convolutions and two dense layers of one plan of inference."""
+def measure_convolution(name: str, make: Callable[[], nn.Module], shape: Image, side: int) -> Row:
+    """One network on images; 16 to 32 samples."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
     torch.manual_seed(0)
-    model = convolved(channels, width)
-    shape = (channels[0], width, width)
+    model = moved(make())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
     made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64)
     plan = expect(made, PipelinedPlan)
     found = compare_with_engine(plan)
-    images = torch.randn(8, *shape).half()
+    images = torch.randn(4, *shape).half().float()
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-    outputs = run_whole(plan, weights, images.float().numpy()).outputs
+    outputs = run_whole(plan, weights, images.numpy()).outputs
     with torch.no_grad():
-        wanted = model.half()(images).float().numpy()
+        wanted = model(images).numpy()
     return {
-        "sizes": [*channels, 32, 10],
-        "width": width,
+        "model": name,
+        "image": shape,
         "side": side,
         **found.as_json(),
         "difference": found.difference,
@@ -465,12 +453,12 @@ def measure_network(
     }
 
 
-def measure_convolved(channels: tuple[int, ...], width: int, side: int, constants: Row, choices: Row) -> Row:
+def measure_strided(channels: tuple[int, ...], width: int, side: int, constants: Row, choices: Row) -> Row:
     """One batch of training of two convolutions and two dense layers."""
     name = "-".join(map(str, (*channels, 32, 10)))
     shape = (channels[0], width, width)
     return measure_network(
-        name, lambda: convolved(channels, width), shape, side, constants, {"batch": 64} | choices
+        name, lambda: strided(channels, width), shape, side, constants, {"batch": 64} | choices
     )
 
 
@@ -481,7 +469,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
     "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
     "networks": lambda: [measure_network(*plan) for plan in NETWORKS],
-    "trained_convolutions": lambda: [measure_convolved(*plan) for plan in CONVOLVED_TRAINED],
+    "trained_convolutions": lambda: [measure_strided(*plan) for plan in CONVOLVED_TRAINED],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     "states": states,
 }

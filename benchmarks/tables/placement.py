@@ -155,12 +155,13 @@ def _whole_streamed() -> str:
 @table("whole.convolutions")
 def _whole_convolutions() -> str:
     rows = [
-        (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:.1f}",
-         f"{row['fabric_period_cycles']:.1f}", percent(row["difference"]), _busiest(row))
+        (row["model"], " x ".join(map(str, row["image"])), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:,.0f}",
+         f"{row['fabric_period_cycles']:,.0f}", percent(row["difference"]), _busiest(row))
         for row in measured.read("whole_fabric")["values"]["convolutions"]
     ]  # fmt: skip
     head = (
-        "channels, outputs",
+        "convolutions",
+        "image",
         "cores",
         "plan, event engine",
         "fabric",

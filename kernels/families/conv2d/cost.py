@@ -17,6 +17,8 @@ from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
+MOST_STREAMS = 4  # side by side that carry an image
+
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
     """The product that the convolution is, without the exchange of halo lines."""
@@ -31,9 +33,14 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
 def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
     """Pixels unfolded into runs of whole words, which lie over the rows."""
     pixels = dims["b"] * dims["out_h"] * dims["out_w"]
-    run = ceil_div(dims["s"] * dims["c"], PAIR)
-    fused = Conv2dAttributes.of(attrs).fused
-    return word_rows_cost(pixels, dims["r"] * run, dims["k"], fused, tiling, wafer)
+    words = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR)
+    found = word_rows_cost(pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer)
+    # The inlet of a row hears the image, or some channels of it, and sends the words of its row.
+    others = np.maximum(1, tiling.rows - 1)
+    streams = max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
+    heard = dims["b"] * dims["h"] * dims["w"] * dims["c"] / PAIR / np.minimum(streams, others)
+    sent = 1.0 * pixels * ceil_div(words, np.minimum(others, words))
+    return found + Cost(ramp=np.maximum(0.0, heard + sent - found.compute - found.fabric))
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -18,7 +18,7 @@ Several lines per core issue line by line, so a line of odd length rounds up; a 
 min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
 
 unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations with
-W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`.
+W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; no less than what the inlet of a row hears and sends.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
 forward and transposed), :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),

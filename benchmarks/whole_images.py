@@ -1,0 +1,88 @@
+"""Networks on images for :mod:`benchmarks.whole_fabric`: strided convolutions, LeNet, pooling, a residual network with batch norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+Image = tuple[int, int, int]
+"""Channels, lines, columns."""
+
+
+def strided(channels: tuple[int, ...], width: int) -> nn.Module:
+    """Convolutions of 3 x 3 taps and stride 2, then two dense layers."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise(channels):
+        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
+    features = channels[-1] * (width // 2 ** (len(channels) - 1)) ** 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def lenet(pool: type[nn.Module]) -> nn.Module:
+    """LeNet-5 on 28 x 28 pixels with ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), pool(2), nn.Conv2d(6, 16, 5), nn.ReLU(), pool(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def averaged() -> nn.Module:
+    """Two convolutions, and the mean of every channel."""
+    layers = [nn.Conv2d(4, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+def pooled() -> nn.Module:
+    """Maxima of overlapping windows between two convolutions."""
+    layers = [nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 16, 3, padding=1)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms, and a skip around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        self.middle, self.end = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, lines, columns)."""
+        return (self.end(self.second(self.middle(self.first(x)).relu())) + x).relu()
+
+
+def residual() -> nn.Module:
+    """A convolution with a batch norm, two residual blocks, the mean of every channel."""
+    first = [nn.Conv2d(2, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)]
+    return nn.Sequential(*first, Residual(8), Residual(8), *last)
+
+
+CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
+    # model, image, columns of the wafer
+    ("two of stride 2, 4-16-32-32-10", lambda: strided((4, 16, 32), 16), (4, 16, 16), 16),
+    ("the same", lambda: strided((4, 16, 32), 16), (4, 16, 16), 24),
+    ("two of stride 2, 1-8-16-32-10", lambda: strided((1, 8, 16), 16), (1, 16, 16), 20),
+    ("the same", lambda: strided((1, 8, 16), 16), (1, 16, 16), 40),
+    ("three of stride 2, 4-8-16-32-32-10", lambda: strided((4, 8, 16, 32), 16), (4, 16, 16), 32),
+    ("LeNet-5, maxima", lambda: lenet(nn.MaxPool2d), (1, 28, 28), 24),
+    ("LeNet-5, means", lambda: lenet(nn.AvgPool2d), (1, 28, 28), 24),
+    ("LeNet-5, maxima", lambda: lenet(nn.MaxPool2d), (1, 28, 28), 40),
+    ("two, mean of the whole", averaged, (4, 12, 12), 24),
+    ("two, overlapping maxima between", pooled, (4, 16, 16), 24),
+    ("two residual blocks, batch norms", residual, (2, 16, 16), 24),
+    ("the same", residual, (2, 16, 16), 40),
+)
+
+
+def moved(model: nn.Module) -> nn.Module:
+    """The model with parameters and statistics away from their defaults, in fp16 numbers."""
+    torch.manual_seed(0)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            other = value + 0.1 * torch.randn_like(value)
+            value.copy_((other.abs() if name.endswith("running_var") else other).half())
+    return model.eval()
