@@ -54,19 +54,6 @@ class Attention(Residual):
         return self.b(nn.functional.scaled_dot_product_attention(head, head, head)[:, 0])
 
 
-class Twice(Residual):
-    """A skip around one layer, which reads one tensor for its product and its sum."""
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """X and A of it, after A of the input."""
-        x = self.b(x)
-        return x + self.c(x)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c = nn.Linear(8, 8)
-
-
 class Tied(Residual):
     """One layer twice."""
 
@@ -104,7 +91,6 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "heads": (Heads(), (1, 16)),
     "tap": (Tap(), (1, 16)),
     "tied": (Tied(), (1, 16)),
-    "twice": (Twice(), (1, 16)),
     "transposed": (Transposed(), (1, 16)),
 }
 
@@ -144,7 +130,6 @@ NOT_COMPILED = [
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", INFERENCE, f"is of family softmax, {KINDS_ONLY}"),
-    ("twice", TRAINING, "kernel 'add' is of family elementwise, a whole model on the fabric trains"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
     ("tap", TRAINING, "returns 'a.out' beside its last layer's output; return that one alone"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
