@@ -9,13 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
-from tests.whole.alone import Alone, Op, check_alone, region_alone, run_alone
+from tests.whole.alone import EPS, Alone, Op, check_alone, region_alone, run_alone
+from tests.whole.copies import Copies
 from tests.whole.test_regions import Heads
-from tests.whole.test_trained import training_plan
+from tests.whole.test_trained import copying, training_plan, wanted_loss
 from wse_sim.compiler.plan import Region
-from wse_sim.whole.trained import TrainedKind
+from wse_sim.whole.run import stepped
+from wse_sim.whole.trained import TRAINED, TrainedKind, trained_network
 from wse_sim.whole.trained.attention import TrainedAttention
 
 NAME = "attention"
@@ -119,6 +122,28 @@ def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None
     """An operand that the host feeds gets none."""
     found = run(Case(4, 2, 4, 4, 4, 4, 2), needs)
     assert set(found.operand_gradients) == {found.region.operands[i] for i in needs}
+
+
+@pytest.mark.parametrize(("rounds", "in_flight"), [(1, 6), (2, 3), (3, 1), (2, 4)])
+def test_one_reader_of_all_gradients_stops_nothing(
+    rounds: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries, keys and values of one tensor, by layers that hold one sample: one core takes their gradients in turn.
+
+    The streams are as long as all queues on their way, so one that waited for another would stop the batch.  Weights are unit
+    matrices: the gradient of the first layer is what attention and the sum make of the loss's.
+    """
+    monkeypatch.setitem(TRAINED, "gemm", Copies)
+    model = copying(nn.Sequential(nn.Linear(32, 32), Heads(32, 2), nn.Linear(32, 32)))
+    plan, samples = training_plan(model, (8, 32), 64), rounds * in_flight
+    made = trained_network(plan, samples, 0.1, "squared error", in_flight)
+    assert made.batch.in_flight == in_flight
+    x, labels = torch.randn(samples, 8, 32).half().float(), torch.arange(8 * samples) % 32
+    result = stepped(made.program, made.config, made.inputs({}, x.numpy().reshape(-1, 32), labels.numpy()))
+    assert result.words_left == 0
+    wanted_loss(model(x).reshape(-1, 32), labels, "squared error").backward()
+    first = model[0].bias.grad.numpy()
+    assert np.abs(made.learned(result)[1]["0.bias"] - first).max() < 16 * EPS * np.abs(first).max()
 
 
 def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
