@@ -132,6 +132,23 @@ class Block(nn.Module):
         return x + self.down(self.activation(self.up(self.second(x))))
 
 
+class GatedBlock(nn.Module):
+    """A block as LLaMA has it, without the rotation of queries and keys: RMS norms, a gate with SiLU."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.RMSNorm(features, eps=1e-5) for _ in range(2))
+        self.attention = Attention(features, 2, is_causal=True)
+        self.gate, self.up = (nn.Linear(features, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = x + self.attention(self.first(x))
+        y = self.second(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
 def pytorch_block(*, norm_first: bool) -> nn.TransformerEncoderLayer:
     """A block of 32 features as PyTorch has it, twice as wide between its last two layers."""
     return nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=norm_first)
@@ -147,6 +164,7 @@ TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], .
     ("two blocks, GELU", lambda: nn.Sequential(*(Block(32, nn.GELU()) for _ in range(2))), (8, 32), 96),
     ("a block, ReLU", lambda: Block(64, nn.ReLU()), (8, 64), 96),
     ("a block, ReLU", lambda: Block(32, nn.ReLU()), (16, 32), 96),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96),
     ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 64),
     ("the same, norms first", lambda: pytorch_block(norm_first=True), (8, 32), 64),
     (
