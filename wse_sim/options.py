@@ -249,6 +249,12 @@ Recompute = Annotated[
         "none, attention (its scores only) or full (default: the least with which activations fit into SRAM)."
     ),
 ]
+Schedule = Annotated[
+    Literal["1f1b", "gpipe"] | None,
+    about(
+        "1f1b (forward and backward passes alternate, the default) or gpipe (all samples of a batch forward first) (pipelined training)."
+    ),
+]
 Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
 JitterSeed = Annotated[Whole, about("Seed of the jitter's draws.", ge=0, le=MOST_SEED)]
 StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
@@ -258,7 +264,7 @@ class RunOptions(Declared):
     """What a run asks for; the defaults are those of the command line."""
 
     fault: ClassVar[type[WseError]] = ModelError
-    of_modes: ClassVar = ("micro_batch", "lanes", "recompute", "density", "search_micro_batch")
+    of_modes: ClassVar = ("micro_batch", "lanes", "recompute", "schedule", "density", "search_micro_batch")
     """Options that go to the compiler of a mode; a mode declares those of them that it has."""
 
     mode: str = option(
@@ -280,6 +286,7 @@ class RunOptions(Declared):
     micro_batch: MicroBatch = None
     lanes: Lanes = None
     recompute: Recompute = None
+    schedule: Schedule = None
     density: Density = 1.0
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
     train: str | None = option(

@@ -18,6 +18,7 @@ backward pass and E_k the end of that, samples follow each other at the pace of 
     high = E + (N - 1) max(T, P)                              no stage works on before the first gradient is back
     low  = max(E + (N - 1) max(P, f_k, b_k), s_k + N (f_k + b_k) + max(E - E_k, u_k))      none ever waits
     step = (high + low) / 2                                   training: fill, samples, drain, update
+    step = R E' + (N - R) max(max f_k + max b_k, link) + max u_k       training in R rounds; E' is E without updates
     step = N T                                                inference: batches follow without a gap
 
 What this leaves out (forward and backward passes that meet in a region) is in the simulation, which has the
@@ -59,6 +60,15 @@ class LoneSample:
         back = ((backward[a] - backward[b]) / room for a, b, _, room in self.links)
         return max(*held, max(there, default=0.0), max(back, default=0.0))
 
+    def rounds_cycles(self, samples: int, round_samples: int, link_cycles: float) -> float:
+        """Cycles of a batch in rounds: fill, forward passes, backward passes; what the slowest stage of each takes."""
+        end = max(self.backward_end[stage.name] for stage in self.stages)
+        forward = max(stage.forward_cycles for stage in self.stages)
+        backward = max(stage.backward_cycles for stage in self.stages)
+        rounds = ceil(samples / round_samples)
+        update = max(stage.update_cycles for stage in self.stages)
+        return rounds * end + (samples - rounds) * max(forward + backward, link_cycles) + update
+
     def batch_cycles(self, samples: int, sample_cycles: float) -> float:
         """Cycles of a training batch of `samples` that follow each other at best every `sample_cycles`."""
         end = max(self.backward_end[stage.name] + stage.update_cycles for stage in self.stages)
@@ -95,6 +105,9 @@ def lone_sample(stages: Sequence[Stage], links: Sequence[Link]) -> LoneSample:
 def step_cycles(plan: PipelinedPlan) -> float:
     """Cycles of one batch of a plan, whatever the host does; sums over replicas are left out."""
     samples = ceil(plan.batch / plan.replicas)
+    if plan.round_samples:
+        lone = lone_sample(plan.stages, links_of(plan))
+        return lone.rounds_cycles(samples, plan.round_samples, plan.link_cycles)
     return batch_cycles(plan.stages, links_of(plan), samples, plan.sample_cycles, plan.graph.training)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from wse_sim.compiler.objectives import SHELVES, THROUGHPUT
 from wse_sim.errors import ModelError, WseError
-from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Whole, option
+from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedule, Whole, option
 
 
 class PlacedOptions(Declared):
@@ -33,7 +33,8 @@ class PipelinedOptions(PlacedOptions):
     """What a user may fix of a pipeline on one wafer.
 
     ``replicas`` are copies of the model side by side, each with its own samples. By default there is one, or, for a
-    model that uses less than half of the wafer, as many as the host can feed.
+    model that uses less than half of the wafer, as many as the host can feed. ``schedule`` "gpipe" holds the activations of
+    all samples of a batch, and keeps the layout for long batches.
     """
 
     replicas: Whole | None = option(None, "Copies side by side (default: by rate).", unit="copies")
@@ -41,6 +42,7 @@ class PipelinedOptions(PlacedOptions):
     layouts: bool = option(
         True, "Search layouts for short batches; without, they keep the one for long ones."
     )
+    schedule: Schedule = None
     loss: Literal["cross entropy", "squared error"] | None = option(
         None, "Loss to add in training, where the model returns its outputs (default: what the model has)."
     )

@@ -35,6 +35,9 @@ class PipelinedPlan:
     mode: str = "pipelined"
     host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
     placer: str = "shelves"
+    round_samples: int = (
+        0  # forward passes of so many samples before their backward passes; 0: both alternate
+    )
 
     @property
     def weights_rest(self) -> bool:

@@ -16,6 +16,8 @@ obeys the same equations, with every stream reversed.
 * Cores are triggered by the data that has come: one forward and one backward pass are open at a time
   and share the region; neither takes cycles while its rows are missing.  Alternating the two gives the
   1F1B schedule.  If both are ready, backward runs first, because it frees the activations of a sample.
+* With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round come before its first backward
+  pass, and all its backward passes before the next round.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample lies in the reader's store of activations, which holds ``in_flight``
   samples from the start of forward to the end of backward.
@@ -106,6 +108,11 @@ class Lane:
             yield from region.end_step(self)
             self.step, self.step_started = step + 1, 0
 
+    @property
+    def step_finished(self) -> int:
+        """Passes of this batch that are over."""
+        return self.finished - (self.started - self.step_started)
+
     def wake(self) -> None:
         """Look again for work."""
         if self._alarm is not None:
@@ -149,6 +156,8 @@ class Lane:
             ready = arrival.last if self.region.stage.barrier else arrival.first
             if ready > now:
                 return ready - now
+            if not self.region.in_turn(self):
+                return inf
         elif self.before or not self.region.takes_input(self):
             return inf
         if self._has_room(sample):
@@ -219,6 +228,11 @@ class Surroundings(Protocol):
 
     def size(self, step: int) -> int:
         """Samples of a batch."""
+        ...
+
+    @property
+    def round_samples(self) -> int:
+        """Samples of a round of forward passes before their backward passes; 0 if both alternate."""
         ...
 
     def has_input(self, sample: int) -> bool:
@@ -306,12 +320,25 @@ class RegionProcess:
         """Whether a lane is fed by the host."""
         return lane is self.forward and self.is_source
 
+    def in_turn(self, lane: Lane) -> bool:
+        """Whether the passes of the other direction that come before the next pass of a lane are over."""
+        size = self.pipeline.round_samples
+        if not size:
+            return True
+        position = lane.step_started
+        if lane is self.backward:
+            last = min((position // size + 1) * size, self.pipeline.size(lane.step))
+            return self.forward.step > lane.step or self.forward.step_finished >= last
+        return self.backward.step_finished >= position // size * size
+
     def has_room(self, lane: Lane) -> bool:
         """Whether the store of activations, and the pipeline, take another sample."""
         if lane is self.backward:
             return True
         sample = lane.started
         if self.pipeline.training and sample - self.backward.finished >= self.stage.in_flight:
+            return False
+        if not self.in_turn(lane):
             return False
         return not self.is_source or self.pipeline.admits(sample)
 
@@ -328,6 +355,8 @@ class RegionProcess:
         """A pass is over: its activations are free, perhaps the sample has left the pipeline."""
         if lane is self.backward and self.forward.is_blocked:
             self.forward.wake()
+        if self.pipeline.round_samples:
+            (self.forward if lane is self.backward else self.backward).wake()
         if lane is self.lanes[0] and (self.is_source if self.pipeline.training else self.is_sink):
             self.pipeline.end_passed()
 

@@ -67,6 +67,11 @@ class Pipeline:
         """Samples of this replica in a batch."""
         return self.run.sizes[step][self.replica] if step < self.steps else 0
 
+    @property
+    def round_samples(self) -> int:
+        """Samples of a round, as in the plan."""
+        return self.run.plan.round_samples
+
     def has_input(self, sample: int) -> bool:
         """Whether the host has delivered a sample."""
         host = self.run.host
@@ -271,6 +276,7 @@ class PipelinedRun:
             options.progress(sum(p.completed for p in self.pipelines), self.samples)
         if (
             not options.extrapolate
+            or self.plan.round_samples  # samples leave in rounds
             or options.jitter
             or self.steady[step] is not None
             or step >= options.steps

@@ -46,6 +46,7 @@ from wse_sim.modes.pipelined.run import free_step_cycles
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
 RECOMPUTE = ("none", "attention", "full")
 SMALL_FRACTION = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
+GPIPE = "gpipe"
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
 
@@ -214,7 +215,12 @@ def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None
 @step()
 def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, replicas: int | None) -> None:
     """Copies of the model: as asked, or as many as the host feeds and the wafer holds."""
+    in_rounds = options.schedule == GPIPE and sizer.graph.training
+    if in_rounds:
+        sizer.in_flight = dict.fromkeys(sizer.in_flight, options.batch)
     sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, options.batch)
+    if in_rounds:  # every stage holds all samples of its replica
+        sizer.in_flight = dict.fromkeys(sizer.in_flight, ceil(options.batch / sizer.replicas))
 
 
 @step()
@@ -310,6 +316,7 @@ def _fastest_batch(
         or not options.layouts
         or options.objective != THROUGHPUT
         or not plan.graph.training
+        or plan.round_samples
         or step - samples * plan.sample_cycles < NOTICEABLE * step
     ):
         return plan
@@ -335,6 +342,11 @@ def _batch_cycles(plan: PipelinedPlan) -> float:
     if plan.replicas == 1 and len(plan.stages) * plan.batch <= SCHEDULED:
         return max(quick_step_cycles(plan.stages, links_of(plan), plan.batch), busiest_link)
     return max(free_step_cycles(plan), busiest_link)
+
+
+def _round(graph: KernelGraph, sizer: Sizer, options: PipelinedOptions) -> int:
+    """Samples that go forward before the first comes back: those of a batch, or 0."""
+    return ceil(options.batch / sizer.replicas) if options.schedule == GPIPE and graph.training else 0
 
 
 SHARED_ENDS = (
@@ -374,6 +386,7 @@ def _routed(
         ),
         host_streams=routed.host_streams,
         placer=options.placer,
+        round_samples=_round(graph, sizer, options),
     )
     samples = ceil(plan.batch / plan.replicas)
     stages = deepened(sizer, stages, lone_sample(stages, links_of(plan)), plan.sample_cycles, samples)
