@@ -29,14 +29,18 @@ def training_plan(sizes: tuple[int, ...], side: int, batch: int = 16, **how: obj
 @pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
 @pytest.mark.parametrize("logits", [20, 40])
 def test_the_price_is_what_the_core_issues(loss: str, logits: int) -> None:
-    """Between 4 and 8 samples the core beside the last row issues as many cycles each as the formula says."""
+    """With twice as many samples the first core of the loss issues what the formula says for each of its own more.
+
+    For a sample of another core it lets half as many words pass as there are logits.
+    """
     plan = training_plan((32, logits), 16)
-    busy = []
-    for rows in (4, 8):
+    cores, busy = len(training_program(plan, 32, loss=loss).legs.loss), []
+    for rows in (2 * cores, 4 * cores):
         made = training_program(plan, rows, loss=loss)
-        cell = made.layouts[-1].last, made.layouts[-1].left - 1
-        busy.append(int(stepped(made.program, made.config, None).busy[cell]))
-    assert (busy[1] - busy[0]) / 4 == pytest.approx(sum(loss_cycles(loss, logits, plan.wafer)), rel=0.01)
+        assert len(made.legs.loss) == cores
+        busy.append(int(stepped(made.program, made.config, None).busy[made.legs.loss[0]]))
+    one = sum(loss_cycles(loss, logits, plan.wafer)) + (cores - 1) * logits / 2
+    assert (busy[1] - busy[0]) / 2 == pytest.approx(one, rel=0.01)
 
 
 def test_cycles_on_paper() -> None:
@@ -50,13 +54,23 @@ def test_cycles_on_paper() -> None:
 
 
 def test_a_slow_loss_sets_the_pace_of_both_simulators() -> None:
-    """64 to 64: cross entropy takes 4103 cycles a sample, the layer 40.  Without a stage for it the plan was 467 % short."""
-    plan = training_plan((64, 64), 24)
+    """64 to 64: cross entropy takes 4103 cycles a sample, the layer 40.  16 cores in turn take 256, and let words pass."""
+    plan = training_plan((64, 64), 24, batch=64)
     found = compare_training(plan, "cross entropy")
     assert abs(found.difference) < 0.05
     assert found.regions[-1].name == LOSS
     assert found.regions[-1].busiest == pytest.approx(found.regions[-1].engine, rel=0.01)
     assert free_step_cycles(plan) < found.fabric_step / 3
+    assert free_step_cycles(with_loss(plan, "cross entropy")) > 10 * found.fabric_step
+
+
+def test_samples_in_turn_on_paper() -> None:
+    """Four cores for 20 logits: a quarter of a sample each, and the words of three quarters pass, ten a sample."""
+    plan = training_plan((32, 20), 16)
+    one, back = loss_cycles("cross entropy", 20, plan.wafer)
+    stage = with_loss(plan, "cross entropy", 1, 4).stages[-1]
+    assert stage.forward_cycles == one / 4 + 3 / 4 * 10
+    assert stage.backward_cycles == back / 4
 
 
 def test_rows_of_a_sample_are_shared_out() -> None:

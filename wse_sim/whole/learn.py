@@ -200,7 +200,9 @@ def _train_chain(
     words = np.ascontiguousarray(result.read("host out").reshape(rows, -1))
     return TrainedRun(
         made,
-        mean_of(loss, result.read("loss.total"), rows),
+        mean_of(
+            loss, np.concatenate([result.read(f"{name}.total").reshape(-1) for name in made.losses]), rows
+        ),
         words.view(np.float16)[:, : made.layouts[-1].n],
         gradients,
         updated,
@@ -238,7 +240,8 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
     else:
         made = trained_network(plan, plan.batch, 0.0, loss)
     where = made.loss_area
-    priced = with_loss(plan, loss, where.rows.stop - where.rows.start)
+    in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
+    priced = with_loss(plan, loss, where.rows.stop - where.rows.start, in_turn)
     engine = PipelinedRun(priced, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)

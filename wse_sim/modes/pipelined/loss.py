@@ -10,6 +10,7 @@ instruction, r rate of an fp32 sum (elements per cycle).  Cycles of a core per r
     cross entropy   n (e + 5.5 + 1 / r) + 12 o + e + d + 4 words in, maximum, exponentials, sums, logarithm, quotient;
                                                            e an exponential or a logarithm, d a division
     gradients out   n / 2 + 1                              in the backward pass
+    not its own     n / 2                                  words of a row for a core that takes samples in turn with it
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
     return start + special + logits * (5.5 + 1 / wafer.add_fp32_per_cycle) + 4, out
 
 
-def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> PipelinedPlan:
+def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int = 1) -> PipelinedPlan:
     """The plan with a stage for a loss in every copy of the model.
 
     Its `cores` stand in the last moving column of the region that gives the outputs, from its last row up; as many as
-    the sample has rows, or the largest divisor that the region has room for.
+    the sample has rows, or the largest divisor that the region has room for.  `in_turn` times as many take samples in turn.
 
     Raises
     ------
@@ -73,21 +74,27 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> Pipel
     stages, streams = list(plan.stages), list(plan.streams)
     for stream in leaving:
         last = by_name[stream.producer]
-        stage = _stage(last, loss, rows, logits, cores, wafer)
+        stage = _stage(last, loss, rows, logits, (cores, in_turn), wafer)
         stages.append(stage)
-        streams.append(_between(stream, last, stage))
+        streams.append(_between(stream, last, stage, plan))
     # Stages follow each other copy by copy.
     stages.sort(key=lambda stage: stage.replica)
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
 
 
-def _stage(last: Stage, loss: str, rows: int, logits: int, cores: int | None, wafer: Wafer) -> Stage:
-    place = last.region
+def _stage(
+    last: Stage, loss: str, rows: int, logits: int, shared: tuple[int | None, int], wafer: Wafer
+) -> Stage:
+    place, (cores, in_turn) = last.region, shared
     count = cores or next(n for n in range(min(rows, place.rows), 0, -1) if rows % n == 0)
     moving = place.cols - place.compute_cores // place.rows
     region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
-    each = ceil_div(rows, count)
+    rows_of_core = ceil_div(rows, count)
+    each = rows_of_core / in_turn  # a region is known by the cycles of its busiest core per sample
+    # The words of samples for other cores pass beside: n / 2 cycles each.
+    passing = rows * (in_turn - 1) / in_turn * logits / 2
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
+    forward += passing
     special = 0.0
     if loss == "cross entropy":
         special = each * (logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles)
@@ -105,22 +112,27 @@ def _stage(last: Stage, loss: str, rows: int, logits: int, cores: int | None, wa
         backward_parts=frozen(compute=backward),
         rows_per_sample=rows,
         barrier=False,
-        in_flight=last.in_flight,
+        in_flight=last.in_flight + in_turn - 1,
         memory=CoreMemory(
-            activations_bytes=FP16_BYTES * logits * each * last.in_flight, code_bytes=CODE_BYTES
+            activations_bytes=FP16_BYTES * logits * rows_of_core * last.in_flight, code_bytes=CODE_BYTES
         ),
         flops_per_sample=0,
         replica=last.replica,
     )
 
 
-def _between(leaving: Stream, last: Stage, stage: Stage) -> Stream:
-    """From the outputs to the loss, and back: words fork on their way to the host."""
+def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) -> Stream:
+    """From the outputs to the loss, and back: words fork on their way to the host.
+
+    As every stream it has room for the samples on their way.
+    """
     point = (stage.region.row, stage.region.col)
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)
     hops = abs(start[0] - point[0]) + abs(start[1] - point[1])
+    on_way = last.latency_cycles + hops * plan.wafer.hop_cycles
     return dataclasses.replace(
         leaving,
+        capacity_samples=2 + int(on_way / max(plan.pace_cycles, stage.cycles_per_sample)),
         consumer=stage.name,
         backward_bytes_per_sample=leaving.bytes_per_sample,
         route=(start, (start[0], point[1]), point),

@@ -5,7 +5,7 @@ that rest in the queues between two cores; s spare samples per region, e further
 
     a_p = 1 + e + min(floor(r / v), 3)   passes that the rows may be ahead of the last row: sums wait in the queues
     o_p = d_{p+1} + 2 s                  what the next region holds, and what is on its way there and back
-    d_p = o_p + a_p                      of the last region o = 1 + min(s, 1): the loss takes one after the other
+    d_p = o_p + a_p                      of the last region o = L + min(s, 1): L cores of the loss have one each
 
 Passes alternate in a fixed order, so a region that is less far ahead waits for samples on their way.  One that is further
 ahead than links and queues have room for waits for a gradient that waits for it, and all stops; with s = e = 0 the
@@ -44,7 +44,7 @@ def in_flight(
     resting = config.input_queue_wavelets[SUMS_QUEUE] + config.router_queue_wavelets
     spare, more = room
     ahead = [1 + more + min(resting // layout.outputs, 3) for layout in layouts]
-    outputs = 1 + min(spare, 1)
+    outputs = len(legs.loss) + min(spare, 1)
     wanted: list[int] = []
     for p in range(len(layouts) - 1, -1, -1):
         wanted.append(outputs + ahead[p])

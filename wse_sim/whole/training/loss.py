@@ -10,6 +10,7 @@ Rows are samples here, tokens in a model of several rows a sample.  Both totals 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -48,29 +49,40 @@ class LossBuffers(NamedTuple):
     logarithm: Buffer
 
 
-def loss_buffers(b: Builder, where: Place, size: int, rows: int, held: int = 1) -> LossBuffers:
+def loss_buffers(
+    b: Builder, where: Place, size: int, rows: int, held: int = 1, name: str = "loss"
+) -> LossBuffers:
     """Declare them for `size` logits of each of the rows of a batch, gradients of `held` of which are kept."""
     return LossBuffers(
-        b.buffer("loss.gradient", size * held, "fp16", where),
-        b.buffer("loss.logits", size, "fp16", where),
-        b.buffer("loss.exponentials", size, "fp32", where, bank=0),
-        b.buffer("loss.statistic", 1, "fp32", where),
-        b.buffer("loss.total", 2, "fp32", where),
-        b.buffer("loss.wanted", size * rows, "fp16", where, bank=2),
-        b.buffer("loss.logarithm", 1, "fp32", where),
+        b.buffer(f"{name}.gradient", size * held, "fp16", where),
+        b.buffer(f"{name}.logits", size, "fp16", where),
+        b.buffer(f"{name}.exponentials", size, "fp32", where, bank=0),
+        b.buffer(f"{name}.statistic", 1, "fp32", where),
+        b.buffer(f"{name}.total", 2, "fp32", where),
+        b.buffer(f"{name}.wanted", size * rows, "fp16", where, bank=2),
+        b.buffer(f"{name}.logarithm", 1, "fp32", where),
     )
 
 
 def write_loss(
-    core: CoreClass, loss: str, held: LossBuffers, real: int, logits: int, label: Operand, slope: Operand
+    core: CoreClass,
+    loss: str,
+    held: LossBuffers,
+    real: int,
+    logits: int,
+    label: Operand,
+    slope: Operand,
+    then: Callable[[], None] | None = None,
 ) -> None:
     """Loss and gradient of one row, whose logits come on the color `logits`; `real` of them are not filling.
 
-    `label` and `slope` are where its label lies and its gradient goes.
+    `label` and `slope` are where its label lies and its gradient goes; `then` is written once the logits are there.
     """
     # What fills up the last word is no logit: its gradient stays 0.
     logit = held.logits.dsd(0, real)
     core.mov(held.logits.dsd(), fabric_in(logits), dtype="fp16", start="none")
+    if then is not None:
+        then()
     if loss == "squared error":
         core.sub(slope, logit, label)
         core.mac(held.total.dsd(0, real, stride=0), slope, slope)

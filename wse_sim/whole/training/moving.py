@@ -15,14 +15,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Operand, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Operand, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.whole.layout import PAIR
+from wse_sim.whole.paths import Cell, direction
 from wse_sim.whole.program import KEEP
+from wse_sim.whole.regions.turns import advance_of, route_senders
 from wse_sim.whole.training.layer import TrainedLayer
-from wse_sim.whole.training.loss import loss_buffers, write_loss
+from wse_sim.whole.training.loss import LossBuffers, loss_buffers, write_loss
 from wse_sim.whole.training.ways import Leg
+
+LEAVING = 1  # microthread that takes the words of samples for other cores of the loss
 
 
 def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
@@ -100,6 +104,45 @@ def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
         parts = [held.gradient.dsd(offset, size) for offset, size in zip(offsets, sizes, strict=False)]
         _deal_gradients(layer, core, parts)
     _place_beside_last_row(layer, core)
+
+
+def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: int, loss: str) -> None:
+    """Cores behind the one beside the last row: each takes every so many-th sample and leaves the others to pass.
+
+    Gradients go back in the order of the samples, on a color of their own; the nearest core sends first.
+    """
+    lay, b, count = layer.layout, layer.b, len(cells)
+    size = sum(lay.sent(col) for col in range(lay.cols))
+    for i, cell in enumerate(cells):
+        own = len(range(i, layer.rows, count))
+        held = loss_buffers(b, cell, size, own, name=f"loss {i}")
+        scrap = b.buffer(f"loss {i}.scrap", 1, "fp32", cell)
+        core = b.core_class(f"loss {i}")
+
+        def leave(samples: int, core: CoreClass = core, scrap: Buffer = scrap) -> None:
+            if samples:
+                core.mov(
+                    scrap.dsd(0, 1, 0), fabric_in(logits), length=samples * size // PAIR, start="none",
+                    thread=LEAVING, priority="high",
+                )  # fmt: skip
+
+        def one(
+            number: int, others: int, core: CoreClass = core, held: LossBuffers = held, i: int = i
+        ) -> None:
+            core.join(LEAVING)
+            label = held.wanted.dsd(number * size, lay.n, step=size)
+            write_loss(
+                core, loss, held, lay.n, logits, label, held.gradient.dsd(0, lay.n), lambda: leave(others)
+            )
+            core.mov(fabric_out(back, advance_of(i, count)), held.gradient.dsd(), dtype="fp16", start="none")
+
+        leave(i)
+        with core.loop(own - 1):
+            one(0, count - 1)
+        one(own - 1, layer.rows - 1 - i - (own - 1) * count)  # a step counts within a loop alone
+        b.place(core, cell)
+    route_senders(b, back, cells, direction(cells[0], (lay.last, lay.left - 1)))
+    b.route(back, (lay.last, lay.left - 1), rx=direction((lay.last, lay.left - 1), cells[0]), tx="R")
 
 
 def _deal_gradients(layer: TrainedLayer, core: CoreClass, parts: Sequence[Operand]) -> None:

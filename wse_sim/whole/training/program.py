@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.modes.pipelined.loss import LOSS
+from wse_sim.modes.pipelined.loss import LOSS, loss_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
@@ -24,9 +25,17 @@ from wse_sim.whole.training.cores import write_cores
 from wse_sim.whole.training.flight import in_flight
 from wse_sim.whole.training.layer import TrainedLayer
 from wse_sim.whole.training.loss import check_loss, one_hot
-from wse_sim.whole.training.moving import write_gradient_inlet, write_inlet, write_loss_inlet
+from wse_sim.whole.training.moving import (
+    write_gradient_inlet,
+    write_inlet,
+    write_loss_inlet,
+    write_losses,
+)
 from wse_sim.whole.training.values import Floats, tiles
 from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
+
+MOST_LOSSES = 16
+"""Cores of a loss: more would hold up the words that pass all of them."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,9 @@ class TrainingProgram:
 
     @property
     def loss_area(self) -> FabricPlace:
-        """The core of the loss, beside the last row of the last layer."""
-        end = self.layouts[-1]
-        return FabricPlace(LOSS, slice(end.last, end.last + 1), slice(end.left - 1, end.left))
+        """The first core of the loss."""
+        row, col = self.legs.loss[0]
+        return FabricPlace(LOSS, slice(row, row + 1), slice(col, col + 1))
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
@@ -72,9 +81,16 @@ class TrainingProgram:
             real = min(leg.elements.stop, values.shape[1]) - leg.elements.start
             held[:, :real] = values[:, leg.elements.start : leg.elements.start + real]
             out[f"host in {number}"] = held.reshape(-1).view(np.float32)[None, None]
-        wanted = one_hot(labels, len(self.legs.forward[-1].elements))
-        out["loss.wanted"] = wanted.reshape(1, 1, -1)
+        wanted, count = one_hot(labels, len(self.legs.forward[-1].elements)), len(self.legs.loss)
+        for i, name in enumerate(self.losses):
+            out[f"{name}.wanted"] = wanted[i::count].reshape(1, 1, -1)
         return out
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Names of the cores of the loss."""
+        count = len(self.legs.loss)
+        return ("loss",) if count == 1 else tuple(f"loss {i}" for i in range(count))
 
 
 def training_program(
@@ -96,7 +112,9 @@ def training_program(
     """
     check_loss(loss)
     kernels, streams = chain_of(plan, training=True)
-    layouts, legs = laid_out(plan, kernels, streams)
+    layouts, legs = laid_out(
+        plan, kernels, streams, min(rows, _losses(plan, loss, int(kernels[-1].dims["n"])))
+    )
     wafer = plan.wafer
     config = FabricConfig.from_wafer(wafer)
     flights = in_flight(layouts, legs, config, rows, room)
@@ -114,13 +132,23 @@ def training_program(
     )
 
 
+def _losses(plan: PipelinedPlan, loss: str, logits: int) -> int:
+    """Cores with which the loss keeps the pace: each lets the words of the others' samples pass besides."""
+    cycles, passing = sum(loss_cycles(loss, logits, plan.wafer)), logits / 2
+    return min(MOST_LOSSES, ceil(cycles / max(plan.pace_cycles - passing, cycles / MOST_LOSSES)))
+
+
 def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: str) -> None:
     """Layer number `p`: its cores, and the routes on which its outputs and gradients leave."""
     out, back = legs.forward[p], legs.backward[p - 1] if p else None
     is_last = p + 1 == len(legs.forward)
     for number in range(len(layer.layout.fed)):
         write_inlet(layer, number, legs.into(p, number))
-    if is_last:
+    if is_last and len(legs.loss) > 1:
+        gradients = layer.wafer.colors - 1  # the last of the host's, which no stream has
+        write_losses(layer, legs.loss, out.color, gradients, loss)
+        write_gradient_inlet(layer, gradients)
+    elif is_last:
         write_loss_inlet(layer, out.color, loss)
     else:
         write_gradient_inlet(layer, legs.backward[p].color)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
+import networkx as nx
 import numpy as np
 
 from wse_sim.compiler.plan import Stream
@@ -30,6 +31,7 @@ from wse_sim.whole.layout import PAIR, RegionLayout, lay_for_training
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 
 MOST_TAPS = 4  # inlets of a region that share a leg
+LEAST_LOSSES = 2  # cores of a loss that take samples in turn
 INLET_FRACTION = 0.8  # of a sample's time that an inlet may work, so that cores do not wait for it
 
 
@@ -55,6 +57,9 @@ class Legs:
     inputs: tuple[Leg, ...]  # of the host's samples, one per bundle
     forward: tuple[Leg, ...]  # outputs of every region
     backward: tuple[Leg, ...]  # gradients to every region but the last
+    loss: tuple[
+        Cell, ...
+    ]  # cores of the loss: the one beside the last row, or several behind it that take samples in turn
 
     def into(self, layer: int, inlet: int) -> Leg:
         """The leg that brings an inlet of a layer its inputs."""
@@ -65,16 +70,16 @@ class Legs:
 
 
 def laid_out(
-    plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
+    plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream], losses: int = 1
 ) -> tuple[tuple[RegionLayout, ...], Legs]:
-    """Layouts and ways with as many inlets as find a way."""
+    """Layouts and ways with as many inlets as find a way, and at most so many cores for the loss."""
     wanted = [_inlets(plan, kernels, p, streams[0].width) for p in range(len(kernels))]
     while True:
         layouts = _layouts(plan, kernels, wanted)
         wanted = [len(layout.fed) for layout in layouts]
         for order in (1, -1):
             try:
-                return layouts, _legs(plan, layouts, streams, order)
+                return layouts, _legs(plan, layouts, streams, order, losses)
             except NoWayError:
                 if max(wanted) == 1 and order < 0:
                     raise
@@ -111,7 +116,7 @@ def _layouts(
 
 
 def _legs(
-    plan: PipelinedPlan, layouts: Sequence[RegionLayout], streams: Sequence[Stream], order: int
+    plan: PipelinedPlan, layouts: Sequence[RegionLayout], streams: Sequence[Stream], order: int, losses: int
 ) -> Legs:
     """The legs; those of the input are sought from the first inlet to the last, or the other way round (`order` -1)."""
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
@@ -126,8 +131,11 @@ def _legs(
         outputs = range(sum(layout.sent(col) for col in range(layout.cols)))
         if after is None:
             edge_cell = grid.nearest_free(stream.color, stream.route[-1])
-            out = _leg(grid, stream, stream.color, (beside, edge_cell), [layout], outputs)
-            out = replace(out, taps=(beside,))  # the loss listens
+            loss = _loss_cells(grid, layouts, stream.color, beside, losses)
+            grid.take(stream.color, (beside, *loss))
+            out = _leg(grid, stream, stream.color, (loss[-1], edge_cell), [layout], outputs)
+            before = (beside, *loss[:-1]) if loss != (beside,) else ()
+            out = replace(out, cells=(*before, *out.cells), taps=loss)  # the loss listens
         else:
             out = _leg(grid, stream, stream.color, (beside, after.inlet(0)), [layout, after], outputs)
             out = replace(
@@ -138,7 +146,25 @@ def _legs(
             ends = ((after.top, after.collector), beside)
             backward.append(_leg(grid, stream, stream.color + 1, ends, [layout, after], outputs))
         forward.append(replace(out, cells=((layout.last, layout.left), *out.cells)))
-    return Legs(tuple(inputs), tuple(forward), tuple(backward))
+    return Legs(tuple(inputs), tuple(forward), tuple(backward), loss)
+
+
+def _loss_cells(
+    grid: Grid, layouts: Sequence[RegionLayout], color: int, beside: Cell, count: int
+) -> tuple[Cell, ...]:
+    """A way of `count` free cells from the core beside the last row on, as long as there is one; else that core alone."""
+    held = set(grid.taken(color))
+    for one in layouts:
+        rows, inner = range(one.top, one.last + 1), range(one.left, one.left + one.cols)
+        held |= {(row, col) for row in rows for col in inner}
+        held |= {(row, one.collector) for row in rows[:-1]}
+        held |= {one.inlet(g) for g in range(len(one.fed))} | {(one.last, one.left - 1)}
+    free = grid.graph.subgraph({cell for cell in grid.graph if cell not in held} | {beside})
+    lengths = nx.single_source_shortest_path(free, beside, cutoff=count)
+    far = max(len(way) for way in lengths.values())
+    if far < min(count, LEAST_LOSSES) + 1 or count < LEAST_LOSSES:
+        return (beside,)
+    return tuple(min(way for way in lengths.values() if len(way) == far)[1:])
 
 
 def _taken_ends(grid: Grid, layouts: Sequence[RegionLayout], streams: Sequence[Stream]) -> list[Cell]:
