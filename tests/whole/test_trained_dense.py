@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -18,6 +18,8 @@ from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.trained.dense import TrainedDense
+from wse_sim.whole.trained.shared import SharedProducts
+from wse_sim.whole.trained.streamed import StreamedProducts
 
 
 class Layer(nn.Module):
@@ -122,10 +124,26 @@ def test_values_are_those_of_autograd_and_cycles_those_on_paper(name: str) -> No
 
 
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(st.integers(3, 12), st.integers(3, 12), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_any_size_trains(half_k: int, half_n: int, tokens: int, in_flight: int, skip: bool) -> None:
+@given(
+    st.integers(3, 12), st.integers(3, 12), st.integers(1, 5), st.integers(1, 3),
+    st.sampled_from([nn.Identity, nn.ReLU, nn.SiLU]), st.booleans(),
+)  # fmt: skip
+def test_any_size_trains(
+    half_k: int, half_n: int, tokens: int, in_flight: int, act: type[nn.Module], skip: bool
+) -> None:
     """Sizes are even; two rounds of some samples."""
-    checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, skip=skip))
+    checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, act, skip=skip))
+
+
+def test_rows_share_an_activation_that_costs_much() -> None:
+    """8 tokens of 32 features over 16 columns are 16 outputs a column; the last row alone takes 292 cycles for each."""
+    _, plan, stage = plan_of_layer(Case((32, 32), 8, side=32, act=nn.GELU))
+    region = region_alone(TrainedDense, plan, stage)
+    products = region.products
+    alone = StreamedProducts(**{field.name: getattr(products, field.name) for field in fields(products)})
+    assert isinstance(products, SharedProducts)
+    assert alone.issued_cycles() > 292 * products.tokens * products.outputs
+    assert products.issued_cycles() < alone.issued_cycles() / 3
 
 
 def test_a_region_of_one_row_is_refused() -> None:

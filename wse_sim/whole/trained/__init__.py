@@ -3,6 +3,8 @@
 contract.py   what a kind of region that trains is
 kinds.py      the kinds by kernel family
 products.py   compute cores of products
+streamed.py   ... whose gradients stream token by token
+shared.py     ... whose rows share an activation
 slopes.py     activations with their slopes
 dense.py      dense layers; dense_moving.py their cores beside the products
 rows.py       work of a core on one token after another

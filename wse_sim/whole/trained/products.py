@@ -237,8 +237,7 @@ class Products:
             self._input_gradient(core, row, parity, turn, is_final=is_final)
 
         with core.loop(batch.rounds):
-            alternate(core, batch.in_flight * self.tokens, sums)
-            core.join(DOWN)
+            self._forth(core, row, sums, batch.in_flight)
             self._back(core, row, west, batch.in_flight)
         core.fmac(self.master.dsd(), self.master.dsd(), self.dw.dsd(), scalar(batch.factor))
         core.mov(self.x.dsd(), self.master.dsd())
@@ -247,6 +246,11 @@ class Products:
             core.mov(target, fabric_in(self.cast), start="none")
             if not row:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
+
+    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+        """Forward of d samples."""
+        alternate(core, d * self.tokens, sums)
+        core.join(DOWN)
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         """Backward of d samples: all tokens meet the weight gradient, then the gradient of the inputs, or the other way round."""
@@ -403,7 +407,8 @@ class Products:
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
             slope = self._slot(self.slope, slot, step)
-            self.slopes.emit(core, value, slope, self.scratch, is_done=is_done)
+            scratch = [part.dsd() for part in self.scratch]
+            self.slopes.emit(core, value, slope, scratch, is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Backward of d samples, part by part: while one goes up, the next arrives."""
@@ -544,8 +549,11 @@ class Products:
         return max(self._row_cycles(), self._last_cycles())
 
     def _row_cycles(self) -> float:
+        return self._cycles_of(max(self.inputs))
+
+    def _cycles_of(self, k: int) -> float:
+        """Of a row of k inputs."""
         v, w = self.outputs, self.wafer.fma_mixed_per_cycle
-        k = max(self.inputs)
         each = k * ceil_div(v, w) + v + v / PAIR + k * ceil_div(v, w)
         return float(self.tokens * (each + self.has_dx * (v * ceil_div(k, w) + k)))
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, pi, sqrt
 
-from wse_sim.fabric.format.builder import Buffer, scalar
+from wse_sim.fabric.format.builder import scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Dtype, Fn
@@ -98,7 +98,7 @@ class Slopes:
         core: CoreClass,
         value: Operand,
         slope: Operand,
-        scratch: Sequence[Buffer],
+        scratch: Sequence[Operand],
         *,
         is_done: bool,
     ) -> None:
@@ -109,9 +109,7 @@ class Slopes:
             period = round(1000 / self.wafer.max_fp16_per_cycle)
             core.map(Fn.STEP, slope, value, dtype="fp16", period=period)
             return
-        held = {"z": value, "s": slope} | {
-            name: part.dsd() for name, part in zip(BETWEEN, scratch, strict=False)
-        }
+        held = {"z": value, "s": slope} | dict(zip(BETWEEN, scratch, strict=False))
         for op, *names in self.steps:
             operands = [held[name] if name in held else scalar(float(name)) for name in names]
             if op.upper() in Fn.__members__:

@@ -163,14 +163,14 @@ class StreamedProducts(Products):
             cycles += size / PAIR * (1 + (self.beside is not None))
         if self.has_bias:
             cycles += groups * (loaded + ceil(self._group / wafer.fma_mixed_per_cycle))
-        if self.slopes is None:
-            return float(cycles + self._finish_cycles(size))
         if self.finishing:
-            done = self.arriving == self.activation
-            return float(cycles + self._finish_cycles(size) + self.slopes.cycles(size, is_done=done))
+            return float(cycles + self._activation_cycles(size))
+        if self.slopes is None:
+            return float(cycles)
         return float(cycles + groups * (loaded + ceil(self._group / wafer.max_fp16_per_cycle)))
 
-    def _finish_cycles(self, size: int) -> float:
-        """A residual that follows on an activation."""
-        o = ceil(self.wafer.vector_start_cycles)
-        return ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))
+    def _activation_cycles(self, size: int) -> float:
+        """All tokens of a sample at once: an activation, and a residual that follows on it."""
+        o, done = ceil(self.wafer.vector_start_cycles), self.arriving == self.activation
+        cycles = 0.0 if self.slopes is None else self.slopes.cycles(size, is_done=done)
+        return cycles + ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))

@@ -1,0 +1,150 @@
+"""Compute cores of a product that trains, where an activation costs so much that all rows share it.
+
+Symbols as in :mod:`.products`; n = T v sums of a sample in a column, c of them in the part of a row, e cycles of an element's
+value and slope::
+
+    last row     sums of the T tokens, rounded                                             sent up the column
+    rows         each takes its part: values and slopes; passes on those of the rows above     down the column
+    last row     takes them; tokens leave beside the sums of the next sample
+
+Colors are those that rest meanwhile: gradients go up on the same, and sums come down.  Cycles of a sample forward, beside
+those of :mod:`.streamed`::
+
+    row          n / 2 heard + e c + starts + n passed on
+    last row     n / 2 sent up + n taken, in place of the activation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.turns import receive_all
+from wse_sim.whole.trained.contract import Batch
+from wse_sim.whole.trained.products import ADDED, DOWN, SEND, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.slopes import STEPS
+from wse_sim.whole.trained.streamed import StreamedProducts
+
+
+def product_of(*args: Any) -> StreamedProducts:
+    """The cores of a layer: rows share an activation of many cycles."""
+    plain, shared = StreamedProducts(*args), SharedProducts(*args)
+    return shared if plain.activation in STEPS else plain
+
+
+class SharedProducts(StreamedProducts):
+    """A product that trains, and whose rows share the work on its outputs."""
+
+    def part(self, row: int) -> tuple[int, int]:
+        """(first, number) of the sums of a sample that a row takes; the last ones may have none."""
+        size = self.tokens * self.outputs
+        each = int(even(ceil_div(size, len(self.inputs))))
+        first = min(row * each, size)
+        return first, min(each, size - first)
+
+    def _declare(self, b: Builder, batch: Batch) -> None:
+        super()._declare(b, batch)
+        rows, (_, most) = (slice(self.top, self.last), self.columns), self.part(0)
+        name, size = f"{self.name}.shared", self.tokens * self.outputs
+        banks = () if self.slopes is None else self.slopes.scratch
+        self._value = b.buffer(f"{name} value", most, "fp16", rows, bank=0)
+        self._slopes = b.buffer(f"{name} slope", most, "fp16", rows, bank=2)
+        self._between = [
+            b.buffer(f"{name} {i}", most, "fp32", rows, bank=bank) for i, bank in enumerate(banks)
+        ]
+        self._others = b.buffer(f"{name} others", size, "fp16", rows)
+
+    # ---- rows with inputs ------------------------------------------------------------------------------------------
+
+    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+        """Sums of a sample, then the part of its outputs."""
+        with core.loop(d):
+            alternate(core, self.tokens, sums)
+            core.join(DOWN)
+            self._share(core, row)
+
+    def _share(self, core: CoreClass, row: int) -> None:
+        first, count = self.part(row)
+        value, slope = self._value.dsd(0, count), self._slopes.dsd(0, count)
+        after = self.tokens * self.outputs - first - count
+        for target in (self._others.dsd(0, first), value, self._others.dsd(0, after)):
+            if target.length:
+                core.mov(target, fabric_in(self.cast), dtype="fp16", start="none")
+        if count and self.slopes is not None:
+            parts = [one.dsd(0, count) for one in self._between]
+            self.slopes.emit(core, value, slope, parts, is_done=False)
+        below, above = fabric_out(self.sums[row % 2]), fabric_in(self.sums[(row + 1) % 2])
+        if first:
+            core.mov(below, above, length=2 * first, dtype="fp16", start="none")
+        for source in (value, slope):
+            if count:
+                core.mov(below, source, dtype="fp16", start="none")
+
+    # ---- the last row ----------------------------------------------------------------------------------------------
+
+    def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
+        """Forward of d samples: the tokens of one leave while the sums of the next arrive."""
+        v, size = self.outputs, self.tokens * self.outputs
+
+        def expect(slot: int, step: int) -> None:
+            if self.has_residual:
+                receive_all(core, self.deal, self.added.dsd(slot * size, size, step=step * size), ADDED)
+
+        def sample(turn: int, slot: int, step: int, *, is_first: bool = False, more: bool = True) -> None:
+            core.join(ADDED)
+            if more:
+                expect(slot + 1, step)
+            result = self.outs[turn]
+            with core.loop(self.tokens):
+                if not is_first:
+                    leaving.token(out, self.outs[1 - turn], 0, 0)
+                added = None
+                if self.arriving == "residual":
+                    added = self.added.dsd(slot * size, v, step=v, outer_step=step * size)
+                self._arrive(core, result.dsd(0, v, step=v), added)
+            core.mov(fabric_out(self.cast), result.dsd(), dtype="fp16", start="none")
+            self._take_parts(core, turn, slot, step)
+            if "residual" in self.finishing:
+                added = self.added.dsd(slot * size, size, step=step * size)
+                core.add(result.dsd(), result.dsd(), added, dtype="fp16")
+
+        expect(0, 0)
+        sample(0, 0, 0, is_first=True, more=d > 1)
+        in_pairs(core, max(0, d - 2), lambda turn, number, step: sample(1 - turn, number + 1, step))
+        if d > 1:
+            sample((d - 1) % 2, d - 1, 0, more=False)
+        with core.loop(self.tokens):
+            leaving.token(out, self.outs[(d - 1) % 2], 0, 0)
+        core.join(SEND)
+
+    def _take_parts(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
+        """Values and slopes of all rows, the highest first."""
+        size, above = self.tokens * self.outputs, fabric_in(self.sums[(len(self.inputs) + 1) % 2])
+        for row in range(len(self.inputs)):
+            first, count = self.part(row)
+            if count:
+                slope = self.slope.dsd(slot * size + first, count, step=step * size)
+                for target in (self.outs[turn].dsd(first, count), slope):
+                    core.mov(target, above, dtype="fp16", start="none")
+
+    # ---- cycles ----------------------------------------------------------------------------------------------------
+
+    def _row_cycles(self) -> float:
+        size, most = self.tokens * self.outputs, 0.0
+        for row, k in enumerate(self.inputs):
+            first, count = self.part(row)
+            share = 0.0 if self.slopes is None or not count else self.slopes.cycles(count, is_done=False)
+            most = max(most, self._cycles_of(k) + size / PAIR + share + first + count)
+        return most
+
+    def _activation_cycles(self, size: int) -> float:
+        """Sums up, values and slopes down."""
+        o = ceil(self.wafer.vector_start_cycles)
+        added = ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))
+        return size / PAIR + size + added
