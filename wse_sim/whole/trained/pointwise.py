@@ -237,7 +237,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if taken is None:
                 slope = self.slopes[i].of_turn(at, step).dsd(0, n)
                 made = Slopes(op, self.wafer)
-                made.emit(core, y.dsd(0, n), slope, self._scratch_of(made, n), is_done=False)
+                scratch = [one.dsd() for one in self._scratch_of(made, n)]
+                made.emit(core, y.dsd(0, n), slope, scratch, is_done=False)
             else:
                 other = self._other(taken, at, step)
                 getattr(core, op)(y.dsd(0, n), x.dsd(0, n), other.dsd(0, n), dtype="fp16")
