@@ -150,7 +150,7 @@ def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
     """As many as it says can be held find room in its memory, and as they are held for d samples, more do not."""
     region = region_of(Case(16, 4, 16, 4, 4, 1, 1))
     most = region.most_in_flight()
-    # A core keeps queries and gradients of a block of 8 tokens, keys and values of one of 4, 128 weights: 2 bytes each; 128
-    # scores and 32 sums: 4 bytes each. All in 70 % of 44,976 bytes, less results and gradients of keys and values.
-    room = 0.7 * 44_976 - 4 * (512 + 2 * 256) - 2 * 128
-    assert most == int(room / (2 * (2 * 512 + 2 * 256 + 128) + 4 * (128 + 32)))
+    # A core keeps queries and gradients of a block of 8 tokens, keys and values of one of 4, 128 weights: 2 bytes each, in
+    # 70 % of 44,976 bytes less results, gradients of keys and values, 128 scores and 32 sums.
+    room = 0.7 * 44_976 - 4 * (512 + 2 * 256 + 128 + 32) - 2 * 128
+    assert most == int(room / (2 * (2 * 512 + 2 * 256 + 128)))

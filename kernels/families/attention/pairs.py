@@ -67,10 +67,7 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Map
     cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
-    ways = np.where(cols > 1, (1 + forward) * way, 0.0)
-    # In training a core works on other samples meanwhile.
-    waited = Cost(idle=ways) if AttentionAttributes.of(attrs).collected else Cost(fabric=ways)
-    return busy(dims, t, n, wafer, attrs) + waited
+    return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way, 0.0))
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:

@@ -15,12 +15,13 @@ do nothing else: a core has one output queue, and words that wait for their turn
 first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
 where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, beside the next sample's work.
 
-Sums along rows come back while a core works on its neighbour in time: forward on the scores of the next sample and on
-the results of the one before, backward on the products of the next.
+Order: words of a sample's sums wait for those of the same or of earlier samples alone.  Sums end in collectors, which have room
+for two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the
+three streams a reader takes first, the others come as far as that one needs.
 
-Order: words of a sample's sums wait for those of earlier samples alone.  Sums end in collectors, which have room for
-two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the three streams
-a reader takes first, the others come as far as that one needs.
+Sums along rows could come back while a core works on the next sample: 1,390 cycles instead of 1,680, on 16 x 16 cores.  But
+then a result waits for the operands of the next sample, and a skip around attention would have to hold one more: two
+blocks of a transformer stopped.
 
 Weighed: a core per query (and head), which hears all keys and values, has no sums along the row.  But the scalar code of the
 softmax (240 cycles per score forward, 60 backward) is most of the work: T scores on a core take longer than H on one with
@@ -40,7 +41,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
     GRADIENT,
@@ -71,7 +72,7 @@ MAXIMUM, SUM, SHARED = 2, 7, 2  # places of the collectives among the instructio
 TAKE, DOWN = 3, 4  # microthreads: sums of a row that come back, sums of dk and dv
 BESIDE = 2  # moving columns that it uses: inlets, collectors
 FP16_BYTES, FP32_BYTES = 2, 4
-ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around the work on other samples
+ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,11 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     def most_in_flight(self) -> int:
         """By a core that computes."""
-        a, b, s, rows = self.query_elements, self.key_elements, self.pairs, self.heads * self.queries
-        numbers = FP32_BYTES * (a + 2 * b + s * self.is_causal) + FP16_BYTES * s
+        a, b, s = self.query_elements, self.key_elements, self.pairs
+        numbers = (
+            FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries) + FP16_BYTES * s
+        )
         slots = FP16_BYTES * sum(map(Slotted.pitch, (a, a, 2 * b, s)))
-        slots += FP32_BYTES * sum(map(Slotted.pitch, (s, rows)))
         room = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         return int((room - numbers) // slots)
 
@@ -161,9 +163,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, bank: int, dtype: str = "fp16") -> Slotted:
+        def held(name: str, size: int, bank: int) -> Slotted:
             length = slots * Slotted.pitch(size)
-            return Slotted(b.buffer(f"{self.name}.{name}", length, dtype, cells, bank=bank), size)
+            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank), size)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
@@ -174,8 +176,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             held("kv", 2 * n, 2),
             held("p", s, 2),
         )
-        self.scores = held("scores", s, 0, "fp32")
-        self.statistic = held("statistic", self.heads * self.queries, 2, "fp32")
+        self.scores, self.statistic = (
+            numbers("scores", s, 0),
+            numbers("statistic", self.heads * self.queries, 2),
+        )
         self.mask, self.out, self.dkv = numbers("mask", s, 2), numbers("out", a, 0), numbers("dkv", 2 * n, 2)
         self.ds = b.buffer(f"{self.name}.ds", s, "fp16", cells, bank=0)
 
@@ -299,40 +303,28 @@ class _Writer:
         def gradient(turn: Turn) -> None:
             receive_all(core, own[0], turn.of(at.do).dsd(), QUERIES)
 
-        def forward(turn: Turn, before: Turn | None) -> None:
+        def forward(turn: Turn) -> None:
             core.join(KEYS)
             self._come_in(core, turn, operands)
-            self._scores(core, role, turn)
-            if before:
-                self._results(core, role, before)
-            self._exponentials(core, role, turn)
+            self._forward(core, role, turn)
 
-        def backward(turn: Turn, before: Turn | None) -> None:
+        def backward(turn: Turn) -> None:
             self._come_in(core, turn, gradient)
-            self._weights(core, role, turn)
-            if before:
-                self._gradients(core, role, before)
+            self._backward(core, role, turn)
 
-        last = Turn(self.batch.in_flight - 1)
         with core.loop(self.batch.rounds):
             operands(Turn(0))
             self._all(core, forward)
-            self._come_back(core, role)
-            self._results(core, role, last)
             gradient(Turn(0))
             self._all(core, backward)
-            self._come_back(core, role)
-            self._gradients(core, role, last)
 
-    def _all(self, core: CoreClass, one: Callable[[Turn, Turn | None], None]) -> None:
-        """A part of a round: `one` of every sample, with the sample before it."""
+    def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
+        """A part of a round: `one` of every sample."""
         d = self.batch.in_flight
-        one(Turn(0, is_last=d == 1), None)
-        if d > 2:
-            with core.loop(d - 2):
-                one(Turn(1, moves=True), Turn(0, moves=True))
         if d > 1:
-            one(Turn(d - 1, is_last=True), Turn(d - 2))
+            with core.loop(d - 1):
+                one(Turn(0, moves=True))
+        one(Turn(d - 1, is_last=True))
 
     def _come_in(self, core: CoreClass, turn: Turn, receive: Callable[[Turn], None]) -> None:
         """The sample is there; the next one may come."""
@@ -342,41 +334,31 @@ class _Writer:
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _softmax(self, turn: Turn) -> Lines:
+    def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
         at = self.region
-        layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
-        buffers = {"scores": turn.of(at.scores), "statistic": turn.of(at.statistic)}
-        return Lines(SHAPES, buffers, layout, ALONE, at.wafer, apart=at.keys)
-
-    def _held(self, turn: Turn) -> Held:
-        at = self.region
-        return Held(turn.of(at.q), turn.of(at.kv), turn.of(at.scores), turn.of(at.p))
-
-    def _scores(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        """Scores, and their maximum on its way."""
-        self.region._scores(core, self._held(turn))
-        self._softmax(turn).emit(core, SOFTMAX[:MAXIMUM], role.col)
-        self._share(core, role, core.max, turn)
-
-    def _exponentials(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        """The maximum is there: exponentials, and their sum on its way."""
-        at, lines = self.region, self._softmax(turn)
+        held = Held(turn.of(at.q), turn.of(at.kv), at.scores, turn.of(at.p))
+        lines = self._lines(SHAPES, {"scores": at.scores})
+        cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.FORWARD) * at.pairs
+        at._scores(core, held)
+        lines.scalar_rest(core, SOFTMAX, cycles, at.heads * at.queries)
+        lines.emit(core, SOFTMAX[:MAXIMUM], role.col)
+        self._share(core, role, core.max)
         self._come_back(core, role)
-        count = at.heads * at.queries
-        cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.FORWARD) * count * at.keys
-        lines.scalar_rest(core, SOFTMAX, cycles, count)
         lines.emit(core, SOFTMAX[MAXIMUM + 1 : SUM], role.col)
-        self._share(core, role, core.add, turn)
-
-    def _results(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        """The sum is there: weights and results."""
-        self._softmax(turn).emit(core, SOFTMAX[SUM + 1 :], role.col)
-        self.region._values(core, self._held(turn))
+        self._share(core, role, core.add)
+        self._come_back(core, role)
+        lines.emit(core, SOFTMAX[SUM + 1 :], role.col)
+        at._values(core, held)
         self._along_row(core, role)
 
-    def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None], turn: Turn) -> None:
+    def _lines(self, shapes: Mapping[str, Shape], buffers: Mapping[str, Vectors]) -> Lines:
+        at = self.region
+        layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
+        return Lines(shapes, {**buffers, "statistic": at.statistic}, layout, ALONE, at.wafer, apart=at.keys)
+
+    def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None]) -> None:
         """A statistic along the row to its first core, and back; a microthread takes it when it comes."""
-        at, x = self.region, turn.of(self.region.statistic).dsd()
+        at, x = self.region, self.region.statistic.dsd()
         here, behind = self._along(role)
         if at.cols == 1:
             return
@@ -391,7 +373,7 @@ class _Writer:
             core.mov(fabric_out(self.ports.own[4]), x)
 
     def _come_back(self, core: CoreClass, role: _Role) -> None:
-        """The statistic under way is there.  (One that comes later is taken when this one is there, so it needs no wait.)"""
+        """The statistic is there."""
         if role.col:
             core.join(TAKE)
 
@@ -410,35 +392,27 @@ class _Writer:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _softmax_gradient(self, turn: Turn) -> Lines:
+    def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
         at = self.region
-        layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
-        buffers = {"y": turn.of(at.p), "g": turn.of(at.scores), "statistic": turn.of(at.statistic)}
-        return Lines(GRADIENT_SHAPES, buffers, layout, ALONE, at.wafer, apart=at.keys)
-
-    def _weights(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        """Gradients of the weights, and their sum on its way."""
-        at, lines = self.region, self._softmax_gradient(turn)
-        at._products(core, turn.of(at.scores), turn.of(at.do), turn.of(at.kv), first=1)
+        q, do, kv, p = (turn.of(held) for held in (at.q, at.do, at.kv, at.p))
+        lines = self._lines(GRADIENT_SHAPES, {"y": p, "g": at.scores})
         cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.INPUT_GRADIENT) * at.pairs
+        at._products(core, at.scores, do, kv, first=1)
         lines.scalar_rest(core, GRADIENT, cycles, at.heads * at.queries)
         lines.emit(core, GRADIENT[:SHARED], role.col)
-        self._share(core, role, core.add, turn)
-
-    def _gradients(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        """The sum is there: gradients of the scores, of queries, of keys and values."""
-        at, scores = self.region, turn.of(self.region.scores)
-        self._softmax_gradient(turn).emit(core, GRADIENT[SHARED + 1 :], role.col)
-        core.mul(at.ds.dsd(), scores.dsd(), scalar(at.scale), dtype="mixed")
-        if at.is_needed(QUERY):
-            at._to_queries(core, turn.of(at.kv), at.ds, first=0)
-            self._along_row(core, role)
+        self._share(core, role, core.add)
         if at.pairs_needed:
             core.join(DOWN)
         if at.is_needed(VALUES):
-            self._to_keys(core, VALUES, turn.of(at.do), turn.of(at.p))
+            self._to_keys(core, VALUES, do, p)
+        self._come_back(core, role)
+        lines.emit(core, GRADIENT[SHARED + 1 :], role.col)
+        core.mul(at.ds.dsd(), at.scores.dsd(), scalar(at.scale), dtype="mixed")
+        if at.is_needed(QUERY):
+            at._to_queries(core, kv, at.ds, first=0)
+            self._along_row(core, role)
         if at.is_needed(KEY):
-            self._to_keys(core, KEY, turn.of(at.q), at.ds)
+            self._to_keys(core, KEY, q, at.ds)
         self._along_column(core, role)
 
     def _to_keys(self, core: CoreClass, operand: int, rows: Slotted, weights: Vectors) -> None:
