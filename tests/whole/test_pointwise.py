@@ -162,3 +162,51 @@ def test_images_pass_pixel_by_pixel() -> None:
     with torch.no_grad():
         wanted = model(x).numpy()
     assert np.abs(run.outputs - wanted).max() < 3 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
+
+
+class Packed(nn.Module):
+    """A gated layer whose gate and values come from one product."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.both, self.down, self.function = nn.Linear(8, 24), nn.Linear(12, 8), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        return x + self.down(self.function(self.both(x)))
+
+
+def _chunked(y: torch.Tensor) -> torch.Tensor:
+    a, b = y.chunk(2, -1)
+    return a * F.gelu(b)
+
+
+PACKED = {
+    "glu": F.glu,
+    "chunks, the second bent": _chunked,
+    "slices, the first bent": lambda y: F.silu(y[..., :12]) * y[..., 12:],
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_product_that_is_read_in_parts_becomes_two(name: str) -> None:
+    """Each part is a layer of its own with its rows of the weight; values as PyTorch's."""
+    case = Case(lambda: Packed(PACKED[name]), (4, 8), 40, 3)
+    model, plan = made(case)
+    assert [stage.name for stage in plan.stages][:2] == ["both.part0", "both.part1"]
+    assert any("'both' makes the 2 parts" in note for note in plan.graph.notes)
+    x = torch.randn(case.samples, *case.shape).half().float()
+    run = run_whole(
+        plan, {key: value.detach().numpy() for key, value in model.state_dict().items()}, x.numpy()
+    )
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 3 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
+
+
+def test_parts_of_unequal_size_are_refused() -> None:
+    """Only equal parts of a product are layers of their own."""
+    model = Packed(lambda y: y[..., :12] * y[..., 6:18])
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8),)))
+    with pytest.raises(ModelError, match="tensors, and takes 2"):
+        check_graph(graph)

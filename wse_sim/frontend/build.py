@@ -12,7 +12,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.orders import is_straight, reordered
+from wse_sim.frontend.orders import is_straight, parts_taken, reordered
 from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
@@ -80,14 +80,7 @@ def lower_trace(
         and base.name in builder.tensor_of
         and not is_straight(trace, ref, samples)
     }
-    kernels = tuple(
-        dataclasses.replace(
-            kernel,
-            reordered=reordered(trace, nodes_of[kernel.name], builder.tensor_of, samples)
-            + tuple(name for name in kernel.outputs if name in turned),
-        )
-        for kernel in kernels
-    )
+    kernels = tuple(builder.viewed(kernel, nodes_of[kernel.name], turned) for kernel in kernels)
     droppable = {TensorKind.CONSTANT}
     if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
         droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights behind
@@ -151,6 +144,13 @@ class _Builder:
         except UnsupportedOpError as fault:
             met(fault, "operator", node.source, node=node.name)
             return opaque(node)
+
+    def viewed(self, kernel: Kernel, nodes: tuple[Node, ...], turned: set[str]) -> Kernel:
+        """The kernel with what it reads through views; results in `turned` leave the model through one."""
+        names = reordered(self.trace, nodes, self.tensor_of, self.samples)
+        parts = parts_taken(self.trace, nodes) if names else ()
+        names += tuple(name for name in kernel.outputs if name in turned)
+        return dataclasses.replace(kernel, reordered=names, parts=parts) if names else kernel
 
     def _as_output(self, name: str) -> str:
         old = self.tensors[name]

@@ -12,7 +12,7 @@ Attention itself states how its operands lie (:mod:`wse_sim.frontend.packed`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -45,6 +45,31 @@ def reordered(
             if not (straight and _keeps_order(node)):
                 found.append(tensor_of[base.name])
     return tuple(dict.fromkeys(found))
+
+
+def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Numbers of the parts of one tensor that these operators take in turn; none if that is not all that they read."""
+    made = {node.name for node in nodes}
+    refs = [ref for node in nodes for ref in node.refs()]
+    bases = [(ref, trace.base(ref)) for ref in refs]
+    taken = [(ref, base) for ref, base in bases if base is not None and base.name not in made]
+    if len(taken) < 2 or len({base.name for _, base in taken}) > 1:
+        return ()
+    found = []
+    for ref, base in taken:
+        seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
+        if seen is None or not seen.size or base.shape[-1] % seen.shape[-1]:
+            return ()
+        width = seen.shape[-1]
+        count = base.shape[-1] // width
+        number = int(seen.flat[0]) // width
+        cut = np.arange(base.elements).reshape(-1, count, width)
+        if number >= count or not np.array_equal(seen.reshape(-1, width), cut[:, number]):
+            return ()
+        found.append((count, number))
+    counts = {count for count, _ in found}
+    numbers = tuple(number for _, number in found)
+    return numbers if counts == {len(numbers)} == {len(set(numbers))} else ()
 
 
 def _keeps_order(node: Node) -> bool:

@@ -97,7 +97,8 @@ class Kernel:
     nothing else: the convention of torch's FLOP counter.  `saved_bytes` is what a backward pass needs
     of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.  `reordered` are tensors
     that it reads through views which change the order of elements or leave some out, and its result if the model returns
-    it so.
+    it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
+    numbers, in the order in which operators take them.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Kernel:
     dtype: str = "fp16"
     forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
     reordered: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

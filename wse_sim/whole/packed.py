@@ -1,7 +1,8 @@
-"""One product for queries, keys and values, taken apart into three: attention on the fabric has an inlet for each.
+"""One product whose result is read in parts, taken apart into as many: a region on the fabric has an inlet for each operand.
 
 ``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for all three, W = [W_q; W_k; W_v].  The products with W_q, W_k and
-W_v give the same numbers from three regions.  Each reads the input of the one, whose words fork in the routers.
+W_v give the same numbers from three regions.  Each reads the input of the one, whose words fork in the routers.  The gate and
+the values of a gated layer are often made so, too (``chunk``, slices, ``glu``).
 """
 
 from __future__ import annotations
@@ -17,22 +18,26 @@ from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.dense import items_of
 
 PARTS = ("q", "k", "v")
+COUNTS = {2: "two", 3: "three", 4: "four"}
+"""Parts of a product that are taken apart."""
 SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
 """The name of some rows of a parameter, as Python writes them."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """The graph with three products in the place of each one for queries, keys and values; a note names them.
+    """The graph with as many products in the place of each one as parts of it are read; a note names them.
 
     Of a graph that trains, the forward kernels are taken apart, and the gradients follow from them by rule.
 
     Taken apart are products with a weight (N, K), a bias or none, and one reader: attention that is known to read three slices
-    one after the other (`packed`).  Parameters of the parts are named as slices: ``in_proj_weight[0:32]``.
+    one after the other (`packed`), or elementwise work on parts.  Parameters of the parts are named as slices:
+    ``in_proj_weight[0:32]``.
     """
-    if not any(kernel.attrs.get("packed", False) for kernel in graph.kernels):
+    if not any(_parts_of(graph, kernel) for kernel in graph.kernels):
         return graph
     if graph.training:
         how = {name: str(graph.facts[name]) for name in ("optimizer", "recompute")}
@@ -41,19 +46,23 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
     kernels = list(graph.kernels)
     notes = list(graph.notes)
     for reader in graph.kernels:
-        if reader.family != "attention" or not reader.attrs.get("packed", False):
-            continue
-        product = next((kernel for kernel in kernels if reader.inputs[0] in kernel.outputs), None)
+        names = _parts_of(graph, reader)
+        product = next((kernel for kernel in kernels if names and reader.inputs[0] in kernel.outputs), None)
         if product is None or not _comes_apart(graph, product):
             continue
-        parts = tuple(_part(product, name, place, tensors) for place, name in enumerate(PARTS))
+        lie = names if reader.family == "attention" else sorted(names)
+        parts = {name: _part(product, name, (i, len(names)), tensors) for i, name in enumerate(lie)}
         place = kernels.index(product)
-        kernels[place : place + 1] = parts
-        attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
-        inputs = tuple(part.outputs[0] for part in parts)
-        kernels[kernels.index(reader)] = dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs))
+        kernels[place : place + 1] = parts.values()
+        inputs = tuple(parts[name].outputs[0] for name in names)
+        kernels[kernels.index(reader)] = _reader_of(reader, inputs, tensors)
+        what = (
+            "queries, keys and values"
+            if reader.family == "attention"
+            else f"the {len(names)} parts of '{reader.name}'"
+        )
         notes.append(
-            f"'{product.name}' makes queries, keys and values in one product; on the fabric these are three layers"
+            f"'{product.name}' makes {what} in one product; on the fabric these are {COUNTS[len(names)]} layers"
         )
     read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
     lost = {name for kernel in graph.kernels for name in (*kernel.outputs, *kernel.parameters)} - read
@@ -65,6 +74,31 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
         repeats=find_repeats(kernels, kept),
         notes=tuple(notes),
     )
+
+
+def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
+    """Names of the parts that a kernel reads of one tensor, in the order in which it takes them; parts are as their names are sorted."""
+    if reader.phase is not Phase.FORWARD or len(reader.inputs) != 1:
+        return ()
+    if reader.family == "attention":
+        return PARTS if reader.attrs.get("packed", False) else ()
+    if reader.family == "activation" and reader.attrs["function"] == "glu":
+        whole, result = (graph.tensors[name].shape for name in (reader.inputs[0], reader.outputs[0]))
+        return ("part1", "part0") if whole == (*result[:-1], 2 * result[-1]) else ()
+    is_covered = reader.family in POINTWISE and len(reader.parts) in COUNTS
+    return tuple(f"part{number}" for number in reader.parts) if is_covered else ()
+
+
+def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Kernel:
+    """The reader of the parts; ``glu`` is a sigmoid of one times the other."""
+    if reader.family == "activation":
+        result = tensors[reader.outputs[0]]
+        cols = result.shape[-1]
+        dims = {"elements": result.elements, "rows": result.elements // cols, "cols": cols}
+        attrs = {"ops": "sigmoid,mul", "inputs": 2}
+        reader = dataclasses.replace(reader, family="generated", dims=frozen(dims), attrs=frozen(attrs))
+    attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
+    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=())
 
 
 def _forward_graph(graph: KernelGraph) -> KernelGraph:
@@ -82,7 +116,7 @@ def _forward_graph(graph: KernelGraph) -> KernelGraph:
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
-    """Whether a product has one weight (N, K), and attention alone reads what it makes."""
+    """Whether a product has one weight (N, K), and one kernel alone reads what it makes."""
     readers = [kernel for kernel in graph.kernels if product.outputs[0] in kernel.inputs]
     if product.family != "gemm" or len(readers) > 1 or not set(items_of(product)) <= {"bias"}:
         return False
@@ -91,9 +125,10 @@ def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
     return not is_output and bool(product.parameters) and graph.tensors[product.parameters[0]].shape == shape
 
 
-def _part(product: Kernel, name: str, place: int, tensors: dict[str, Tensor]) -> Kernel:
-    """One third of a product; its tensors go into `tensors`."""
-    features = int(product.dims["n"]) // len(PARTS)
+def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
+    """One of so many equal parts of a product; its tensors go into `tensors`."""
+    place, count = place_of
+    features = int(product.dims["n"]) // count
     parameters = []
     for whole in product.parameters:
         sliced = f"{whole}[{place * features}:{(place + 1) * features}]"
@@ -109,7 +144,7 @@ def _part(product: Kernel, name: str, place: int, tensors: dict[str, Tensor]) ->
         dims=frozen({**product.dims, "n": features}),
         outputs=(out,),
         parameters=tuple(parameters),
-        flops=product.flops // len(PARTS),
+        flops=product.flops // count,
     )
 
 
