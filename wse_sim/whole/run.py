@@ -156,10 +156,18 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         graph = summed_apart(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
+    in_regions = not graph.training and not is_chain(graph)
+
+    def has_words(kernel: Kernel) -> bool:
+        """Whether a dense layer of a network of regions has one row a sample, and no sum besides."""
+        is_single = in_regions and kernel.family == "gemm" and int(kernel.dims["m"]) == graph.samples
+        return is_single and "residual" not in str(kernel.attrs.get("fused", ""))
+
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
-            return {"orientation": orientation} | ({} if graph.training else LAYS.get(kernel.family, {}))
+            lays = {} if graph.training else LAYS.get(kernel.family, {})
+            return {"orientation": orientation, **lays} | ({"word_rows": True} if has_words(kernel) else {})
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})

@@ -16,3 +16,6 @@ class GemmAttributes(WeightAttributes):
 
     bank_conflict: bool = attribute(True, "SUMMA: operands lie in colliding banks")
     skew: bool = attribute(True, "MeshGEMM, Cannon: operands are skewed first")
+    word_rows: bool = attribute(
+        False, "stationary: inputs in whole words over the rows, outputs finished by the last one"
+    )

@@ -8,6 +8,9 @@ Equations and symbols: :mod:`wse_sim.kernels.blocks.products`.
 grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
             "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
 
+word_rows (an attribute): stationary, as a layer of one row a sample lies in a whole model on the fabric; equations:
+:mod:`wse_sim.kernels.blocks.word_rows`.
+
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
 work on the outputs.  Source: calibration against published training rates; WaferLLM; a
@@ -43,6 +46,7 @@ from wse_sim.kernels.blocks.products import (
 )
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
+from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
@@ -152,6 +156,9 @@ class Gemm(WeightProduct):
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
         m, k, n = (dims[name] for name in "mkn")
+        is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
+        if is_plain and GemmAttributes.of(attrs).word_rows:
+            return word_rows_cost(m, ceil_div(k, PAIR), n, fused_forward(attrs, phase), tiling, wafer)
         whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
         if not (fused := fused_forward(attrs, phase)):
             return whole
