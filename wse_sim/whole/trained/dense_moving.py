@@ -162,23 +162,37 @@ class Beside:
             for i in range(count)
         ]
 
-        def samples(number: int) -> None:
-            for i in range(number):
+        def launch(first: int, end: int) -> None:
+            for i in range(first, end):
                 receive_all(core, arriving, slots[i].dsd(), i + 1)
-            for i in range(number):
-                core.join(i + 1)
-                with core.loop(products.tokens):
-                    self._deal(
-                        core,
-                        [
-                            slots[i].dsd(col * products.outputs, products.sent(col), step=features)
-                            for col in range(products.cols)
-                        ],
-                    )
 
-        with core.loop(d // count):
-            samples(count)
-        samples(d % count)
+        def hand_out(slot: Buffer) -> None:
+            with core.loop(products.tokens):
+                self._deal(
+                    core,
+                    [
+                        slot.dsd(col * products.outputs, products.sent(col), step=features)
+                        for col in range(products.cols)
+                    ],
+                )
+
+        def samples(number: int, following: int) -> None:
+            """Those that are under way; before the last one is handed out, the `following` may come, so no skip waits."""
+            for i in range(number - 1):
+                core.join(i + 1)
+                hand_out(slots[i])
+            core.join(number)
+            early = min(following, number - 1)
+            launch(0, early)
+            hand_out(slots[number - 1])
+            launch(early, following)
+
+        launch(0, count)
+        with core.loop(d // count - 1):
+            samples(count, count)
+        samples(count, d % count)
+        if d % count:
+            samples(d % count, 0)
 
     def write_listener(self, cell: Cell, leaving: int) -> None:
         """The core behind the end: what is dealt out backward is the gradient of the residual."""
