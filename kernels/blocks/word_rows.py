@@ -8,7 +8,13 @@ cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column,
 
 The last row has so many words less that it is no later than the others.  With bias and ReLU alone it may have none: the first
 row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words lie on R - 1 rows.
-The faster of both is counted, as :mod:`wse_sim.whole.regions` has it.
+With a slow function, rows may share the work: the sums of T / F tokens come back to each of F of them (the largest number up to
+R that divides T is min(R, T) here)::
+
+    row          T (2 m ceil(v / w) + v) + ceil(T / F) (3 v / 2) + for every item but the bias o + ceil(T / F) v / rate
+
+For these, rows are counted as busy while they wait for a last row that finishes outputs: the time of the items and of what is sent,
+less that of 14 / v tokens, whose sums lie in the queues between two cores.  The fastest is counted, as :mod:`wse_sim.whole.regions` has it.
 """
 
 from __future__ import annotations
@@ -24,27 +30,45 @@ from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div, fill
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
 PAIR = 2  # fp16 elements of a word
+QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 LIGHT = frozenset({"bias", "relu"})
 """Items that need no turn of their own."""
 
 
 def word_rows_cost(
-    tokens: Size, words: Size, outputs: Size, fused: str, tiling: Tiling, wafer: Wafer
+    tokens: Size,
+    words: Size,
+    outputs: Size,
+    fused: str,
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    shares: bool = False,
 ) -> Cost:
-    """Cycles of the busiest core for `tokens` of `words` of inputs."""
+    """Cycles of the busiest core for `tokens` of `words` of inputs; with `shares` rows may share slow functions, and waits count."""
     items = tuple(part.strip() for part in fused.split(",") if part.strip())
     v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
     per_word = PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
-    busiest = _finishing(tokens, words, v, per_word, items, tiling, wafer)
+    busiest = _finishing(tokens, words, v, per_word, items, tiling, wafer, waits=shares)
     if set(items) <= LIGHT:
         busiest = _no_later(busiest, _flowing(tokens, words, v, per_word, items, tiling, wafer))
+    if shares and not SPECIAL_FUNCTIONS.isdisjoint(items):
+        busiest = _no_later(busiest, _shared(tokens, words, v, per_word, items, tiling, wafer))
     sums = 1.0 * tokens * v
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
     return Cost(compute=busiest - sums, fabric=sums, idle=idle + 0.0 * v)
 
 
 def _finishing(
-    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
+    tokens: Size,
+    words: Size,
+    v: Size,
+    per_word: Size,
+    items: tuple[str, ...],
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    waits: bool,
 ) -> Any:
     """With a last row that multiplies as well."""
     o, size = np.ceil(wafer.vector_start_cycles), tokens * v
@@ -61,7 +85,11 @@ def _finishing(
     last = np.where(rows > 1, last, words)
     alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / wafer.mov_fp32_per_cycle) - v))
     above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
-    return np.maximum(above, tokens * (last * per_word + v) + finish + alone)
+    busiest = np.maximum(above, tokens * (last * per_word + v) + finish + alone)
+    if not waits:
+        return busiest
+    held_up = np.maximum(0.0, finish - busiest / tokens * QUEUED_WORDS / v)
+    return busiest + np.where(rows > 1, held_up, 0.0)
 
 
 def _flowing(
@@ -72,6 +100,18 @@ def _flowing(
     each = ceil_div(words, np.maximum(1, rows - 1)) * per_word + v
     rate = min(1.0, wafer.max_fp32_per_cycle) if "relu" in items else 1.0
     return np.where(rows > 1, tokens * np.maximum(each, v / rate + v / PAIR), np.inf)
+
+
+def _shared(
+    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
+) -> Any:
+    """With rows that finish outputs in turn; infinite for a single row or token."""
+    rows = np.minimum(tiling.rows, words)
+    size = ceil_div(tokens, np.minimum(rows, tokens)) * v
+    work = sum(_item_cycles(item, size, wafer) for item in items if item != "bias")
+    moved = size + size / PAIR * (1 + ("residual" in items))
+    each = tokens * (ceil_div(words, rows) * per_word + v) + moved + work
+    return np.where((rows > 1) & (tokens > 1), each, np.inf)
 
 
 def _item_cycles(item: str, size: Size, wafer: Wafer) -> Any:

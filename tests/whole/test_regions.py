@@ -160,23 +160,57 @@ def test_a_tensor_with_several_readers_leaves_once() -> None:
     assert outlet[["N", "E", "S", "W"].index(tree.ports(tree.source)[0])] == words
 
 
-def test_rows_share_outputs_only_where_their_results_cannot_stop_the_sums() -> None:
-    """A core has one output queue for all colors: results that wait in it hold up the sums that the last row waits for.
+def test_rows_share_slow_functions_and_send_their_tokens_themselves() -> None:
+    """GELU of 8 tokens on 12 rows: each of 8 rows has one, so a row takes e v = 240 v of it, a last row alone 8 times that.
 
-    With 4 outputs a column the two words of a token wait in the router, and rows share; with more they would not fit, and
-    the last row does all.  ReLU is done as the sums arrive, so nothing waits.  No sample stops either way.
+    A row of m words and v outputs takes 8 (2 m v / 2 + v) for products and sums, v to take its token's sums in, 21 + 240 v
+    for GELU and v / 2 to send.  With v = 4 and one word a row: 8 (4 + 4) + 4 + 21 + 960 + 2 = 1051; the first rows have two.
+    ReLU is done as the sums arrive, so rows do not share it.
     """
-    for activation, side, kind in (
-        (nn.GELU(), 96, "SharedDense"),
-        (nn.GELU(), 32, "Dense"),
-        (nn.ReLU(), 48, "Flowing"),
-    ):
+    for activation, kind in ((nn.GELU(), "SharedDense"), (nn.ReLU(), "Flowing")):
         model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), activation, nn.Linear(128, 32))
         graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 8, 32),)))
-        plan = plan_of(graph, side)
-        found = compare_with_engine(plan, 6)
-        assert type(found.whole.regions[1]).__name__ == kind
+        found = compare_with_engine(plan_of(graph, 96), 6)
+        layer: Any = found.whole.regions[1]
+        assert type(layer).__name__ == kind
         assert found.regions[1].busiest == pytest.approx(found.regions[1].issued, rel=0.01)
+        if kind == "SharedDense":
+            v, words = layer.outputs, layer.words[layer.height - layer.finishing]
+            rows = 8 * (2 * words * v / 2 + v) + v + 21 + 240 * v + v / 2
+            assert layer.finishing == 8
+            assert found.regions[1].busiest == pytest.approx(rows, abs=1.5)
+
+
+def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
+    """64 features a token take 32 cycles on one link, longer than the cores need; two bundles take 16 each.
+
+    Every inlet hears the words of its bundle and of no other: half of a token.  Both bundles together are the tensor, word by word.
+    """
+    layers = (nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+    case = Case(lambda: nn.Sequential(*layers), (8, 64), 32, 4)
+    model, plan = made(case)
+    x = torch.randn(case.samples, *case.shape).half().float()
+    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    run = run_whole(plan, weights, x.numpy())
+    between = [tree for tree in run.whole.trees if tree.producer == plan.stages[0].name]
+    assert len(between) > 1
+    sinks = [sink for tree in between for sink in tree.sinks]
+    assert len(set(sinks)) == len(sinks)
+    heard = case.samples * 8 * 64 // 2 // len(between)
+    assert [int(run.fabric.received[sink]) for sink in sinks] == [heard] * len(sinks)
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
+
+
+def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
+    """Whole words, outputs finished by the last row: the engine's busy time of a layer is that of its program."""
+    for name in ("tokens", "norm", "two blocks"):
+        _, plan = made(CASES[name])
+        found = compare_with_engine(plan, 2)
+        for region, kind in zip(found.regions, found.whole.regions, strict=True):
+            if type(kind).__name__ in ("Flowing", "SharedDense"):
+                assert region.engine == pytest.approx(region.issued, rel=0.05), region
 
 
 def test_a_region_may_start_late_in_a_short_run() -> None:

@@ -26,6 +26,7 @@ from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements, stream_order
+from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -207,7 +208,9 @@ def trees_of(
     for stream in (*plan.streams, *plan.host_streams):
         reader = stream.consumer if stream.producer == HOST else ""
         groups.setdefault((stream.tensor, stream.producer, reader), []).append(stream)
-    wafer, edges = plan.wafer, set[Cell]()
+    wafer = plan.wafer
+    # A core at the edge moves one word a cycle, so none has two streams.
+    edges = {stream.route[-1] for stream in plan.host_streams if stream.consumer == HOST}
     streams_colors = range(wafer.colors - HOST_COLORS - KERNEL_COLORS)
     out = []
     for streams in groups.values():
@@ -218,6 +221,7 @@ def trees_of(
         inlets = [inlet for s in streams if s.consumer != HOST for inlet in by_name[s.consumer].inlets]
         inlets = [inlet for inlet in inlets if inlet.tensor == first.tensor]
         bundles = 1 + max((inlet.bundle for inlet in inlets), default=0)
+        beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
         for bundle in range(bundles):
             if source_region is None:
                 senders: tuple[Cell, ...] = (_edge(first.route[0], edges, wafer.rows),)
@@ -226,7 +230,8 @@ def trees_of(
             sinks = [s.route[-1] for s in streams if s.consumer == HOST]
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
-            tree = grown(grid, streams, senders[0], sinks, senders, ends, order)
+            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside)
+            beside |= {tree.source, *senders, *tree.parents}
             out.append(replace(tree, bundle=bundle, bundles=bundles))
     return tuple(out)
 
@@ -272,7 +277,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
     if tree.producer == HOST:
         b.route(tree.color, tree.source, rx="W" if tree.source[1] == 0 else "E", tx=onward(tree.source))
     for cell, parent in tree.parents.items():
-        b.route(tree.color, cell, rx=BACK[direction(parent, cell)], tx=onward(cell))
+        b.route(tree.color, cell, rx=BACK[direction(parent, cell)], tx=onward(cell), switch=KEEP)
 
 
 def host_streams(

@@ -50,6 +50,7 @@ LAYS: dict[str, dict[str, object]] = {
     "attention": {"pairs": True},
     "norm": {"whole": True},
     "conv2d": {"unfolded": True},
+    "gemm": {"word_rows": True},
     "pool2d": {"apart": True},
     **{family: {"in_words": True} for family in POINTWISE},
 }
@@ -155,19 +156,13 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     if not graph.training:
         graph = summed_apart(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
-
+    # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
     in_regions = not graph.training and not is_chain(graph)
-
-    def has_words(kernel: Kernel) -> bool:
-        """Whether a dense layer of a network of regions has one row a sample, and no sum besides."""
-        is_single = in_regions and kernel.family == "gemm" and int(kernel.dims["m"]) == graph.samples
-        return is_single and "residual" not in str(kernel.attrs.get("fused", ""))
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
-            lays = {} if graph.training else LAYS.get(kernel.family, {})
-            return {"orientation": orientation, **lays} | ({"word_rows": True} if has_words(kernel) else {})
+            return {"orientation": orientation, **(LAYS.get(kernel.family, {}) if in_regions else {})}
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})

@@ -6,7 +6,7 @@ where that is free on some way, and takes another one of the streams' colors whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +15,8 @@ import networkx as nx
 from wse_sim.compiler.plan import Region, Stream
 from wse_sim.errors import ModelError
 from wse_sim.whole.paths import COMPUTE, OFF_PLAN, Cell, Grid, direction
+
+SHARED = 24.0  # cost of a cell that another bundle of the tensor uses
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,11 @@ def grown(
     senders: Sequence[Cell],
     regions: Sequence[Region],
     colors: Sequence[int],
+    beside: Set[Cell] = frozenset(),
 ) -> Tree:
     """The tree of a tensor, its cells and `senders` taken, on the first of `colors` that has room.
+
+    It goes around the cells of `beside` where it can.
 
     Raises
     ------
@@ -67,7 +72,12 @@ def grown(
         If none has.
     """
     planned = set().union(*(grid.planned(stream) for stream in streams))
-    way = found_way(grid, source, sinks, senders, way_cost(planned, regions), colors)
+    cost = way_cost(planned, regions)
+
+    def around(cell: Cell) -> float:
+        return cost(cell) + SHARED * (cell in beside)
+
+    way = found_way(grid, source, sinks, senders, around, colors)
     if way is not None:
         first = streams[0]
         return Tree(way.color, source, way.sinks, way.parents, first.tensor, first.producer, tuple(streams))

@@ -8,12 +8,12 @@ Equations and symbols: :mod:`wse_sim.kernels.blocks.products`.
 grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
             "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
 
-word_rows (an attribute): stationary, as a layer of one row a sample lies in a whole model on the fabric; equations:
+word_rows (an attribute): stationary, as a layer lies in a whole model on the fabric; equations:
 :mod:`wse_sim.kernels.blocks.word_rows`.
 
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
-work on the outputs.  Source: calibration against published training rates; WaferLLM; a
+work on the outputs.   Source: calibration against published training rates; WaferLLM; a
 published SGEMM.
 
 Programs: :mod:`wse_sim.kernels.blocks.triggered` (lanes, zero weights, work on the outputs),
@@ -158,7 +158,8 @@ class Gemm(WeightProduct):
         m, k, n = (dims[name] for name in "mkn")
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
-            return word_rows_cost(m, ceil_div(k, PAIR), n, fused_forward(attrs, phase), tiling, wafer)
+            work, several = fused_forward(attrs, phase), bool(np.max(m) > 1)
+            return word_rows_cost(m, ceil_div(k, PAIR), n, work, tiling, wafer, shares=several)
         whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
         if not (fused := fused_forward(attrs, phase)):
             return whole

@@ -32,23 +32,21 @@ KINDS: dict[str, type[RegionKind]] = {
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
 
-FLOWING: dict[type[RegionKind], type[Flowing]] = {Dense: Flowing, Convolution: FlowingConvolution}
-"""Kinds whose results may leave as they are summed."""
+OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
+    Dense: (Flowing, SharedDense),
+    Convolution: (FlowingConvolution,),
+}
+"""Other programs of a kind; the one that issues and waits least is taken."""
 
 
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
     """The region of a stage."""
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
-    flowing = FLOWING.get(type(found))
-    if flowing is not None:
-        other = flowing(graph, kernel, stage, wafer)
-        if other.is_possible and other.issued_cycles() <= found.issued_cycles():
-            return other
-    if type(found) is Dense and found.can_share:
-        shared = SharedDense(graph, kernel, stage, wafer)
-        if shared.is_safe:
-            return min(found, shared, key=lambda region: region.issued_cycles())
-    return found
+    if not isinstance(found, Dense):
+        return found
+    others = [other(graph, kernel, stage, wafer) for other in OTHERS.get(type(found), ())]
+    possible = [other for other in others if other.is_possible]
+    return min((*possible, found), key=lambda region: region.issued_cycles() + region.held_up_cycles())
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

@@ -11,7 +11,7 @@ The image comes to all inlets at once.  Runs are filled up to whole words by an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -96,11 +96,6 @@ class Convolution(Dense):
         return int(self.kernel.dims[name])
 
     @property
-    def streams(self) -> int:
-        """Bundles of channels in which the image comes in."""
-        return self.bundles.get(self.kernel.inputs[0], 1)
-
-    @property
     def windows(self) -> Windows:
         """Of the channels of a bundle."""
         found = Windows.of(self.kernel)
@@ -119,13 +114,12 @@ class Convolution(Dense):
         )
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets with colors of their own besides."""
-        self._inward = ports.inward
+        """Deep queues at the inlets besides."""
         for color in set(ports.inward):
             b.input_queue(color, IMAGE_QUEUE)
         super().build(b, ports, samples)
 
-    def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+    def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
         """An inlet for every row, and the routes of what it unfolds."""
         rows, windows = slice(self.top, self.top + self.fed), self.windows
         cells, each = (rows, self.left - 1), self.inputs // PAIR // self.streams
@@ -136,7 +130,7 @@ class Convolution(Dense):
             inlet, before = b.core_class(f"{self.name} inlet {i}"), place.bundle * each
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
 
-            def receive(turn: int, inlet: CoreClass = inlet, color: int = self._inward[i]) -> None:
+            def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
                 # Beside the deals, which go first: the image comes in while the row is busy.
                 target = images[turn].dsd(0, windows.size)
                 inlet.mov(
@@ -202,16 +196,6 @@ def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats
 
 class FlowingConvolution(Flowing, Convolution):
     """A convolution whose last row has no inputs."""
-
-    @property
-    def words(self) -> list[int]:
-        """Words of a pixel that every row takes; rows have one bundle each."""
-        each, out = self.inputs // PAIR // self.streams, []
-        for bundle in range(self.streams):
-            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
-            whole, rest = divmod(each, rows)
-            out += [whole + (i < rest) for i in range(rows)]
-        return [*out, 0]
 
     def splits(self, tensor: str) -> tuple[int, ...]:
         """Of the image: bundles of as many whole words, and a row for each."""

@@ -22,7 +22,7 @@ One file, because inlet, rows, last row and outlet of a layer are timed against 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
@@ -43,7 +43,6 @@ from wse_sim.whole.regions.contract import (
     IntArray,
     Ports,
     RegionKind,
-    divisor,
     refused,
     stream_order,
 )
@@ -59,6 +58,7 @@ from wse_sim.whole.regions.turns import (
 SEND, RESIDUAL, STORE, RECEIVE = 1, 2, 1, 1  # microthreads: of the last row, of the store, of an inlet
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # cores in which a residual waits, where the region has room
+QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
 
@@ -131,22 +131,35 @@ class Dense(RegionKind):
         return items_of(self.kernel)
 
     @property
-    def can_share(self) -> bool:
-        """Whether several rows can finish the tokens of a sample."""
-        return "residual" not in self.items and self.height > 1 and divisor(self.tokens, self.height) > 1
+    def streams(self) -> int:
+        """Bundles in which the inputs come in."""
+        return self.bundles.get(self.kernel.inputs[0], 1)
 
-    @cached_property
+    @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides."""
-        words, others = self.inputs // PAIR, self.height - 1
+        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides.
+
+        Rows have one bundle each.
+        """
+        each, out = self.inputs // PAIR // self.streams, list[int]()
+        for bundle in range(self.streams):
+            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
+            out += self._shares(each, rows, has_last=bundle == self.streams - 1)
+        return out
+
+    def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
+        """Words of each of some rows, with the last one of the region among them or not."""
+        others = rows - has_last
         if not others:
             return [words]
-        each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-        less = max(0, ceil(self._last_more() / each))
-        most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
-        last = max(1, min(most - less, words // self.height), words - most * others)
+        last = 0
+        if has_last:
+            each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
+            less = max(0, ceil(self._last_more() / each))
+            most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
+            last = max(1, min(most - less, words // rows), words - most * others)
         whole, rest = divmod(words - last, others)
-        return [*(whole + (i < rest) for i in range(others)), last]
+        return [*(whole + (i < rest) for i in range(others)), *([last] if has_last else [])]
 
     @property
     def fed(self) -> int:
@@ -154,17 +167,9 @@ class Dense(RegionKind):
         return self.height
 
     @property
-    def _fills_columns(self) -> bool:
-        """Whether all columns have as many outputs."""
-        return "residual" in self.items
-
-    @property
     def outputs(self) -> int:
-        """Of a column: whole words; a divisor of N where a residual is dealt out."""
-        found = PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR)
-        while self._fills_columns and self.features % found:
-            found += PAIR
-        return int(found)
+        """Of a column: whole words."""
+        return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
 
     def extent(self) -> tuple[int, int]:
         """Rows with at least a word, columns with at least an output."""
@@ -179,7 +184,12 @@ class Dense(RegionKind):
     def inlets(self) -> tuple[Inlet, ...]:
         """Beside every row that takes inputs, or beside the first; of a residual at the last store."""
         rows = 1 if self.is_narrow else self.fed
-        here = tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(rows))
+        each = self.inputs // PAIR // self.streams
+        ends = [int(words[-1]) // each for words in self._dealt()[:rows]]
+        here = tuple(
+            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), 0 if self.is_narrow else bundle)
+            for i, bundle in enumerate(ends)
+        )
         if "residual" not in self.items:
             return here
         return (*here, Inlet(self.kernel.inputs[1], self.stores[-1]))
@@ -200,6 +210,11 @@ class Dense(RegionKind):
         return tuple((self.last, self.left + col) for col in reversed(range(self.cols)))
 
     @property
+    def is_westward(self) -> bool:
+        """Whether the outlet is the first column, beside the moving ones."""
+        return False
+
+    @property
     def own_colors(self) -> int:
         """Inputs, sums of even and of odd rows; a residual."""
         return 3 + ("residual" in self.items)
@@ -211,32 +226,64 @@ class Dense(RegionKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlet, store, rows of products, last row."""
-        feed, *sums = ports.own[:3]
-        for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
-            b.input_queue(color, queue)
-        self._declare(b)
-        self._inlet(b, ports.inward[0], feed, samples)
+        """Inlets, store, rows of products, last row."""
+        self._surround(b, ports, samples)
         for i in range(self.height - 1):
             core = b.core_class(f"{self.name} row {i}")
             self._row(core, i, ports, samples)
             b.place(core, (self.top + i, self.columns))
+        self._outlet(b, ports, samples)
+
+    def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
+        """The last row in bundles of columns, each with its own way out."""
+        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+            cells = self.bundle_senders(bundle)
+            route_senders(b, color, cells, towards)
+            lengths = [self.sent(self.senders.index(cell)) for cell in cells]
+            kinds = [(length, advance_of(i, len(cells))) for i, length in enumerate(lengths)]
+            for length, advance in dict.fromkeys(kinds):
+                core = b.core_class(f"{self.name} last row, {length} {advance or ''} of bundle {bundle}")
+                self._last(core, replace(ports, outward=color), samples, (length, advance))
+                for cell, kind in zip(cells, kinds, strict=True):
+                    if kind == (length, advance):
+                        b.place(core, cell)
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Of the inputs: bundles of as many whole words; of the result: of as many whole columns."""
+        if tensor == self.kernel.outputs[0] and self.features % (self.cols * self.outputs) == 0:
+            return tuple(count for count in range(1, self.cols + 1) if self.cols % count == 0)
+        if self.kernel.inputs.count(tensor) != 1 or tensor != self.kernel.inputs[0]:
+            return (1,)
+        if self.is_narrow or stream_order(self.graph, tensor) is not None:
+            return (1,)
+        words = self.inputs // PAIR
+        return tuple(count for count in range(1, min(words, self.fed) + 1) if words % count == 0)
+
+    def held_up_cycles(self) -> float:
+        """Cycles per sample that rows wait for the last one: it finishes outputs while queues between cores fill with sums."""
+        if self.height == 1:
+            return 0.0
+        each = self.issued_cycles() / self.tokens
+        return max(0.0, self._finish_cycles() - each * QUEUED_WORDS / self.outputs)
+
+    def pace(self) -> float:
+        """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link."""
+        heard = self.inputs // PAIR // self.streams + max(self.words)
+        sent = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
+        return max(self.issued_cycles() + self.held_up_cycles(), self.tokens * heard, self.tokens * sent)
+
+    def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
+        """All but the programs of the compute cores and the way out."""
+        feed, *sums = ports.own[:3]
+        for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
+            b.input_queue(color, queue)
+        self._declare(b)
+        self._inlet(b, ports.inward, feed, samples)
+        for i in range(self.height - 1):
             b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
             self._store(b, ports.inward[-1], ports, samples)
-        self._outlet(b, ports, samples)
-
-    def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The last row, and the way out of it."""
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
-        for length, advance in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} last row, {length} {advance or ''}")
-            self._last(core, ports, samples, (length, advance))
-            for position, cell in enumerate(self.senders):
-                if kinds[position] == (length, advance):
-                    b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
         v = self.outputs
@@ -252,24 +299,32 @@ class Dense(RegionKind):
         if "residual" in self.items:
             self.residual = b.buffer(f"{self.name}.residual", size, "fp16", last, bank=2)
 
-    def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+    def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
         """Every row's inlet hears all words of some tokens, and deals out those of its row while the next come in."""
         if self.is_narrow:
-            self._only_inlet(b, color, feed, samples)
+            self._only_inlet(b, colors[0], feed, samples)
             return
         rows = slice(self.top, self.top + self.fed)
+        heard = self.inputs // self.streams
+        for color in dict.fromkeys(colors[: self.fed]):
+            # Inlets hear a word together: a deep queue lets one deal out while the others go on.
+            b.input_queue(color, 1)
         slots = [
-            b.buffer(f"{self.name}.arriving{i}", self.held * self.inputs, "fp16", (rows, self.left - 1))
+            b.buffer(f"{self.name}.arriving{i}", self.held * heard, "fp16", (rows, self.left - 1))
             for i in (0, 1)
         ]
         for i, words in enumerate(self._dealt()[: self.fed]):
-            inlet = b.core_class(f"{self.name} inlet {i}")
+            inlet, place = b.core_class(f"{self.name} inlet {i}"), self.inlets[i]
 
-            def receive(turn: int, inlet: CoreClass = inlet) -> None:
-                receive_all(inlet, color, slots[turn].dsd(), RECEIVE)
+            def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
+                # Beside the deals, which go first: a row does not wait for the words of others.
+                receive_all(inlet, color, slots[turn].dsd(), RECEIVE, "low")
 
-            def work(turn: int, inlet: CoreClass = inlet, words: IntArray = words) -> None:
-                own = slots[turn].dsd(PAIR * int(words[0]), PAIR * len(words), step=self.inputs)
+            def work(
+                turn: int, inlet: CoreClass = inlet, words: IntArray = words, place: Inlet = place
+            ) -> None:
+                first = PAIR * int(words[0]) - place.bundle * heard
+                own = slots[turn].dsd(first, PAIR * len(words), step=heard)
                 with inlet.loop(self.held):
                     inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
 
@@ -280,7 +335,7 @@ class Dense(RegionKind):
     @property
     def held(self) -> int:
         """Tokens that come in while as many are dealt out."""
-        return divisor(self.tokens, max(1, self.tokens // 2))
+        return self.tokens
 
     def _route_rows(self, b: Builder, feed: int) -> None:
         """From every inlet along its row."""
@@ -313,26 +368,32 @@ class Dense(RegionKind):
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
         """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
         size, count = self.tokens * self.features, len(self.stores)
-        starts = [position * self.outputs for position in reversed(range(self.cols))]
+        beyond = (
+            self.cols * self.outputs - self.features
+        )  # the last column's share of the last token reaches so far
         links = [
             ports.own[1 + i % 2] for i in range(count - 1)
         ]  # colors of sums, free beside the compute cores
         for i, cell in enumerate(self.stores):
             store = b.core_class(f"{self.name} store {i}")
-            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size, "fp16", cell) for turn in (0, 1)]
+            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell) for turn in (0, 1)]
             self._keep(
                 store,
                 slots,
                 [*links, color][i],
-                ports.own[3] if i == 0 else links[i - 1],
+                ports.own[-1] if i == 0 else links[i - 1],
                 samples,
-                starts if i == 0 else None,
+                is_last=i == 0,
             )
             b.place(store, cell)
             if i:
                 b.route(links[i - 1], cell, rx="R", tx="S")
                 b.route(links[i - 1], self.stores[i - 1], rx="N", tx="R")
-        route_takers(b, ports.own[3], self.stores[0], tuple(reversed(self.senders)), 0, "E")
+        self._route_residual(b, ports.own[-1])
+
+    def _route_residual(self, b: Builder, color: int) -> None:
+        """From the last store along the last row."""
+        route_takers(b, color, self.stores[0], tuple(reversed(self.senders)), 0, "E")
 
     def _keep(
         self,
@@ -341,23 +402,29 @@ class Dense(RegionKind):
         inward: int,
         outward: int,
         samples: int,
-        starts: Sequence[int] | None,
+        *,
+        is_last: bool,
     ) -> None:
-        """One store: a whole sample to the next one, or with `starts` a token's shares to the columns."""
+        """One store: a whole sample to the next one, or the last one's to the columns."""
 
         def receive(turn: int) -> None:
-            receive_all(store, inward, slots[turn].dsd(), STORE)
+            receive_all(store, inward, slots[turn].dsd(0, self.tokens * self.features), STORE)
 
         def hand_out(turn: int) -> None:
-            slot = slots[turn]
-            if starts is None:
-                store.mov(fabric_out(outward), slot.dsd(), dtype="fp16", start="none")
-                return
-            with store.loop(self.tokens):
-                shares = [[(slot.dsd(at, self.outputs, step=self.features), self.outputs)] for at in starts]
-                deal(store, outward, shares, self.cols)
+            if is_last:
+                self._deal_residual(store, slots[turn], outward)
+            else:
+                sample = slots[turn].dsd(0, self.tokens * self.features)
+                store.mov(fabric_out(outward), sample, dtype="fp16", start="none")
 
         alternate(store, samples, receive, hand_out, (STORE,))
+
+    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
+        """Of every token a share to each column."""
+        v = self.outputs
+        starts = [position * v for position in reversed(range(self.cols))]
+        with store.loop(self.tokens):
+            deal(store, color, [[(slot.dsd(at, v, step=self.features), v)] for at in starts], len(starts))
 
     def _products(self, core: CoreClass, feed: int, row: int) -> None:
         v = self.outputs
@@ -394,7 +461,7 @@ class Dense(RegionKind):
         def sample(now: int, *, first: bool = False) -> None:
             out = self.outs[now]
             if "residual" in self.items:
-                receive_all(core, ports.own[3], self.residual.dsd(), RESIDUAL)
+                receive_all(core, ports.own[-1], self.residual.dsd(), RESIDUAL)
             with core.loop(self.tokens):
                 if not first:
                     send(self.outs[1 - now])
@@ -404,7 +471,7 @@ class Dense(RegionKind):
                     core.add(each, self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
                 else:
                     core.mov(each, self.y.dsd())
-            self._finish(core, out, out)
+            self._finish(core, out, out, self.items)
 
         sample(0, first=True)
         with core.loop((samples - 1) // 2):
@@ -415,14 +482,16 @@ class Dense(RegionKind):
         with core.loop(self.tokens):
             send(self.outs[(samples - 1) % 2])
 
-    def _finish(self, core: CoreClass, sums: Buffer, to: Buffer) -> None:
-        """The items, the first one from the sums."""
+    def _finish(
+        self, core: CoreClass, sums: Buffer, to: Buffer, items: Sequence[str], thread: int = RESIDUAL
+    ) -> None:
+        """The items, the first one from the sums; the residual has come in on `thread`."""
         value, out = sums.dsd(), to.dsd()
-        for item in self.items:
+        for item in items:
             if item == "bias":
                 core.add(out, value, self.bias.dsd(), dtype="fp16")
             elif item == "residual":
-                core.join(RESIDUAL)
+                core.join(thread)
                 core.add(out, value, self.residual.dsd(), dtype="fp16")
             elif item == "relu":
                 core.max(out, value, scalar(0.0), dtype="fp16")
@@ -438,8 +507,9 @@ class Dense(RegionKind):
         v, most = self.outputs, PAIR * max(self.words)
         wide = np.zeros((self.cols * v, self.inputs), np.float32)
         wide[: self.features] = self._weight(weights)
-        # The outlet, the last column, has the first features.
-        by_col = wide.reshape(self.cols, v, self.inputs)[::-1]
+        # The outlet has the first features.
+        turned = slice(None, None, 1 if self.is_westward else -1)
+        by_col = wide.reshape(self.cols, v, self.inputs)[turned]
         x = np.zeros((self.height, self.cols, most, v), np.float32)
         for i, words in enumerate(self._dealt()):
             count = len(words)
@@ -449,7 +519,7 @@ class Dense(RegionKind):
         if "bias" in self.items:
             bias = np.zeros(self.cols * v, np.float32)
             bias[: self.features] = weights[self.kernel.parameters[1]]
-            out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[::-1])
+            out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[turned])
         return out
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:

@@ -15,15 +15,11 @@ meanwhile.  Here neither bias nor ReLU is an instruction of its own::
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports
 from wse_sim.whole.regions.dense import SEND, Dense
-from wse_sim.whole.regions.turns import advance_of, route_senders
 
 
 class Flowing(Dense):
@@ -46,11 +42,13 @@ class Flowing(Dense):
         """All rows but the last."""
         return self.height - 1
 
-    @cached_property
+    @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes, as many each; the last one none."""
-        whole, rest = divmod(self.inputs // PAIR, self.fed)
-        return [*(whole + (i < rest) for i in range(self.fed)), 0]
+        """Words of a token that every row takes, as many each; the last one none; rows have one bundle each."""
+        return [*super().words, 0]
+
+    def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
+        return super()._shares(words, rows, has_last=False)
 
     def _declare_finish(self, b: Builder) -> None:
         v, last = self.outputs, (self.last, self.columns)
@@ -64,26 +62,6 @@ class Flowing(Dense):
             return
         self._products(core, ports.own[0], row)
         core.add(fabric_out(ports.own[1]), self.y.dsd(), self.bias.dsd(), start="none")
-
-    def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The last row in bundles of columns, each with its own way out."""
-        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
-            cells = self.bundle_senders(bundle)
-            route_senders(b, color, cells, towards)
-            lengths = [self.sent(self.senders.index(cell)) for cell in cells]
-            kinds = [(length, advance_of(i, len(cells))) for i, length in enumerate(lengths)]
-            for length, advance in dict.fromkeys(kinds):
-                core = b.core_class(f"{self.name} last row, {length} {advance or ''} of bundle {bundle}")
-                self._last(core, replace(ports, outward=color), samples, (length, advance))
-                for cell, kind in zip(cells, kinds, strict=True):
-                    if kind == (length, advance):
-                        b.place(core, cell)
-
-    def splits(self, tensor: str) -> tuple[int, ...]:
-        """Of the result: bundles of as many whole columns each."""
-        if tensor != self.kernel.outputs[0] or self.features % (self.cols * self.outputs):
-            return (1,)
-        return tuple(count for count in range(1, self.cols + 1) if self.cols % count == 0)
 
     def _last(self, core: CoreClass, ports: Ports, samples: int, sends: tuple[int, str | None]) -> None:
         """Token after token in two buffers: while one leaves, the next arrives."""
@@ -109,16 +87,15 @@ class Flowing(Dense):
     def _biases(self, each: Floats) -> Floats:
         return each[None]
 
+    def held_up_cycles(self) -> float:
+        """No row is busy for long between two tokens, or all are."""
+        return 0.0
+
     def issued_cycles(self) -> float:
         """As the module says."""
         v, wafer = self.outputs, self.wafer
         each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
         return float(self.tokens * max(each, self._last_cycles()))
-
-    def pace(self) -> float:
-        """All columns of a bundle send over one link."""
-        bundles = self.bundles.get(self.kernel.outputs[0], 1)
-        return max(super().pace(), self.tokens * self.features / PAIR / bundles)
 
     def _last_cycles(self) -> float:
         """Of the last row and a token."""

@@ -4,6 +4,8 @@ take in turn   the first router lets words into its core (or row of cores); the 
                it passes on what follows.  A control word resets all of them.
 send in turn   the outlet's router takes from its own core until its last word turns it; then from the cell behind.
                The last word of the farthest cell turns all of them back.
+rows in turn   cells of a row send in turn into its end, the ends of rows one after the other.  The last word of a row's farthest
+               cell turns back the row and turns its end on; a control word behind the last row's turns all back.
 """
 
 from __future__ import annotations
@@ -50,6 +52,36 @@ def route_takers(
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
 
 
+def route_winding(b: Builder, color: int, inlet: Cell, takers: Sequence[Cell]) -> None:
+    """Routes from `inlet` along its row to the first of `takers`, and from each to its neighbour, the next one."""
+    (row, col), first = inlet, takers[0]
+    came = "R"
+    for here in ((row, c) for c in range(col, first[1])):
+        b.route(color, here, rx=came, tx="E", switch=KEEP)
+        came = "W"
+    for i, cell in enumerate(takers):
+        onward = direction(cell, takers[i + 1]) if i < len(takers) - 1 else ""
+        b.route(
+            color, cell, rx=came, tx="R", switch=Switch([{"tx": onward}], pop="never") if onward else KEEP
+        )
+        came = BACK[onward] if onward else ""
+
+
+def route_rows_of_senders(b: Builder, color: int, rows: Sequence[Sequence[Cell]], towards: str) -> None:
+    """Routes of rows that send in turn, the outlet's first; the cells of a row, its end first, send in turn as well.
+
+    The end of a row takes from its core, from its row, then from the rows behind; it stays there until a command resets it.
+    """
+    for i, row in enumerate(rows):
+        beyond = direction(row[0], rows[i + 1][0]) if i < len(rows) - 1 else ""
+        for j, cell in enumerate(row):
+            behind = direction(cell, row[j + 1]) if j < len(row) - 1 else ""
+            onward = direction(cell, row[j - 1]) if j else (direction(cell, rows[i - 1][0]) if i else towards)
+            more = [port for port in (behind, "" if j else beyond) if port]
+            switch = Switch([{"rx": port} for port in more], ring=bool(j), pop="never")
+            b.route(color, cell, rx="R", tx=onward, switch=switch)
+
+
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
     """Send a share to each of the first cells: operands with their elements; the last word of a share turns the router."""
     for i, share in enumerate(shares):
@@ -82,9 +114,9 @@ def advance_of(position: int, count: int) -> str | None:
     return "path" if position == count - 1 else "local"
 
 
-def receive_all(core: CoreClass, color: int, target: Operand, thread: int) -> None:
+def receive_all(core: CoreClass, color: int, target: Operand, thread: int, priority: str = "high") -> None:
     """Take in all elements of `target` beside the main thread."""
-    core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread, priority="high")
+    core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread, priority=priority)
 
 
 def alternate(
