@@ -90,14 +90,14 @@ STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7]
 
 CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
     # channels of the image and of two layers of stride 2 with 3 x 3 taps, columns of the image, columns of the wafer, constants and
-    # choices; batches of 64
+    # choices; batches of 16, all forward first
     ((4, 16, 32), 16, 16, {}, {}),
     ((4, 16, 32), 16, 24, {}, {}),
     ((1, 8, 16), 16, 20, {}, {}),
     ((1, 8, 16), 16, 40, {}, {}),
     ((4, 16, 32), 16, 16, {}, {"placer": "snake"}),
-    ((4, 16, 32), 16, 16, {}, {"batch": 16}),
     ((4, 16, 32), 16, 32, {"wavelet_cycles": 2.0}, {}),
+    ((4, 16, 32), 16, 16, {}, {"batch": 64, "schedule": "1f1b"}),
 )
 
 
@@ -476,7 +476,12 @@ def measure_strided(channels: tuple[int, ...], width: int, side: int, constants:
     name = "-".join(map(str, (*channels, 32, 10)))
     shape = (channels[0], width, width)
     return measure_network(
-        name, lambda: strided(channels, width), shape, side, constants, {"batch": 64} | choices
+        name,
+        lambda: strided(channels, width),
+        shape,
+        side,
+        constants,
+        {"batch": 16, "schedule": "gpipe"} | choices,
     )
 
 

@@ -103,10 +103,11 @@ def _layers(row: Row) -> str:
 
 def _variant(row: Row) -> str:
     """What is unusual about a plan."""
-    named = next((text for key, text in VARIANTS.items() if key in row), "")
-    named = f"placer {row['placer']}" if "placer" in row else named
-    named = f"batches of {row['batch']}" if "batch" in row else named
-    return f", {named}" if named else ""
+    named = [text for key, text in VARIANTS.items() if key in row][:1]
+    named += [f"placer {row['placer']}"] if "placer" in row else []
+    named += [f"batches of {row['batch']}"] if "batch" in row else []
+    named += ["1F1B"] if row.get("schedule") == "1f1b" else []
+    return "".join(f", {each}" for each in named)
 
 
 def _busiest(row: Row) -> str:
