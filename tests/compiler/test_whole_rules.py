@@ -17,6 +17,7 @@ from wse_sim.compiler.routing import Router
 from wse_sim.compiler.sizing import make_groups
 from wse_sim.compiler.streams import HOST
 from wse_sim.graph import KernelGraph
+from wse_sim.kernels import Tiling, family
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.covered import forward_kernel
@@ -150,3 +151,22 @@ def test_a_residual_that_no_core_can_store_does_not_fit():
     held = api.compile(laid(Skip(128), 64, 128), size, mode="pipelined", batch=8, replicas=1)
     assert isinstance(held, PipelinedPlan)
     assert held.stages[1].memory.total_bytes >= 2 * 2 * 64 * 128
+
+
+def test_a_layer_that_trains_is_priced_on_the_rows_that_hold_inputs():
+    """The last row of its region finishes outputs and has no inputs: 64 over 12 rows are 6 each on 11, for both passes."""
+    graph = graph_of(network((64, 32, 32, 10)), 64, training=True, optimizer="sgd")
+    plan = plan_of(inputs_over_rows(graph), 24, phase="training", optimizer="sgd")
+    for stage in plan.stages:
+        rows, cols = stage.region.rows, stage.region.compute_cores // stage.region.rows
+        kernel = forward_kernel(plan, stage.name)
+        costs = [
+            family("gemm").cost(
+                kernel.dims, Tiling(r, cols, "stationary"), plan.wafer, dtype=kernel.dtype, attrs=kernel.attrs
+            )
+            for r in (rows - 1, rows)
+        ]
+        inner, every = (float(cost.total - cost.idle) for cost in costs)
+        assert stage.forward_cycles == inner >= every
+    infers = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
+    assert [group.rows_of_inputs(12) for group in make_groups(infers.graph)] == [12]

@@ -82,6 +82,14 @@ class Group:
         lay = self.lay
         return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
 
+    def rows_of_inputs(self, rows: Count) -> Count:
+        """Rows of a region that hold inputs of the layer and its weights: all, or all but the one that finishes outputs.
+
+        A layer that trains on samples of one row, with its inputs over the rows, has such a row.
+        """
+        alone = bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
+        return np.maximum(1, np.asarray(rows) - 1) if alone else rows
+
     @property
     def rows_per_sample(self) -> int:
         """Rows in which a sample flows through the stage."""
@@ -325,7 +333,8 @@ class Sizer:
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
         """Bytes of the fullest core, one that computes or one that moves data; endless where rows are missing."""
-        held = prices.footprint(group.forward, rows, cols, "stationary").total_bytes
+        inner = group.rows_of_inputs(rows)
+        held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         if group.moving_bytes:
             held = np.maximum(held, group.moving_bytes)
         return np.where(np.asarray(rows) < group.least_rows, np.inf, held) if group.least_rows > 1 else held
@@ -336,6 +345,7 @@ class Sizer:
 
     def _costs(self, prices: Prices, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost, Number]:
         """Forward and backward without idle cycles, and the idle cycles of forward."""
+        rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
         for kernel in group.backward:
@@ -356,6 +366,7 @@ class Sizer:
         return self._update_cycles(self.prices, group, rows, cols)
 
     def _update_cycles(self, prices: Prices, group: Group, rows: Count, cols: Count) -> FloatArray:
+        rows = group.rows_of_inputs(rows)
         costs = [prices.cost(kernel, rows, cols, "stationary").total for kernel in group.update]
         return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)
 

@@ -66,7 +66,7 @@ class StageMaker:
         sizer = self.sizer
         rows, cols = box.compute_rows, box.compute_cols
         forward, backward = sizer.stage_cost(group, rows, cols)
-        print_ = sizer.prices.footprint(group.forward, rows, cols, "stationary")
+        print_ = sizer.prices.footprint(group.forward, group.rows_of_inputs(rows), cols, "stationary")
         region = Region(box.row, box.col, box.rows, box.cols, rows * cols)
         memory = CoreMemory(
             weights_bytes=float(np.asarray(print_.weights_bytes)),
