@@ -101,6 +101,7 @@ CASES = {
     "a residual last": Case((16, 24), 5, 4, 2, 32, nn.Identity, skip=True),
     "a residual before ReLU": Case((16, 24), 5, 4, 2, 32, skip=True),
     "more samples of a residual than microthreads": Case((8, 8), 2, 18, 9, 32, nn.Identity, skip=True),
+    "more than all their priorities": Case((8, 8), 2, 24, 24, 32, nn.Identity, skip=True),
     "inputs of the host": Case(needs=()),
     "GELU": Case(act=nn.GELU),
     "GELU by tanh, after a residual": Case((16, 12), 3, 4, 2, 32, lambda: nn.GELU("tanh"), skip=True),

@@ -20,12 +20,13 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR
-from wse_sim.whole.regions.turns import KEEP, advance_of, deal, receive_all, route_takers
+from wse_sim.whole.regions.turns import KEEP, advance_of, deal, route_takers
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.products import FEED_QUEUE, Products, in_pairs
 
 DEAL, SEND = 1, 2  # microthreads beside a row
 RECEIVERS = 7  # microthreads that wait for samples of the residual, in order
+PRIORITIES = ("high", "medium", "low")  # of microthreads, in order
 
 
 @dataclass
@@ -154,7 +155,11 @@ class Beside:
         deal(core, products.deal, shares, products.cols)
 
     def _deal_residual(self, core: CoreClass, arriving: int) -> None:
-        """All samples of a round: they arrive in order beside the work, as far as microthreads suffice."""
+        """All samples of a round: they arrive in order beside the work, as far as microthreads suffice.
+
+        Microthreads take words in the order of their priority, then of their number.  So one that is free again waits for a later
+        sample at the next priority; all begin anew when there is none left.
+        """
         products, d = self.products, self.batch.in_flight
         features, count = products.features, min(d, RECEIVERS)
         slots: list[Buffer] = [
@@ -162,37 +167,35 @@ class Beside:
             for i in range(count)
         ]
 
-        def launch(first: int, end: int) -> None:
-            for i in range(first, end):
-                receive_all(core, arriving, slots[i].dsd(), i + 1)
+        def receive(sample: int) -> None:
+            turn, i = divmod(sample, count)
+            core.mov(
+                slots[i].dsd(), fabric_in(arriving),
+                dtype="fp16", start="none", thread=i + 1, priority=PRIORITIES[turn],
+            )  # fmt: skip
 
-        def hand_out(slot: Buffer) -> None:
-            with core.loop(products.tokens):
-                self._deal(
-                    core,
-                    [
-                        slot.dsd(col * products.outputs, products.sent(col), step=features)
-                        for col in range(products.cols)
-                    ],
-                )
-
-        def samples(number: int, following: int) -> None:
-            """Those that are under way; before the last one is handed out, the `following` may come, so no skip waits."""
-            for i in range(number - 1):
+        def samples(number: int) -> None:
+            for sample in range(min(number, count)):
+                receive(sample)
+            for sample in range(number):
+                i = sample % count
                 core.join(i + 1)
-                hand_out(slots[i])
-            core.join(number)
-            early = min(following, number - 1)
-            launch(0, early)
-            hand_out(slots[number - 1])
-            launch(early, following)
+                with core.loop(products.tokens):
+                    self._deal(
+                        core,
+                        [
+                            slots[i].dsd(col * products.outputs, products.sent(col), step=features)
+                            for col in range(products.cols)
+                        ],
+                    )
+                if sample + count < number:
+                    receive(sample + count)
 
-        launch(0, count)
-        with core.loop(d // count - 1):
-            samples(count, count)
-        samples(count, d % count)
-        if d % count:
-            samples(d % count, 0)
+        most = count * len(PRIORITIES)
+        if d >= most:
+            with core.loop(d // most):
+                samples(most)
+        samples(d % most)
 
     def write_listener(self, cell: Cell, leaving: int) -> None:
         """The core behind the end: what is dealt out backward is the gradient of the residual."""
