@@ -201,16 +201,7 @@ NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, R
         {},
         {},
     ),
-    ("convolutions 1-8-16 and a layer", lambda: images(1, 8, 16), (1, 8, 8), 40, {}, {}),
 )
-
-
-def images(*channels: int) -> nn.Sequential:
-    """Two convolutions of stride 2 on images of 8 x 8, and a layer."""
-    layers: list[nn.Module] = []
-    for a, b in pairwise(channels):
-        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * channels[-1], 10))
 
 
 def normed(features: int) -> nn.Sequential:

@@ -87,13 +87,18 @@ class RegionBusy:
 
 @dataclass(frozen=True)
 class ComparedTraining:
-    """Cycles of one batch, from its first word to the last updated weight."""
+    """Cycles of one batch, from its first word to the last updated weight.
+
+    The engine's step is that of the program's own schedule.  A network of regions runs in rounds; `alternating_step` is what
+    the engine says of passes that alternate (1F1B) in its place, None for a chain, whose passes do.
+    """
 
     samples: int
     engine_step: float
     fabric_step: float
     regions: tuple[RegionBusy, ...]
     link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
+    alternating_step: float | None
     fabric: FabricResult = field(repr=False)
 
     @property
@@ -117,6 +122,7 @@ class ComparedTraining:
             "regions": [dataclasses.asdict(region) for region in self.regions],
             "busiest_link_words_per_sample": dict(zip(("plan", "fabric"), self.link_words, strict=True)),
             "same_order_of_starts": self.same_order,
+            "alternating_step": self.alternating_step,
         }
 
     def text(self) -> str:
@@ -125,6 +131,8 @@ class ComparedTraining:
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
             f"{self.engine_step:.6g} by the event engine ({self.difference:+.1%})"
         )
+        if self.alternating_step is not None:
+            head += f"; passes that alternate (1F1B) would take {self.alternating_step:.6g} there"
         rows = [
             f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({r.busiest / r.engine - 1:+.1%}); "
             f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
@@ -242,9 +250,11 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
     where = made.loss_area
     in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
     priced = with_loss(plan, loss, where.rows.stop - where.rows.start, in_turn)
-    engine = PipelinedRun(priced, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
-    engine.execute()
-    measure = PipelinedMeasure(engine)
+    alternating = None
+    if isinstance(made, TrainedNetwork):
+        alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
+        priced = _in_rounds(priced, made.batch.in_flight)
+    engine, measure = _engine_step(priced)
     bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(LONGEST * measure.step_cycles / BINS)))
     result = stepped(made.program, made.config, None, bins)
     regions = []
@@ -272,5 +282,18 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
         )
     links = busiest_links(plan, made.areas, result.link_wavelets / plan.batch)
     return ComparedTraining(
-        plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), links, result
+        plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), links, alternating, result
     )
+
+
+def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
+    """A batch in the event engine, its input free."""
+    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    return engine, PipelinedMeasure(engine)
+
+
+def _in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
+    """The plan with the schedule of a network: forward passes of so many samples, then their backward passes."""
+    stages = tuple(dataclasses.replace(stage, in_flight=samples) for stage in plan.stages)
+    return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)

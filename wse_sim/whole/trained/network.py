@@ -7,6 +7,7 @@ gradients up near it.  Order and freedom from deadlock: :mod:`wse_sim.whole.trai
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -153,35 +154,72 @@ def trained_network(
     check_loss(loss)
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    b, grid = Builder(wafer.rows, wafer.cols, config), Grid(wafer.rows, wafer.cols)
     regions = _regions(plan)
-    own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
-    free = _free_cells(plan, regions)
+    laid = _laid(plan, regions)
+    batch = _batch(regions, laid.place, config, samples, rate, most_in_flight)
+    b = Builder(wafer.rows, wafer.cols, config)
+    sizes = {name: tensor.elements // graph.samples for name, tensor in graph.tensors.items()}
+    _write_regions(b, plan, regions, laid, batch)
+    for back in laid.backs:
+        _write_back(b, back, sizes[back.tensor], samples)
+    logits = next(tree for tree in laid.trees if tree.tensor == laid.output)
+    way = laid.from_loss
+    laid.place.write(b, loss, batch, logits.color, laid.feed, (way.color, way.ports(way.source)))
+    _route_way(b, way)
+    for i, tree in enumerate(laid.trees):
+        route_tree(b, tree, wafer.cols)
+        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+    return TrainedNetwork(plan, b.build(), config, regions, laid.trees, laid.backs, laid.place, loss, batch)
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """Colors of the regions, the loss with the color on which it deals, all trees and ways."""
+
+    output: str
+    own: dict[str, list[int]]
+    place: LossPlace
+    feed: int
+    trees: tuple[Tree, ...]
+    from_loss: Way
+    backs: tuple[Back, ...]
+
+
+def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
+    """Places and ways; the loss beside the gradient inlet of the last region, or where it closes no way.
+
+    Raises
+    ------
+    ModelError
+        If none is left.
+    """
     output = leaving_of(plan).tensor
     last = next(region for region in regions if region.kernel.outputs[0] == output)
+    middle = (plan.wafer.rows // 2, plan.wafer.cols // 2)
+    for near in (last.gradient_inlet, last.senders[0], last.senders[-1]):
+        with contextlib.suppress(ModelError):
+            return _laid_beside(plan, regions, last, near)
+    return _laid_beside(plan, regions, last, middle)
+
+
+def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: TrainedKind, near: Cell) -> _Laid:
+    """Places and ways with the loss near a cell."""
+    wafer, graph, output = plan.wafer, plan.graph, last.kernel.outputs[0]
+    grid = Grid(wafer.rows, wafer.cols)
+    own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
+    free = _free_cells(plan, regions)
     tokens = last.tokens_of(graph, last.kernel)  # an image is one
     features = graph.tensors[output].elements // graph.samples // tokens
-    place = place_loss(free, last.gradient_inlet, tokens, features)
+    place = place_loss(free, near, tokens, features)
     free -= set(place.cells)
     feed = _free_color(grid, place.cells, wafer.colors)
-    batch = _batch(regions, place, config, samples, rate, most_in_flight)
     trees = trees_of(plan, grid, regions, {output: [place.inlet]})
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
     from_loss = ways.found(output, place.cores, last.gradient_inlet)
     backs = tuple(
         ways.back(tensor, sent) for tensor, sent in by_tensor(gradients_of(regions, output)).items()
     )
-    sizes = {name: tensor.elements // graph.samples for name, tensor in graph.tensors.items()}
-    _write_regions(b, plan, regions, trees, own, backs, (output, from_loss), batch)
-    for back in backs:
-        _write_back(b, back, sizes[back.tensor], samples)
-    logits = next(tree for tree in trees if tree.tensor == output)
-    place.write(b, loss, batch, logits.color, feed, (from_loss.color, from_loss.ports(from_loss.source)))
-    _route_way(b, from_loss)
-    for i, tree in enumerate(trees):
-        route_tree(b, tree, wafer.cols)
-        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
-    return TrainedNetwork(plan, b.build(), config, regions, trees, backs, place, loss, batch)
+    return _Laid(output, own, place, feed, trees, from_loss, backs)
 
 
 def _regions(plan: PipelinedPlan) -> tuple[TrainedKind, ...]:
@@ -315,19 +353,13 @@ class _Ways:
 
 
 def _write_regions(
-    b: Builder,
-    plan: PipelinedPlan,
-    regions: Sequence[TrainedKind],
-    trees: Sequence[Tree],
-    own: Mapping[str, Sequence[int]],
-    backs: Sequence[Back],
-    from_loss: tuple[str, Way],
-    batch: Batch,
+    b: Builder, plan: PipelinedPlan, regions: Sequence[TrainedKind], laid: _Laid, batch: Batch
 ) -> None:
     """All regions between their streams."""
+    trees = laid.trees
     by_output = {(tree.tensor, tree.producer): tree for tree in trees}
-    into = {back.tensor: back.color for back in backs} | {from_loss[0]: from_loss[1].color}
-    out = {(back.tensor, part.sent.reader): part.ways[0] for back in backs for part in back.parts}
+    into = {back.tensor: back.color for back in laid.backs} | {laid.output: laid.from_loss.color}
+    out = {(back.tensor, part.sent.reader): part.ways[0] for back in laid.backs for part in back.parts}
     for region in regions:
         leaving = by_output[region.kernel.outputs[0], region.name]
         towards = leaving.ports(leaving.source).replace("R", "")
@@ -339,7 +371,7 @@ def _write_regions(
             towards=towards,
             gradient_in=into[region.kernel.outputs[0]],
             gradient_out={tensor: (way.color, way.ports(way.source)) for tensor, way in ways.items()},
-            own=own[region.name],
+            own=laid.own[region.name],
         )
         region.build_batch(b, ports, batch)
 
