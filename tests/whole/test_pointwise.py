@@ -69,6 +69,8 @@ CASES = {
     ),
     "input as an operand": of(lambda m, x: m.a(x * torch.tanh(m.b(x))), 4, 8, samples=6),
     "one word": of(lambda m, x: m.a(torch.tanh(m.norm(x))), 1, 2, 16),
+    "a skip of a scaled branch": of(lambda m, x: x + m.row * m.norm(m.a(x)), 4, 8),
+    "parameters between operands": of(lambda m, x: ((m.norm(x) + m.p) * m.b(x) + m.row) * m.a(x), 5, 8),
     "largest": of(lambda m, x: m.norm(torch.maximum(m.a(x), m.b(x))), 4, 6),
 }
 
@@ -125,9 +127,9 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
     ("function", "match"),
     [
         (lambda m, x: m.norm(m.a(x)) * 2.0, "a number as a parameter"),
-        (lambda m, x: m.norm(m.a(x)) * m.row + m.norm(m.b(x)), "which of them takes a parameter"),
         (lambda m, x: m.norm(m.a(x)) - torch.tanh(m.norm(m.b(x))), "which operand comes first"),
         (lambda m, x: m.a(F.elu(m.norm(x))), "does 'elu'"),
+        (lambda m, x: F.silu(m.p) * m.norm(x) + m.a(x), "which of them takes a parameter"),
         (lambda m, x: torch.add(m.a(x), m.norm(x), alpha=2), "give each operator a tensor of its own"),
     ],
 )

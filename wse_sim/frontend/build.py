@@ -12,7 +12,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.orders import is_straight, parts_taken, reordered
+from wse_sim.frontend.orders import is_straight, parts_taken, reordered, taken_in_turn
 from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
@@ -150,7 +150,11 @@ class _Builder:
         names = reordered(self.trace, nodes, self.tensor_of, self.samples)
         parts = parts_taken(self.trace, nodes) if names else ()
         names += tuple(name for name in kernel.outputs if name in turned)
-        return dataclasses.replace(kernel, reordered=names, parts=parts) if names else kernel
+        is_chain = len(nodes) > 1 and family(kernel.family).link(kernel.attrs) is not None
+        takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
+        if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
+            takes = ()
+        return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes)
 
     def _as_output(self, name: str) -> str:
         old = self.tensors[name]

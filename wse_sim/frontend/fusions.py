@@ -132,7 +132,12 @@ class GatedActivation:
             return None
         inputs = kernel.inputs + tuple(t for t in reader.inputs if t != kernel.outputs[0])
         merged = one_pass(first, second, reader, draft.tensors[reader.outputs[0]])
-        merged = dataclasses.replace(merged, name=kernel.name, inputs=tuple(dict.fromkeys(inputs)))
+        merged = dataclasses.replace(
+            merged,
+            name=kernel.name,
+            inputs=tuple(dict.fromkeys(inputs)),
+            parameters=tuple(dict.fromkeys((*kernel.parameters, *reader.parameters))),
+        )
         draft.merge(kernel, reader, merged)
         return f"{kernel.name} and {reader.name}"
 

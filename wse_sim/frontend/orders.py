@@ -22,6 +22,7 @@ from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 MOST_ELEMENTS = 2**18
 """Of a tensor whose views are followed; of a larger one every view but a reshape counts as another order."""
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+COMMUTATIVE = ("add", "mul", "maximum", "minimum")
 WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
 """Operators that read a weight as (K, N), and which of their operands it is."""
 
@@ -70,6 +71,27 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
     counts = {count for count, _ in found}
     numbers = tuple(number for _, number in found)
     return numbers if counts == {len(numbers)} == {len(set(numbers))} else ()
+
+
+def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+    """Tensors that operators in a row take, that of the first value first; none if one does not go on from the value so far.
+
+    An operator that has the value so far as its second operand counts only where operands may change places.
+    """
+    found: list[str] = []
+    before = ""
+    for node in nodes:
+        bases = [base for ref in node.refs() if (base := trace.base(ref)) is not None]
+        names = [base.name for base in bases]
+        if before:
+            if names.count(before) != 1 or (names[0] != before and node.op not in COMMUTATIVE):
+                return ()
+            names.remove(before)
+        if any(name not in tensor_of for name in names):
+            return ()
+        found += [tensor_of[name] for name in names]
+        before = node.name
+    return tuple(found)
 
 
 def _keeps_order(node: Node) -> bool:

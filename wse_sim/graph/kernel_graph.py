@@ -98,7 +98,8 @@ class Kernel:
     of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.  `reordered` are tensors
     that it reads through views which change the order of elements or leave some out, and its result if the model returns
     it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
-    numbers, in the order in which operators take them.
+    numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
+    order, where inputs and parameters alone do not tell it.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Kernel:
     forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
     reordered: tuple[str, ...] = ()
     parts: tuple[int, ...] = ()
+    takes: tuple[str, ...] = ()
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

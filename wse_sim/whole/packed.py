@@ -98,7 +98,7 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
         attrs = {"ops": "sigmoid,mul", "inputs": 2}
         reader = dataclasses.replace(reader, family="generated", dims=frozen(dims), attrs=frozen(attrs))
     attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
-    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=())
+    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=(), takes=())
 
 
 def _forward_graph(graph: KernelGraph) -> KernelGraph:

@@ -103,7 +103,9 @@ class PointwisePlace(PlacedKernel):
                 f"does '{','.join(ops)}', and which operand comes first is not known",
                 "let a difference or a quotient of two results stand alone",
             )
-        if len({op for op in ops if op in BINARY}) > 1 and kernel.parameters and len(kernel.inputs) > 1:
+        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.takes)
+        bends_first = bool(kernel.takes) and kernel.takes[0] not in kernel.inputs and ops[0] not in BINARY
+        if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}', and which of them takes a parameter is not known",
@@ -124,6 +126,15 @@ class PointwisePlace(PlacedKernel):
     def operators(self) -> tuple[str, ...]:
         """In their order."""
         return operators_of(self.kernel)
+
+    @property
+    def others(self) -> tuple[tuple[str, int], ...]:
+        """What the operators take besides the value so far: "operand" or "parameter", and its number."""
+        inputs, parameters = self.kernel.inputs, self.kernel.parameters
+        return tuple(
+            ("operand", inputs.index(name)) if name in inputs else ("parameter", parameters.index(name))
+            for name in taken_by(self.kernel)[1:]
+        )
 
     @property
     def elements(self) -> int:
@@ -344,7 +355,9 @@ class Pointwise(PointwisePlace, RegionKind):
                 receive_all(core, feed, target.dsd(0, count), thread)
 
         def work(turn: int) -> None:
-            value, *others = (one.dsd(0, count) for one in (*self.taken[turn], *self.held))
+            held = {"operand": self.taken[turn], "parameter": self.held}
+            value = self.taken[turn][0].dsd(0, count)
+            others = [held[kind][number].dsd(0, count) for kind, number in self.others]
             result = self.results[turn].dsd(0, count)
             emit_operators(core, self.operators, result, value, others, self.wafer)
             core.mov(
@@ -363,6 +376,15 @@ class Pointwise(PointwisePlace, RegionKind):
 def operators_of(kernel: Kernel) -> tuple[str, ...]:
     """Operators of such a kernel, in their order."""
     return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
+
+
+def taken_by(kernel: Kernel) -> tuple[str, ...]:
+    """Tensors in the order in which the operators take them, that of the first value first."""
+    if not kernel.takes:
+        return (*kernel.inputs, *kernel.parameters)
+    first, second, *rest = kernel.takes
+    # The operands of the first operator may change places: a difference stands alone.
+    return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
 
 
 def depth_of(graph: KernelGraph, tensor: str) -> int:

@@ -223,8 +223,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     def _others(self) -> list[tuple[str, int] | None]:
         """By operator what it takes: an operand or a parameter, and its number; None for a function."""
-        given = [("operand", i) for i in range(1, len(self.kernel.inputs))]
-        rest = iter([*given, *(("parameter", i) for i in range(len(self.kernel.parameters)))])
+        rest = iter(self.others)
         return [next(rest) if op in BINARY else None for op in self.operators]
 
     def _other(self, taken: tuple[str, int], at: int, step: int) -> Buffer | Slots:
