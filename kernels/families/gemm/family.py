@@ -50,6 +50,7 @@ from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
+    SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -117,14 +118,15 @@ class Gemm(WeightProduct):
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """As products lie; a residual waits in two samples beside the last row, above which there is another.
 
-        Rows that share the work on the outputs of several tokens send sums up and results down the columns.
+        Rows that share the work on the outputs of several tokens have their sums sent up the columns.
         """
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
             return lay
         if "residual" in fused_forward(attrs, Phase.FORWARD):
             store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
-            return replace(lay, least_rows=2, store_bytes=store, more_colors=1)
+            shares = not SPECIAL_FUNCTIONS.isdisjoint(fused_forward(attrs, Phase.FORWARD).split(","))
+            return replace(lay, least_rows=2, store_bytes=store, more_colors=3 if shares else 1)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
