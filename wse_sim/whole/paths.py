@@ -27,6 +27,9 @@ class Grid:
         self.rows, self.cols = rows, cols
         self.graph: nx.Graph = nx.grid_2d_graph(rows, cols)
         self._taken: dict[int, set[Cell]] = {}
+        self.links: set[tuple[Cell, Cell]] = (
+            set()
+        )  # that trees use, on any color: a link carries a word a cycle
 
     def take(self, color: int, cells: Iterable[Cell]) -> None:
         """Note that a color is used at these routers."""

@@ -16,7 +16,7 @@ from wse_sim.compiler.plan import Region, Stream
 from wse_sim.errors import ModelError
 from wse_sim.whole.paths import COMPUTE, OFF_PLAN, Cell, Grid, direction
 
-SHARED = 24.0  # cost of a cell that another bundle of the tensor uses
+SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another tree does
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def found_way(
         parents = _parents(grid, color, source, sinks, set(senders[1:]), cost)
         if parents is not None:
             grid.take(color, [source, *senders, *parents])
+            grid.links |= {(parent, cell) for cell, parent in parents.items()}
             return Way(color, source, tuple(sinks), parents)
     return None
 
@@ -134,8 +135,8 @@ def _parents(
             continue
         starts = {source, *parents}
 
-        def weight(_: Cell, to: Cell, __: object) -> float | None:
-            return None if to in taken else cost(to)
+        def weight(here: Cell, to: Cell, _: object) -> float | None:
+            return None if to in taken else cost(to) + SHARED * ((here, to) in grid.links)
 
         try:
             _, path = nx.multi_source_dijkstra(grid.graph, starts, target=sink, weight=weight)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,6 +213,7 @@ def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: Trai
     features = graph.tensors[output].elements // graph.samples // tokens
     place = place_loss(free, near, tokens, features)
     free -= set(place.cells)
+    grid.links |= set(pairwise(place.cells))
     feed = _free_color(grid, place.cells, wafer.colors)
     trees = trees_of(plan, grid, regions, {output: [place.inlet]})
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
