@@ -38,6 +38,11 @@ class Axis:
         return [*((p, 1) for p in before), (inner[0], len(inner)), *((p, 1) for p in after)]
 
     @property
+    def is_regular(self) -> bool:
+        """Whether so many zeros on both sides, and the stride, give so many results."""
+        return (self.size + 2 * self.around - self.taps) // self.stride + 1 == self.results
+
+    @property
     def over(self) -> list[int]:
         """Windows that reach over a border."""
         return [place for place in range(self.results) if not self.holds(place)]

@@ -183,3 +183,21 @@ def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     with torch.no_grad():
         wanted = model(images.float()).numpy()
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(2, 4, (3, 1), padding=(1, 0)),
+        nn.Conv2d(2, 4, (1, 3), padding=(0, 1)),
+        nn.Conv2d(2, 4, 3, padding=(1, 0)),
+        nn.Conv2d(2, 4, 3, stride=(1, 2), padding=1),
+        nn.Conv2d(2, 4, 3, stride=(2, 1), padding=1),
+    ],
+    ids=repr,
+)
+def test_unlike_directions_are_refused(conv: nn.Conv2d) -> None:
+    """A kernel holds one stride, and its zeros around follow from the lines of its result: columns must agree."""
+    graph = inputs_over_rows(api.lower(nn.Sequential(conv, nn.ReLU()), (torch.zeros(1, 2, 6, 6),)))
+    with pytest.raises(ModelError, match="same stride and padding"):
+        check_graph(graph)

@@ -70,6 +70,13 @@ class Convolution(Dense):
             raise refused(
                 kernel, f"has stride {int(kernel.dims['stride'])}, limit {MOST_STRIDE}", "use a smaller one"
             )
+        windows = Windows.of(kernel)
+        if not (windows.lines.is_regular and windows.columns.is_regular):
+            raise refused(
+                kernel,
+                "has other strides or zeros around along lines than along columns",
+                "use the same stride and padding in both directions",
+            )
         if int(kernel.dims["k"]) % PAIR:
             raise refused(
                 kernel,
