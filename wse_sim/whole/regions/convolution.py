@@ -1,12 +1,14 @@
-"""A convolution: a dense layer on the pixels of an image, whose inlet unfolds it.
+"""A convolution: a dense layer on the pixels of an image, whose inlets unfold it.
 
 Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and
 stride z; T = H' W' pixels of the result.  A sample is one row of words, pixel by pixel, channels in order::
 
-    inlet of every row   image at rest, zeros around it; for every pixel of the result its part of r runs of s C elements  >
+    inlet of every row   two images at rest; for every pixel of the result its part of r runs of s C elements  >
                          rows and columns of products and the last row as in a dense layer of T tokens
 
-The image comes to all inlets at once.  Runs are filled up to whole words by an element of the next pixel, which meets zero weights; so K = r even(s C) inputs.
+An image comes to all inlets at once, or in G bundles of C / G channels side by side; a row then has one bundle.  Runs are
+filled up to whole words by an element of a pixel beside, which meets zero weights; so K = G r even(s C / G) inputs.  Zeros around are
+sent by instructions of their own (:mod:`wse_sim.whole.regions.windows`).
 """
 
 from __future__ import annotations
@@ -93,11 +95,6 @@ class Convolution(Dense):
     def features(self) -> int:
         """N."""
         return self._dim("k")
-
-    @property
-    def is_better_shared(self) -> bool:
-        """No activation of it is slow."""
-        return False
 
     def _dim(self, name: str) -> int:
         return int(self.kernel.dims[name])
