@@ -136,12 +136,14 @@ class Attention(Family):
         return Flow(rows=dims["q"], is_barrier=True, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """By pairs: queries and results over the rows; queries come in beside another row than keys and values."""
-        return (
-            Lay(gives_over="rows", least_rows=2, more_colors=2)
-            if AttentionAttributes.of(attrs).pairs
-            else Lay()
-        )
+        """By pairs: queries and results over the rows; queries come in beside another row than keys and values.
+
+        Collected, sums along the columns take two colors more.
+        """
+        asked_for = AttentionAttributes.of(attrs)
+        if not asked_for.pairs:
+            return Lay()
+        return Lay(gives_over="rows", least_rows=2, more_colors=4 if asked_for.collected else 2)
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
         """Causal masks are not exploited."""
