@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.shared import SharedProducts
 from wse_sim.whole.trained.streamed import StreamedProducts
@@ -145,6 +147,16 @@ def test_rows_share_an_activation_that_costs_much() -> None:
     assert isinstance(products, SharedProducts)
     assert alone.issued_cycles() > 292 * products.tokens * products.outputs
     assert products.issued_cycles() < alone.issued_cycles() / 3
+
+
+def test_trees_go_around_links_of_others() -> None:
+    """Words of two trees on one link go at half pace each: no link has two, nor one that the loss deals tokens out on."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    made = trained_network(training_plan(model, (16, 64), 32, 16), 16)
+    links = [(parent, cell) for tree in made.trees for cell, parent in tree.parents.items()]
+    links += pairwise(made.loss_place.cells)
+    assert len(links) > 100
+    assert len(set(links)) == len(links)
 
 
 def test_a_region_of_one_row_is_refused() -> None:
