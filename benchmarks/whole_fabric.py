@@ -1,6 +1,7 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 7 of convolutions, 13 of regions of several kinds.
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 7 of convolutions, 13 of regions of several kinds,
+11 of networks that train.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
 
@@ -456,7 +457,9 @@ def measure_network(
         **choices,
         **found.as_json(),
         "difference": found.difference,
-        "output_error": float(np.abs(step.outputs - outputs.detach().numpy()).max() / outputs.abs().max()),
+        "output_error": float(
+            np.abs(step.outputs - outputs.detach().numpy()).max() / outputs.detach().abs().max()
+        ),
         "gradient_error": float(max(errors)),
         "loss_error": abs(step.loss / loss.item() - 1),
     }
