@@ -236,7 +236,7 @@ CASES = {
     "skip": Case(lambda: Skip(8), (4, 8), 24),
     "woven": Case(lambda: Blocks(8), (4, 8), 40),
     "heads": Case(lambda: Heads(16, 2), (6, 16), 40),
-    "block": Case(lambda: away(Block(16, 2, nn.ReLU()), "up"), (4, 16), 64, 4),
+    "block": Case(lambda: Block(16, 2), (4, 16), 64, 4),
     "encoder of PyTorch": Case(lambda: encoder(16), (4, 16), 48, 4),
     "images": Case(
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)),
