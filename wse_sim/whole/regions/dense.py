@@ -6,13 +6,14 @@ Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs o
                            sums of the rows run down the columns
                            last row: sums of all T tokens, then bias, residual, activation at once; they leave along it
 
-All inlets hear all words.  They keep those of half a sample, and deal out their row's while the next half comes in: so rows do not
-wait for each other's words, nor for a producer that sends in bursts.
+All inlets hear all words of the stream, or of their bundle of it.  They hold two samples: they deal out their row's words of one
+while the next comes in.  So rows do not wait for each other's words, nor for a producer that sends in bursts.
 
 The last row finishes the T tokens of a sample with one start per item.  While it sums the tokens of a sample up, those
 of the sample before leave, one by one.  A residual arrives beside the last row in a store of two samples, which
 deals it out to the columns as they take their turns.  Features lie in order from the outlet, the last column, to
-the first::
+the first.  A result of several bundles has as many features in each; a column with features of two sends first into the one of
+which it is the outlet, then into the one that it ends::
 
     per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over items of (o + T v / rate)
 
@@ -22,9 +23,9 @@ One file, because inlet, rows, last row and outlet of a layer are timed against 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,6 +62,22 @@ STORES = 3  # cores in which a residual waits, where the region has room
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
+
+
+class Sent(NamedTuple):
+    """What a column sends of a token into a bundle: `length` elements from `first` on; the last word's effect on the switches."""
+
+    color: int
+    first: int
+    length: int
+    advance: str | None
+
+    def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
+        """Send it beside the main thread."""
+        core.mov(
+            fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step),
+            dtype="fp16", start="none", thread=SEND, priority="high",
+        )  # fmt: skip
 
 
 class Dense(RegionKind):
@@ -236,22 +253,40 @@ class Dense(RegionKind):
 
     def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
         """The last row in bundles of columns, each with its own way out."""
+        sends: dict[Cell, tuple[Sent, ...]] = {}
         for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
-            lengths = [self.sent(self.senders.index(cell)) for cell in cells]
-            kinds = [(length, advance_of(i, len(cells))) for i, length in enumerate(lengths)]
-            for length, advance in dict.fromkeys(kinds):
-                core = b.core_class(f"{self.name} last row, {length} {advance or ''} of bundle {bundle}")
-                self._last(core, replace(ports, outward=color), samples, (length, advance))
-                for cell, kind in zip(cells, kinds, strict=True):
-                    if kind == (length, advance):
-                        b.place(core, cell)
+            for i, cell in enumerate(cells):
+                first, end = self._sent_into(bundle, self.senders.index(cell))
+                # A column in two bundles is the outlet of the later one, and the last of the earlier one.
+                sends[cell] = (
+                    Sent(color, first, end - first, advance_of(i, len(cells))),
+                    *sends.get(cell, ()),
+                )
+        for number, kind in enumerate(dict.fromkeys(sends.values())):
+            core = b.core_class(f"{self.name} last row, senders {number}")
+            self._last(core, ports, samples, kind)
+            for cell, each in sends.items():
+                if each == kind:
+                    b.place(core, cell)
+
+    def _sent_into(self, bundle: int, position: int) -> tuple[int, int]:
+        """First element that the column at a position from the outlet sends into a bundle, and the one behind its last."""
+        each = self.features // self.bundles.get(self.kernel.outputs[0], 1)
+        before = position * self.outputs
+        return max(0, bundle * each - before), min(self.sent(position), (bundle + 1) * each - before)
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Columns that have features of a bundle."""
+        spans = [self._sent_into(bundle, position) for position in range(self.cols)]
+        return tuple(cell for cell, (first, end) in zip(self.senders, spans, strict=True) if first < end)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Of the inputs: bundles of as many whole words; of the result: of as many whole columns."""
-        if tensor == self.kernel.outputs[0] and self.features % (self.cols * self.outputs) == 0:
-            return tuple(count for count in range(1, self.cols + 1) if self.cols % count == 0)
+        """Of inputs and result: bundles of as many whole words; of the result no more than columns have outputs for."""
+        if tensor == self.kernel.outputs[0]:
+            most = self.features // self.outputs
+            return tuple(count for count in range(1, most + 1) if self.features % (PAIR * count) == 0) or (1,)
         if self.kernel.inputs.count(tensor) != 1 or tensor != self.kernel.inputs[0]:
             return (1,)
         if self.is_narrow or stream_order(self.graph, tensor) is not None:
@@ -268,7 +303,7 @@ class Dense(RegionKind):
 
     def pace(self) -> float:
         """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link."""
-        heard = self.inputs // PAIR // self.streams + max(self.words)
+        heard = self.inputs // PAIR // self.streams + 2 * max(self.words)
         sent = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
         return max(self.issued_cycles() + self.held_up_cycles(), self.tokens * heard, self.tokens * sent)
 
@@ -448,15 +483,13 @@ class Dense(RegionKind):
         else:
             core.mov(fabric_out(here), self.y.dsd(), start="none")
 
-    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: tuple[int, str | None]) -> None:
+    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
         """All samples: while the tokens of one are summed up, those of the one before leave."""
 
         def send(out: Buffer) -> None:
             core.join(SEND)
-            core.mov(
-                fabric_out(ports.outward, sends[1]), out.dsd(0, sends[0], step=self.outputs),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            for part in sends:
+                part.emit(core, out, self.outputs)
 
         def sample(now: int, *, first: bool = False) -> None:
             out = self.outs[now]

@@ -73,6 +73,10 @@ class SharedDense(Dense):
         """The result leaves over one link."""
         return (1,) if tensor == self.kernel.outputs[0] else super().splits(tensor)
 
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """All: there is one."""
+        return self.senders
+
     def late(self, place: int) -> int:
         """Tokens of the next sample after which a row has its sums back, and the row below has sent its token.
 

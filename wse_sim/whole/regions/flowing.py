@@ -15,11 +15,13 @@ meanwhile.  Here neither bias nor ReLU is an instruction of its own::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports
-from wse_sim.whole.regions.dense import SEND, Dense
+from wse_sim.whole.regions.dense import Dense, Sent
 
 
 class Flowing(Dense):
@@ -63,7 +65,7 @@ class Flowing(Dense):
         self._products(core, ports.own[0], row)
         core.add(fabric_out(ports.own[1]), self.y.dsd(), self.bias.dsd(), start="none")
 
-    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: tuple[int, str | None]) -> None:
+    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
         """Token after token in two buffers: while one leaves, the next arrives."""
         sums = fabric_in(ports.own[1 + self.height % 2])
 
@@ -72,10 +74,8 @@ class Flowing(Dense):
                 core.max(out.dsd(), sums, scalar(0.0), start="none")
             else:
                 core.mov(out.dsd(), sums, start="none")
-            core.mov(
-                fabric_out(ports.outward, sends[1]), out.dsd(0, sends[0]),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            for part in sends:
+                part.emit(core, out)
 
         count = samples * self.tokens
         with core.loop(count // 2):
