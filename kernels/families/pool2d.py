@@ -8,7 +8,7 @@ over the n outputs with the stride of the window in memory.
     that the forward pass kept, a selection at the rate of maxima (assumed)
 
 apart (an attribute): channels over the rows of cores, each with whole images of its own, as in a whole model on the
-fabric; equations: :mod:`wse_sim.kernels.blocks.pooled`.
+fabric; equations: :mod:`wse_sim.kernels.blocks.pooled`, of one that trains :mod:`wse_sim.kernels.blocks.pooled_training`.
 
 Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window rest
 as planes two banks off the result.  3-D pooling of volumes (d, h, w, c) over windows of (t, r, s) is 2-D pooling of
@@ -28,6 +28,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.pooled import apart_cost
+from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
 from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -76,6 +77,9 @@ class Pool2dAttributes(Attributes):
     apart: bool = attribute(
         False, "stationary: channels over the rows of cores, each with whole images of its own"
     )
+    trains: bool = attribute(
+        False, "apart: columns of windows before lines, and of a maximum it is kept which pixel won"
+    )
     uneven: bool = attribute(False, "windows are cut off at the border, dilated, or differ in size")
 
 
@@ -116,7 +120,10 @@ class Pool2d(Family):
         check_tiling(self.name, tiling, self.mappings)
         stated = Pool2dAttributes.of(attrs)
         is_max = stated.kind == "max"
-        if stated.apart and tiling.mapping == "stationary" and asked(how).phase is Phase.FORWARD:
+        phase = asked(how).phase
+        if stated.apart and tiling.mapping == "stationary":
+            if stated.trains or phase is not Phase.FORWARD:
+                return trained_apart_cost(dims, stated.around, is_max, phase is Phase.FORWARD, tiling, wafer)
             return apart_cost(dims, stated.around, is_max, tiling, wafer)
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]

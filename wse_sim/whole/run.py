@@ -55,6 +55,8 @@ LAYS: dict[str, dict[str, object]] = {
     **{family: {"in_words": True} for family in POINTWISE},
 }
 """Attributes of kernels that lie on the fabric in one of several ways."""
+TRAINED_LAYS: dict[str, dict[str, object]] = {"attention": {"collected": True}, "pool2d": {"trains": True}}
+"""Further ones of kernels that train."""
 BINS, LEAST_CYCLES = 1024, 8
 """Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
 
@@ -166,7 +168,7 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
-        return lays | ({"collected": True} if graph.training and kernel.family == "attention" else {})
+        return lays | (TRAINED_LAYS.get(kernel.family, {}) if graph.training else {})
 
     kernels = tuple(
         dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))

@@ -10,9 +10,11 @@ from wse_sim.whole.trained.convolution import TrainedConvolution
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.norm import TrainedNorm
 from wse_sim.whole.trained.pointwise import TrainedPointwise
+from wse_sim.whole.trained.pooling import TrainedPooling
 
 TRAINED: dict[str, type[TrainedKind]] = {
-    kind.family: kind for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm)
+    kind.family: kind
+    for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
 } | dict.fromkeys(POINTWISE, TrainedPointwise)
 """Kinds of regions that train, by kernel family."""
 

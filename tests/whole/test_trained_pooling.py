@@ -1,0 +1,123 @@
+"""Pooling that trains, alone on its fabric: values and gradients against PyTorch, ties among them; cycles against closed forms."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.test_trained import training_plan
+from wse_sim.whole.trained.pooling import TrainedPooling
+
+Image = tuple[int, int, int]
+POOLS: dict[str, tuple[nn.Module, Image]] = {
+    "maxima": (nn.MaxPool2d(2), (4, 8, 8)),
+    "overlapping maxima": (nn.MaxPool2d(3, 2), (4, 7, 9)),
+    "maxima over a border": (nn.MaxPool2d(3, 2, 1), (6, 8, 7)),
+    "a maximum for every pixel": (nn.MaxPool2d(3, 1, 1), (2, 5, 6)),
+    "maxima with gaps": (nn.MaxPool2d(2, 3), (4, 9, 8)),
+    "means": (nn.AvgPool2d(2), (4, 6, 8)),
+    "means over a border": (nn.AvgPool2d(3, 2, 1), (4, 8, 8)),
+    "a mean for every pixel": (nn.AvgPool2d(3, 1, 1), (4, 5, 6)),
+    "means of all": (nn.AdaptiveAvgPool2d(1), (6, 5, 5)),
+}
+
+
+@cache
+def region(name: str, side: int = 16) -> TrainedPooling:
+    """The region of a pooling behind a convolution, in a plan of training."""
+    pool, (channels, lines, columns) = POOLS[name]
+    return pooling(pool, (channels, lines, columns), side)
+
+
+def pooling(pool: nn.Module, image: Image, side: int = 16) -> TrainedPooling:
+    """As above."""
+    layers = [nn.Conv2d(image[0], image[0], 1), pool, nn.Flatten(), nn.LazyLinear(4)]
+    model = nn.Sequential(*layers)
+    model(torch.zeros(1, *image))
+    plan = training_plan(model, image, side)
+    found = region_alone(TrainedPooling, plan, "1")
+    assert isinstance(found, TrainedPooling)
+    return found
+
+
+def checked(
+    found: TrainedPooling, pool: nn.Module, *, samples: int, in_flight: int, whole: bool = True
+) -> Alone:
+    """A batch against autograd; `whole` numbers after a ReLU: most windows have several largest pixels."""
+    rng = np.random.default_rng(1)
+    graph, (name,) = found.graph, found.operands
+    shape, result = graph.tensors[name].shape[1:], graph.tensors[found.kernel.outputs[0]].shape[1:]
+    x = rng.normal(0, 2, (samples, *shape))
+    x = np.maximum(np.round(x), 0) if whole else x
+    gradient = rng.normal(size=(samples, *result))
+    # Sums of up to nine gradients in fp16 have eight roundings.
+    return check_alone(found, pool, {name: x}, gradient, {}, in_flight=in_flight, roundings=6)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", POOLS)
+def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:
+    """Result and gradient of the image; three rounds of two images."""
+    checked(region(name), POOLS[name][0], samples=6, in_flight=2, whole=whole)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    taps=st.integers(1, 4),
+    stride=st.integers(1, 4),
+    around=st.integers(0, 2),
+    is_max=st.booleans(),
+    lines=st.integers(4, 7),
+    columns=st.integers(4, 7),
+    words=st.integers(1, 3),
+    rounds=st.integers(1, 2),
+    in_flight=st.integers(1, 3),
+)
+def test_any_window_and_any_number_in_flight(
+    taps: int,
+    stride: int,
+    around: int,
+    is_max: bool,
+    lines: int,
+    columns: int,
+    words: int,
+    rounds: int,
+    in_flight: int,
+) -> None:
+    """Windows that overlap, touch or leave gaps, over borders or not."""
+    make = nn.MaxPool2d if is_max else nn.AvgPool2d
+    pool = make(taps, stride, min(around, taps // 2))
+    found = pooling(pool, (2 * words, lines, columns))
+    checked(found, pool, samples=rounds * in_flight, in_flight=in_flight)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_cores_issue_what_their_instructions_take(name: str) -> None:
+    """A batch of six images less one of three: what three take, forward and backward, and there is no update."""
+    found, pool = region(name), POOLS[name][0]
+    busy = [
+        float(checked(found, pool, samples=n, in_flight=3).fabric.busy[found.rows, found.columns].max())
+        for n in (3, 6)
+    ]
+    assert busy[1] - busy[0] == pytest.approx(3 * found.issued_cycles(), abs=1)
+    assert busy[0] == pytest.approx(3 * found.issued_cycles(), abs=1)
+
+
+def test_cycles_on_paper() -> None:
+    """Maxima of 2 x 2 of 2 channels of 8 x 8 pixels on one core; start o = 21; a cycle takes 4 sums or products, 1 maximum or step.
+
+    Columns: both channels o + 32 elements: sub, step, max.   Lines: 4 times o + 8; their taps are 8 elements apart, in equal
+    banks, so sub and max take twice as long.   Back: mul, sub of the same lengths; the two that lines subtract lie in equal
+    banks.   In and out: 64 + 16 words, twice.
+    """
+    found, o = pooling(nn.MaxPool2d(2), (2, 8, 8)), 21
+    columns = 2 * ((o + 8) + (o + 32) + (o + 32) + 2 * (o + 8))
+    lines = 4 * ((o + 2 * 2) + (o + 8) + (o + 2 * 8) + (o + 2) + (o + 2 * 2))
+    assert found.issued_cycles() == columns + lines + 2 * (64 + 16)

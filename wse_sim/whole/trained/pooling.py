@@ -1,0 +1,254 @@
+"""Pooling that trains: channels over a column of cores, each of which keeps which pixels won.
+
+Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on each, whole words;
+d samples in flight::
+
+    inlet       of every pixel the words of each core in turn: images forward, then gradients of the result
+    forward     the windows made one; of a maximum, which tap won      > T pixels out, the cores in turn
+    backward    gradients to the taps that won; a mean's to all       > H W pixels out, the cores in turn
+
+What comes next arrives beside the work.  Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`.  Per sample, both ways::
+
+    core     (H W + T) e + sum over instructions of (o + elements / rate)
+    inlet    (H W + T) (C / 2 + 1), where a core has not all channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Fn
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.pooled import words_apart
+from wse_sim.kernels.blocks.pooled_training import (
+    BANKS,
+    IMAGE,
+    IMAGE_BACK,
+    KEPT,
+    LINES,
+    RESULT,
+    TAKEN,
+    Place,
+    Step,
+    TrainedPoolCore,
+)
+from wse_sim.kernels.blocks.windows import Windows
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div
+from wse_sim.kernels.families.pool2d import Pool2dAttributes
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
+from wse_sim.whole.regions.pooling import LEAST, Pooling
+from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.rows import in_turn
+from wse_sim.whole.trained.slots import Slotted
+
+RECEIVE = 1  # microthread
+FP16, FP32 = 2, 4  # bytes
+ANY = 10**6  # samples in flight of a mean, which keeps nothing
+
+
+class TrainedPooling(TrainedKind):
+    """Maximum or mean of windows, and its gradient."""
+
+    family = "pool2d"
+    title = Pooling.title
+    own_colors = 1
+
+    def __init__(
+        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
+    ) -> None:
+        self.windows = Windows.of(kernel)
+        self.is_max = Pool2dAttributes.of(kernel.attrs).kind == "max"
+        self.channel_words = self.windows.channels // PAIR
+        super().__init__(graph, kernel, stage, wafer, needs)
+        self.core = TrainedPoolCore(self.windows, PAIR * self.words, self.is_max, wafer)
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """An image is one row."""
+        return 1
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """As in inference."""
+        Pooling.check(graph, kernel)
+
+    def extent(self) -> tuple[int, int]:
+        """A column of cores."""
+        self.words = int(words_apart(self.windows.channels, self.region.rows))
+        return int(ceil_div(self.channel_words, self.words)), 1
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores, the first channels' first."""
+        return tuple((self.top + i, self.left) for i in range(self.height))
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Beside the first core."""
+        return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
+
+    @property
+    def gradient_inlet(self) -> Cell:
+        """The inlet of the image."""
+        return self.inlets[0].cell
+
+    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+        """All cores."""
+        return self.senders
+
+    def words_of(self, core: int) -> int:
+        """Words of a pixel that a core keeps."""
+        return min(self.words, self.channel_words - core * self.words)
+
+    def most_in_flight(self) -> int:
+        """Winners, beside one image and its gradient with all that lies between."""
+        sizes = self.core.sizes
+        kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
+        fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
+        fixed += self._bytes(TAKEN) * sizes[TAKEN]  # two of them
+        spare = self.wafer.sram_bytes - CODE_BYTES - fixed
+        if not kept:
+            return ANY if spare > 0 else 0
+        return max(0, int(min(HELD_FRACTION * self.wafer.sram_bytes, spare) // kept))
+
+    def _bytes(self, buffer: str) -> int:
+        return PAIR * self.core.wide_of(buffer)
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """The inlet, and a class for every core."""
+        feed, inlet = ports.own[0], b.core_class(f"{self.name} inlet")
+        elements = [PAIR * self.words_of(i) for i in range(self.height)]
+        pixels, results = self.core.pixels, self.core.results
+        with inlet.loop(batch.rounds):
+            for color, count in ((ports.inward[0], pixels), (ports.gradient_in, results)):
+                with inlet.loop(batch.in_flight * count):
+                    deal(inlet, feed, [[(fabric_in(color), share)] for share in elements], self.height)
+        b.place(inlet, self.gradient_inlet)
+        route_takers(b, feed, self.gradient_inlet, self.senders, 0, "E")
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        for color, towards in ports.gradient_out.values():
+            route_senders(b, color, self.senders, towards)
+        self._declare(b, batch.in_flight)
+        for i, cell in enumerate(self.senders):
+            core = b.core_class(f"{self.name} {i}")
+            self._write_core(core, ports, batch, i)
+            b.place(core, cell)
+
+    def _declare(self, b: Builder, in_flight: int) -> None:
+        where = (self.rows, self.columns)
+
+        def buffer(name: str, kind: str, size: int) -> Buffer:
+            dtype = "fp16" if self._bytes(kind) == FP16 else "fp32"
+            return b.buffer(f"{self.name}.{name}", size, dtype, where, bank=BANKS[kind])
+
+        sizes = self.core.sizes
+        self._taken = [buffer(f"{TAKEN}{turn}", TAKEN, sizes[TAKEN]) for turn in (0, 1)]
+        self._held = {
+            name: buffer(name, name, size) for name, size in sizes.items() if name not in (TAKEN, *KEPT)
+        }
+        self._kept = {
+            name: Slotted(buffer(name, name, in_flight * Slotted.pitch(sizes[name])), sizes[name])
+            for name in KEPT
+            if name in sizes
+        }
+
+    def _write_core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, position: int) -> None:
+        advance = advance_of(position, self.height)
+        pooled = TrainedPoolCore(self.windows, PAIR * self.words_of(position), self.is_max, self.wafer)
+        each, lines, columns = pooled.each, self.windows.lines, self.windows.columns
+
+        def receive(pixels: int, turn: int) -> None:
+            receive_all(core, ports.own[0], self._taken[turn].dsd(0, pixels * each), RECEIVE)
+
+        def send(color: int, pixel: Operand, scale: bool) -> None:
+            out = fabric_out(color, advance)
+            if scale:
+                core.mul(out, pixel, scalar(1.0 / (lines.taps * columns.taps)), dtype="fp16", start="none")
+            else:
+                core.mov(out, pixel, dtype="fp16", start="none")
+
+        def forward(now: int, first: int, apart: int) -> None:
+            for step in pooled.forward():
+                self._emit(core, step, now, (first, apart))
+            with core.loop(lines.results), core.loop(columns.results):
+                pixel = self._held[RESULT].dsd(0, each, step=each, outer_step=pooled.wide * each)
+                send(ports.outward, pixel, not self.is_max)
+
+        def backward(now: int, first: int, apart: int) -> None:
+            if not self.needs:
+                return
+            for step in pooled.backward():
+                self._emit(core, step, now, (first, apart))
+            at = columns.around * each
+            for color, _ in ports.gradient_out.values():
+                with core.loop(lines.size), core.loop(columns.size):
+                    pixel = self._held[IMAGE_BACK].dsd(at, each, step=each, outer_step=pooled.pitch)
+                    send(color, pixel, not self.is_max)
+
+        with core.loop(batch.rounds):
+            in_turn(core, batch.in_flight, lambda turn: receive(pooled.pixels, turn), forward, (RECEIVE,))
+            in_turn(core, batch.in_flight, lambda turn: receive(pooled.results, turn), backward, (RECEIVE,))
+
+    def _emit(self, core: CoreClass, step: Step, now: int, slot: tuple[int, int]) -> None:
+        first, apart = slot
+        dtype = "fp16" if self.is_max else "fp32"
+
+        def operand(place: Place) -> Operand:
+            how = (step.length, place.stride)
+            if place.buffer in self._kept:
+                kept = self._kept[place.buffer]
+                pitch = Slotted.pitch(kept.size)
+                at, onward = first * pitch + place.first, apart * pitch
+                return kept.buffer.dsd(at, *how, step=place.apart, outer_step=onward)
+            buffer = self._taken[now] if place.buffer == TAKEN else self._held[place.buffer]
+            return buffer.dsd(place.first, *how, step=place.apart)
+
+        with core.loop(step.turns):
+            to, reads = operand(step.to), [operand(place) for place in step.reads]
+            if step.op == "step":
+                period = round(1000 / self.wafer.max_fp16_per_cycle)
+                core.map(Fn.STEP, to, *reads, dtype=dtype, period=period)
+            else:
+                getattr(core, step.op)(to, *(reads or [scalar(0.0)]), dtype=dtype)
+
+    # ---- values and cycles -----------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """What lies around the image of a maximum."""
+        if not self.is_max:
+            return {}
+        names = [name for name in (IMAGE, LINES) if name in self.core.sizes]
+        return {
+            f"{self.name}.{name}": np.full((self.height, self.cols, self.core.sizes[name]), LEAST, np.float32)
+            for name in names
+        }
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """None."""
+        return {}, {}
+
+    def issued_cycles(self) -> float:
+        """As the module says, of the first core, which has the most channels."""
+        core = self.core
+        if not self.needs:
+            return core.cycles(core.forward()) + core.moved_cycles + core.results * core.each / PAIR
+        return core.cycles(core.forward()) + core.cycles(core.backward()) + 2 * core.moved_cycles
+
+    def update_cycles(self) -> float:
+        """Nothing."""
+        return 0.0
