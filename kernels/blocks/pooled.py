@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Step:
     apart: tuple[int, int] = (0, 0)
 
 
-def words_apart(channels: Size, rows: Size) -> Any:
+def words_apart(channels: Size, rows: Size) -> Size:
     """Words of a pixel on the fullest of `rows` cores."""
     words = channels // PAIR
     return ceil_div(words, np.minimum(words, rows))
@@ -58,7 +57,7 @@ def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Waf
     moved = {n: (core.pixels + core.results) * core.each / PAIR for n, core in found.items()}
     issued = {n: core.issued_cycles() for n, core in found.items()}
 
-    def each(table: dict[int, float]) -> Any:
+    def each(table: dict[int, float]) -> Size:
         return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
 
     zero = 0.0 * tiling.rows * tiling.cols

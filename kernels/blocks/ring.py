@@ -86,7 +86,7 @@ def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], lis
 
 
 @dataclass(frozen=True)
-class Turn:
+class RingTurn:
     """What one core of a ring works with: its rank, the ring's size, its pieces of q elements, two colors."""
 
     rank: int
@@ -109,17 +109,17 @@ class Turn:
         return self.x.dsd(number % self.cores * self.q, self.q, step=step)
 
 
-def emit_reduce_scatter(k: CoreClass, turn: Turn, start: str) -> None:
+def emit_reduce_scatter(k: CoreClass, turn: RingTurn, start: str) -> None:
     """The sum of piece r ends in rank r; the first instruction starts as told."""
     _emit_half(k, turn, turn.rank - 1, start, adds=True)
 
 
-def emit_all_gather(k: CoreClass, turn: Turn, start: str) -> None:
+def emit_all_gather(k: CoreClass, turn: RingTurn, start: str) -> None:
     """Piece r of rank r reaches all; the first instruction starts as told."""
     _emit_half(k, turn, turn.rank, start, adds=False)
 
 
-def _emit_half(k: CoreClass, turn: Turn, own: int, start: str, *, adds: bool) -> None:
+def _emit_half(k: CoreClass, turn: RingTurn, own: int, start: str, *, adds: bool) -> None:
     """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
     how: Travel = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
 
@@ -171,7 +171,7 @@ def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...
     for rank, position in enumerate(order):
         k = b.core_class(f"rank {rank}")
         k.busy(b.config.task_start_cycles)
-        turn = Turn(rank, len(order), x, q, dtype, sends[position], receives[position])
+        turn = RingTurn(rank, len(order), x, q, dtype, sends[position], receives[position])
         for i, emit in enumerate(halves if len(order) > 1 else ()):
             emit(k, turn, "loaded" if i else "none")
         b.place(k, line.place(position))
@@ -211,7 +211,7 @@ class RingHalf(Family):
         return Case(b.build(), b.config, {"x": values}, {"x": self.expected(values, q)})
 
     @abstractmethod
-    def emit(self, k: CoreClass, turn: Turn, start: str) -> None:
+    def emit(self, k: CoreClass, turn: RingTurn, start: str) -> None:
         """The instructions of one rank."""
 
     @abstractmethod

@@ -65,9 +65,7 @@ class Windows:
 
     @classmethod
     def of(cls, kernel: Kernel) -> Windows:
-        """Of a convolution of stride 1 or 2, or of a pooling, which states what lies around."""
-        if kernel.family == "pool2d":
-            return cls.sized(kernel.dims, int(str(kernel.attrs.get("around", 0))))
+        """Of a convolution of stride 1 or 2."""
         return cls.sized(kernel.dims, surround(kernel.dims))
 
     @classmethod

@@ -19,8 +19,6 @@ less that of 14 / v tokens, whose sums lie in the queues between two cores.  The
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wse_sim.hardware import Wafer
@@ -69,7 +67,7 @@ def _finishing(
     wafer: Wafer,
     *,
     waits: bool,
-) -> Any:
+) -> Size:
     """With a last row that multiplies as well."""
     o, size = np.ceil(wafer.vector_start_cycles), tokens * v
     finish = (
@@ -94,7 +92,7 @@ def _finishing(
 
 def _flowing(
     tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
-) -> Any:
+) -> Size:
     """With a last row without inputs; infinite for a single row."""
     rows = np.minimum(tiling.rows, words + 1)
     each = ceil_div(words, np.maximum(1, rows - 1)) * per_word + v
@@ -104,7 +102,7 @@ def _flowing(
 
 def _shared(
     tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
-) -> Any:
+) -> Size:
     """With rows that finish outputs in turn; infinite for a single row or token."""
     rows = np.minimum(tiling.rows, words)
     size = ceil_div(tokens, np.minimum(rows, tokens)) * v
@@ -114,11 +112,11 @@ def _shared(
     return np.where((rows > 1) & (tokens > 1), each, np.inf)
 
 
-def _item_cycles(item: str, size: Size, wafer: Wafer) -> Any:
+def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:
     if item in SPECIAL_FUNCTIONS:
         return np.ceil(wafer.vector_start_cycles) + size * wafer.special_element_cycles
     return np.ceil(wafer.vector_start_cycles) + np.ceil(size / op_rate(item, "fp16", wafer))
 
 
-def _no_later(first: Any, second: Any) -> Any:
+def _no_later(first: Size, second: Size) -> Size:
     return np.where(second <= first, second, first)

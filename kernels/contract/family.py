@@ -43,6 +43,7 @@ Size = float | NDArray[Any]  # in a formula: a number, or an array with one of e
 Number = Size
 Array = NDArray[Any]  # values of a tensor or of a buffer
 Dims = Mapping[str, Any]
+Attrs = Mapping[str, Any]  # attributes of a kernel
 
 
 class How(TypedDict, total=False):
@@ -50,7 +51,7 @@ class How(TypedDict, total=False):
 
     phase: Phase
     dtype: str
-    attrs: Mapping[str, Any] | None
+    attrs: Attrs | None
 
 
 class ProgramOptions(How, total=False):
@@ -64,7 +65,7 @@ class Asked(NamedTuple):
 
     phase: Phase
     dtype: str
-    attrs: Mapping[str, Any]
+    attrs: Attrs
 
 
 def asked(how: How, dtype: str = "fp16") -> Asked:
@@ -251,7 +252,7 @@ class Probe:
     tile: str
     dtype: str = "fp16"
     phase: Phase = Phase.FORWARD
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Attrs = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -306,15 +307,15 @@ class Family:
         """The attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
         return parameters_of(cls.attributes)
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
         return 0 * dims[next(iter(self.dims))]
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """How samples pass through: in no rows of their own, each as it comes."""
         return Flow()
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """How it lies in its region: not settled."""
         return Lay()
 
@@ -325,11 +326,11 @@ class Family:
         """
         return 0
 
-    def link(self, attrs: Mapping[str, Any] = NONE) -> Link | None:
+    def link(self, attrs: Attrs = NONE) -> Link | None:
         """What the kernel does to each element, if that is all that it does."""
         return None
 
-    def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
+    def is_affine(self, attrs: Attrs = NONE) -> bool:
         """Whether the kernel scales and shifts each channel by constants, and does nothing else."""
         return False
 
@@ -337,7 +338,7 @@ class Family:
         """The dimension along which kernels that read the same tensor become one; "" if they do not."""
         return ""
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """What a reader of a plan should know about kernels with these attributes."""
         return ()
 

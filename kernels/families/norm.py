@@ -61,6 +61,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -117,11 +118,11 @@ class Norm(OnRows):
     color = "#dadaeb"
     sums_rows = True
 
-    def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
+    def is_affine(self, attrs: Attrs = NONE) -> bool:
         """With running statistics each channel has its scale and its shift."""
         return NormAttributes.of(attrs).statistics == "running"
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """A whole row on one core: rows come and go over the rows of cores."""
         return Lay("rows", "rows") if NormAttributes.of(attrs).whole else Lay()
 
@@ -264,7 +265,7 @@ def _known(values: Mapping[str, Any], work: RowWork) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in work.shapes}
 
 
-def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
+def _work(phase: Phase, dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
     """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
     if phase is Phase.FORWARD:
         return forward_work(dtype, attrs, cols)
@@ -273,7 +274,7 @@ def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> 
     return input_gradient_work(dtype, attrs, cols)
 
 
-def affine_of(attrs: Mapping[str, Any]) -> tuple[str, ...]:
+def affine_of(attrs: Attrs) -> tuple[str, ...]:
     """What a norm has of "scale" and "shift"."""
     said = NormAttributes.of(attrs)
     if said.affine:
@@ -281,7 +282,7 @@ def affine_of(attrs: Mapping[str, Any]) -> tuple[str, ...]:
     return ("scale",) if said.kind == "rms" else ("scale", "shift")
 
 
-def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
+def forward_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
     """The instructions of the forward pass over `cols` features of a whole row."""
     said = NormAttributes.of(attrs)
     found = (_rms if said.kind == "rms" else _layer)(dtype, cols, said.eps)
@@ -297,9 +298,7 @@ def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork
     )
 
 
-def whole_cost(
-    dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
+def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
     """Rows that lie on one core each: the instructions row by row, words received and sent beside them.
 
     The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
@@ -369,7 +368,7 @@ def _rms(dtype: str, cols: int, eps: float) -> RowWork:
     return RowWork(vectors, shapes)
 
 
-def input_gradient_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
+def input_gradient_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
     """g becomes (g s - x mean(g s x) - mean(g s)) / deviation, x the normalised input."""
     is_rms, is_scaled = NormAttributes.of(attrs).kind == "rms", "scale" in affine_of(attrs)
     shapes = {
@@ -404,7 +403,7 @@ def input_gradient_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> 
     return RowWork(vectors, shapes)
 
 
-def weight_gradient_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
+def weight_gradient_work(dtype: str, attrs: Attrs) -> RowWork:
     """Sums over the rows of g x and of g, x the normalised input."""
     has = affine_of(attrs)
     shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}

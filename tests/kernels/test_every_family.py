@@ -112,11 +112,21 @@ def reads_of(name: str) -> set[str]:
     return seen
 
 
+SWITCHES: dict[str, str | bool] = {"line": "k_tree", "pairs": True}
+"""Attributes whose other value makes a face read more of them."""
+
+
 def ask_all(name: str) -> None:
-    """Ask every face of a family."""
+    """Ask every face of a family, also with every switch turned."""
+    for switch in (None, *(set(SWITCHES) & set(stated(name)))):
+        ask_faces(name, {} if switch is None else {switch: SWITCHES[switch]})
+
+
+def ask_faces(name: str, turned: dict[str, str | bool]) -> None:
+    """Ask every face of a family, with some attributes as `turned`."""
     found, wafer = family(name), load_wafer("wse2")
     for call in (*EVERY_CALL[name], *MORE_CALLS.get(name, ())):
-        attrs = {**stated(name), **({"line": "k_tree"} if "line" in stated(name) else {})}
+        attrs = {**stated(name), **turned}
         kernel = dataclasses.replace(kernel_of(call), attrs=frozen(attrs))
         tensors = tensors_of(kernel)
         found.flops(call.dims, attrs, Phase.FORWARD)

@@ -22,7 +22,7 @@ from wse_sim.spent import spent
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """One step: its function, the names that it reads and the names that it writes."""
 
     run: Callable[..., object]
@@ -40,16 +40,16 @@ class Step:
         return (inspect.getdoc(self.run) or "").split("\n")[0]
 
 
-def step(*writes: str) -> Callable[[Callable[..., object]], Step]:
+def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
     """Make a step of a function; with several `writes` it gives a tuple of as many values, with none nothing."""
 
-    def made(run: Callable[..., object]) -> Step:
-        return Step(run, tuple(inspect.signature(run).parameters), writes)
+    def made(run: Callable[..., object]) -> PlanStep:
+        return PlanStep(run, tuple(inspect.signature(run).parameters), writes)
 
     return made
 
 
-def run_steps(steps: Sequence[Step], given: Mapping[str, object]) -> dict[str, object] | Infeasible:
+def run_steps(steps: Sequence[PlanStep], given: Mapping[str, object]) -> dict[str, object] | Infeasible:
     """Run the steps in order; gives all values by name, or why the model does not fit.
 
     Raises
@@ -71,7 +71,7 @@ def run_steps(steps: Sequence[Step], given: Mapping[str, object]) -> dict[str, o
     return values
 
 
-def check_steps(steps: Sequence[Step], given: Iterable[str]) -> None:
+def check_steps(steps: Sequence[PlanStep], given: Iterable[str]) -> None:
     """Reject an order in which a step reads what no earlier one writes.
 
     Raises

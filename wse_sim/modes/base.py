@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from wse_sim.compiler.flow import Step
+from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
@@ -91,7 +91,7 @@ class Mode(Protocol):
     simulated_steps: int  # steps of a run unless asked; the last is measured
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[PlanStep]:
         """Of its compiler, in order."""
         ...
 

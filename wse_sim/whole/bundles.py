@@ -18,7 +18,7 @@ from wse_sim.whole.paths import Cell, Grid
 
 
 @dataclass(frozen=True)
-class Way:
+class BundleWay:
     """One bundle on its way: from an outlet or the host to an inlet or the host."""
 
     stream: Stream
@@ -53,7 +53,7 @@ class Choice:
 
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
-) -> tuple[tuple[RegionLayout, ...], tuple[Way, ...]]:
+) -> tuple[tuple[RegionLayout, ...], tuple[BundleWay, ...]]:
     """Layouts and ways with as many bundles per stream as the plan has links, fewer where they do not fit."""
     choices = [Choice(stream.width) for stream in streams]
     while True:
@@ -106,7 +106,7 @@ def _ways(
     streams: Sequence[Stream],
     choices: Sequence[Choice],
     kernels: Sequence[Kernel],
-) -> tuple[list[Way], int]:
+) -> tuple[list[BundleWay], int]:
     """The ways of all bundles, or the stream that finds none."""
     wafer = plan.wafer
     grid = Grid(wafer.rows, wafer.cols)
@@ -126,7 +126,7 @@ def _ways(
         )
         grid.take(stream.color, [*sources, *sinks])
         ends.append(list(zip(sources, sinks, strict=True)))
-    out: list[Way] = []
+    out: list[BundleWay] = []
     for position, stream in enumerate(streams):
         regions = [layouts[p].region for p in (position - 1, position) if 0 <= p < len(layouts)]
         planned = grid.planned(stream)
@@ -143,7 +143,7 @@ def _ways(
             if cells is None:
                 return out, position
             elements = before.sends(bundle) if before else tuple(range(starts[bundle], stops[bundle]))
-            out.append(Way(stream, bundle, elements, tuple(cells)))
+            out.append(BundleWay(stream, bundle, elements, tuple(cells)))
     return out, -1
 
 

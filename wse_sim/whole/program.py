@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricArea, StreamLinks
-from wse_sim.whole.bundles import Way, laid_out
+from wse_sim.whole.bundles import BundleWay, laid_out
 from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout, issued_cycles
 from wse_sim.whole.paths import BACK, direction
@@ -49,7 +49,7 @@ class Whole:
     program: Program
     config: FabricConfig
     layouts: tuple[RegionLayout, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[BundleWay, ...]
     rows: int
 
     @property
@@ -146,7 +146,7 @@ class _Layer:
     sums: tuple[int, int]
     color: int  # of the stream that leaves
 
-    def build(self, into: Sequence[Way]) -> None:
+    def build(self, into: Sequence[BundleWay]) -> None:
         """Buffers, classes and routes of the region."""
         lay, b = self.layout, self.b
         rows, cols = slice(lay.top, lay.last + 1), slice(lay.left, lay.left + lay.cols)
@@ -169,7 +169,7 @@ class _Layer:
         for bundle in range(len(lay.outlets)):
             self._outlet(bundle)
 
-    def _inlet(self, way: Way) -> None:
+    def _inlet(self, way: BundleWay) -> None:
         """The core that takes a bundle in, and the routes of the rows that it feeds."""
         lay, b = self.layout, self.b
         fed = lay.fed[way.bundle]
@@ -260,7 +260,7 @@ class _Layer:
         core.mov(fabric_out(self.color, advance), out.dsd(0, length), dtype="fp16", start="none", thread=1)
 
 
-def _route_way(b: Builder, way: Way, cols: int, layouts: Sequence[RegionLayout]) -> None:
+def _route_way(b: Builder, way: BundleWay, cols: int, layouts: Sequence[RegionLayout]) -> None:
     """Routes of one bundle: its columns turn by turn, then every cell of its way."""
     color, cells = way.stream.color, way.cells
     from_host, to_host = way.stream.producer == HOST, way.stream.consumer == HOST
@@ -281,7 +281,7 @@ def _route_way(b: Builder, way: Way, cols: int, layouts: Sequence[RegionLayout])
         b.route(color, cell, rx=BACK[came], tx=onward)
 
 
-def _host(b: Builder, way: Way, rows: int, cols: int) -> None:
+def _host(b: Builder, way: BundleWay, rows: int, cols: int) -> None:
     words = rows * len(way.elements) // PAIR
     if way.stream.producer == HOST:
         row, col = way.cells[0]
@@ -294,7 +294,7 @@ def _host(b: Builder, way: Way, rows: int, cols: int) -> None:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _host_name(side: str, way: Way) -> str:
+def _host_name(side: str, way: BundleWay) -> str:
     return f"host {side} {way.bundle}"
 
 

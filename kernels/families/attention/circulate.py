@@ -43,7 +43,7 @@ Phase = Callable[[Any, int, int], None]  # writes the phase of core (row, col)
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorRun:
     """`count` vectors of `length` elements in a buffer: vector v at v `apart`, its elements `stride` apart."""
 
     buffer: Buffer
@@ -152,7 +152,7 @@ class KeptSums:
         self.ring.emit(core, at, start // self.blocks.size, y, place)
 
 
-class Leaving:
+class SentSums:
     """Sums that leave along the rows, added from core to core, to a collector at the edge."""
 
     def __init__(self, region: BuiltRectangle, name: str, length: int) -> None:
@@ -223,7 +223,7 @@ def _triggered(
 
 
 def product(
-    region: BuiltRectangle, source: Rounds | Feed, rest: Vectors, y: Buffer, sums: KeptSums | Leaving
+    region: BuiltRectangle, source: Rounds | Feed, rest: VectorRun, y: Buffer, sums: KeptSums | SentSums
 ) -> None:
     """A product phase; `y` holds the sums of one item."""
 

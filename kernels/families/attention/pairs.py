@@ -24,7 +24,6 @@ This is how attention lies in a region of a whole model on the fabric (:mod:`wse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
 from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, least_share, relay_cycles
-from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
 
@@ -44,13 +43,13 @@ GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": 
 GRADIENT = gradient_vectors("y", "g")
 
 
-def pair_tile(tokens: int, tiling: Tiling, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
+def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Any, Any]:
     """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
     spare = AttentionAttributes.of(attrs).collected
     return least_share(tokens, np.maximum(tiling.rows - spare, 1)), least_share(tokens, tiling.cols)
 
 
-def pair_footprint(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Footprint:
+def pair_footprint(dims: Dims, tiling: Tiling, attrs: Attrs) -> Footprint:
     """Queries, keys and values of two samples in fp16, scores, weights and results."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
@@ -61,7 +60,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Foot
     )
 
 
-def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Mapping[str, Any]) -> Cost:
+def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
     """Cycles per sample of the busiest core, and the way of its collectives."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
@@ -70,7 +69,7 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Map
     return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way, 0.0))
 
 
-def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     """What a core with `t` queries and `n` keys issues per sample."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results = heads * t * n, heads * t * d
@@ -93,7 +92,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, An
     )
 
 
-def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     """What a core with `t` queries and `n` keys issues per sample, backward: all three gradients."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results, per_key = heads * t * n, heads * t * d, heads * n * d

@@ -44,9 +44,9 @@ from wse_sim.kernels.families.attention.circulate import (
     BuiltRectangle,
     Feed,
     KeptSums,
-    Leaving,
     Rounds,
-    Vectors,
+    SentSums,
+    VectorRun,
     product,
     ring,
     spread,
@@ -166,7 +166,7 @@ def _streamed_forward(region: BuiltRectangle, head: Head, cycles: float, part: s
     scores = _scores(region, head, "scores", 2)
     if part in {"", "scores"}:
         # Queries and sums start in banks that do not collide.
-        rest = Vectors(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
+        rest = VectorRun(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
         sums = KeptSums(region, ring(region, vertical=False), scores, t, vertical=False)
         source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)
         product(region, source, rest, region.buffer("y", t, bank=2), sums)
@@ -188,7 +188,7 @@ def _streamed_backward(region: BuiltRectangle, head: Head, cycles: float, part: 
     y, z = region.buffer("y", t, bank=2), region.buffer("z", f, bank=2)
     sums = KeptSums(region, ring(region, vertical=False), gradient, t, vertical=False)
     source = Rounds(region, _pieces(region, head, "values"), f, vertical=True)
-    product(region, source, Vectors(d_out, f, t, apart=t), y, sums)
+    product(region, source, VectorRun(d_out, f, t, apart=t), y, sums)
     if part == "":
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
     source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)
@@ -196,7 +196,7 @@ def _streamed_backward(region: BuiltRectangle, head: Head, cycles: float, part: 
     spread(region, source, gradient, t, arrived, d_q, vertical=False)
     down = ring(region, vertical=True)
     for sent, rest, name in ((scores, d_out, "d_values"), (gradient, q, "d_keys")):
-        by_query = Vectors(rest, t, f, apart=1, stride=t)
+        by_query = VectorRun(rest, t, f, apart=1, stride=t)
         kept = KeptSums(region, down, _pieces(region, head, name, "fp32"), f, vertical=True)
         product(region, Rounds(region, sent, t, vertical=False), by_query, z, kept)
 
@@ -205,15 +205,15 @@ def _stationary_forward(region: BuiltRectangle, head: Head, cycles: float, part:
     k, n = head.features, head.others
     scores = _scores(region, head, "scores", 2)
     if part in {"", "scores"}:
-        rest = Vectors(region.buffer("keys", k * n, "fp16", 0), k, n, apart=n)
+        rest = VectorRun(region.buffer("keys", k * n, "fp16", 0), k, n, apart=n)
         sums = KeptSums(region, ring(region, vertical=True), scores, n, vertical=True)
         product(region, Feed(region, "q", k), rest, region.buffer("y", n, bank=2), sums)
     if part in {"", "softmax"}:
         _softmax(region, head, {"scores": scores}, cycles)
     if part in {"", "values"}:
-        rest = Vectors(region.buffer("values", n * k, "fp16", 0), n, k, apart=1, stride=n)
+        rest = VectorRun(region.buffer("values", n * k, "fp16", 0), n, k, apart=1, stride=n)
         source = Rounds(region, scores, n, vertical=True)
-        product(region, source, rest, region.buffer("z", k, bank=2), Leaving(region, "out", k))
+        product(region, source, rest, region.buffer("z", k, bank=2), SentSums(region, "out", k))
 
 
 def _stationary_backward(region: BuiltRectangle, head: Head, cycles: float, part: str) -> None:
@@ -226,11 +226,11 @@ def _stationary_backward(region: BuiltRectangle, head: Head, cycles: float, part
     y, z = region.buffer("y", n, bank=2), region.buffer("z", k, bank=2)
     sums = KeptSums(region, ring(region, vertical=True), gradient, n, vertical=True)
     d_out = Feed(region, "d_out", k)
-    product(region, d_out, Vectors(values, k, n, apart=n), y, sums)
+    product(region, d_out, VectorRun(values, k, n, apart=n), y, sums)
     if part == "":
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
     source = Rounds(region, gradient, n, vertical=True)
-    product(region, source, Vectors(keys, n, k, apart=1, stride=n), z, Leaving(region, "d_q", k))
+    product(region, source, VectorRun(keys, n, k, apart=1, stride=n), z, SentSums(region, "d_q", k))
     for feed, owned, name, bank in (("d_out again", scores, "d_values", 2), ("q", gradient, "d_keys", 0)):
         arrived = region.buffer(f"arrived {name}", n, "fp16", bank)
         out = region.buffer(name, k * n, bank=2 - bank)

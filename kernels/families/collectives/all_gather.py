@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.kernels.blocks.ring import RingHalf, Turn, emit_all_gather
+from wse_sim.kernels.blocks.ring import RingHalf, RingTurn, emit_all_gather
 from wse_sim.kernels.contract.family import Array
 from wse_sim.kernels.contract.registry import register
 
@@ -19,7 +19,7 @@ class AllGather(RingHalf):
 
     name = "all_gather"
 
-    def emit(self, k: CoreClass, turn: Turn, start: str) -> None:
+    def emit(self, k: CoreClass, turn: RingTurn, start: str) -> None:
         """See :func:`wse_sim.kernels.blocks.ring.emit_all_gather`."""
         emit_all_gather(k, turn, start)
 

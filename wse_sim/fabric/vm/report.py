@@ -32,7 +32,7 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
-class Waiting:
+class WaitingCore:
     """Something that cannot go on: a main thread, a microthread, an output queue, a router queue, or a command that was not released."""
 
     x: int
@@ -72,13 +72,13 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
     return Fault(x, y, int(m.size[S.CLOCK]), text, where)
 
 
-def who_waits(m: S.Machine, image: Image) -> list[Waiting]:
+def who_waits(m: S.Machine, image: Image) -> list[WaitingCore]:
     """All waits of the present cycle."""
-    found: list[Waiting] = []
+    found: list[WaitingCore] = []
     core = m.core
 
     def add(c: int, what: str, color: int = -1, queue: int = -1, where: str = "") -> None:
-        found.append(Waiting(int(c) % image.cols, int(c) // image.cols, what, color, queue, where))
+        found.append(WaitingCore(int(c) % image.cols, int(c) // image.cols, what, color, queue, where))
 
     for c in np.flatnonzero(core[:, S.ARMED]):
         doing = (

@@ -24,7 +24,7 @@ from wse_sim.fabric.vm.bands import Bands, one_band
 from wse_sim.fabric.vm.build import changes_routes, make_machine
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.report import Fault, Waiting, format_print, who_waits, why_fault
+from wse_sim.fabric.vm.report import Fault, WaitingCore, format_print, who_waits, why_fault
 from wse_sim.hardware.wafer import Wafer
 
 Array = npt.NDArray[Any]
@@ -434,7 +434,7 @@ class Session:
 
     # -- looking on
 
-    def status(self) -> list[Waiting]:
+    def status(self) -> list[WaitingCore]:
         """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
         return who_waits(self.machine, self.image)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from wse_sim.compiler.flow import Step
+from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
@@ -42,7 +42,7 @@ class Generation:
     simulated_steps = 3
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[PlanStep]:
         """Of its compiler; loaded when they are asked for."""
         from wse_sim.modes.generation.steps import ATTEMPT, STEPS
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.compiler.flow import Step
+from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan, Stage
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import works_out_again
@@ -49,7 +49,7 @@ class Pipelined:
     simulated_steps = 2
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[PlanStep]:
         """Of its compiler; loaded when they are asked for."""
         from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
 

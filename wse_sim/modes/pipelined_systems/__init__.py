@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from wse_sim.compiler.flow import Step
+from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
@@ -44,7 +44,7 @@ class PipelinedSystems:
     simulated_steps = 2
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[PlanStep]:
         """Of its compiler; loaded when they are asked for."""
         from wse_sim.modes.pipelined_systems.steps import STEPS
 

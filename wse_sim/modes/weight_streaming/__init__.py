@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.compiler.flow import Step
+from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.compiler.pricing import Prices
 from wse_sim.engine.host import InputPath, input_path
@@ -49,7 +49,7 @@ class WeightStreaming:
     simulated_steps = 3
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[PlanStep]:
         """Of its compiler; loaded when they are asked for."""
         from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS
 

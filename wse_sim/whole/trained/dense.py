@@ -35,7 +35,7 @@ from wse_sim.whole.regions.turns import route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside
 from wse_sim.whole.trained.products import OWN_COLORS
-from wse_sim.whole.trained.shared import product_of
+from wse_sim.whole.trained.shared import products_for
 from wse_sim.whole.trained.slopes import ACTIVATIONS
 from wse_sim.whole.trained.streamed import StreamedProducts
 
@@ -100,7 +100,7 @@ class TrainedDense(TrainedKind):
         """The compute cores."""
         whole, rest = divmod(self.inputs // PAIR, self.height - 1)
         inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
-        return product_of(
+        return products_for(self.items)(
             self.name,
             self.wafer,
             self.top,

@@ -43,7 +43,7 @@ from wse_sim.whole.regions.contract import divisor, stream_order
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.kinds import trained_region_of
 from wse_sim.whole.trained.loss import LossPlace, place_loss
-from wse_sim.whole.trained.order import Sent, by_tensor, gradients_of
+from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.training.loss import check_loss, mean_of
 from wse_sim.whole.trees import Tree, Way, found_way, way_cost
@@ -53,7 +53,7 @@ from wse_sim.whole.trees import Tree, Way, found_way, way_cost
 class Waiting:
     """Cores between the reader that sends a gradient and where it is needed; the last way is into a sum or a region."""
 
-    sent: Sent
+    sent: SentGradient
     stores: tuple[Cell, ...]  # the reader's first
     ways: tuple[Way, ...]  # one more than stores
 
@@ -317,7 +317,7 @@ class _Ways:
             )
         return way
 
-    def back(self, tensor: str, sent: Sequence[Sent]) -> Back:
+    def back(self, tensor: str, sent: Sequence[SentGradient]) -> Back:
         """The gradients that the readers of a tensor send, those that come first first."""
         end = self.makers[tensor].gradient_inlet
         if len(sent) == 1:
@@ -334,7 +334,7 @@ class _Ways:
         parts = [self._waiting(tensor, one, cell, deepest - one.depth) for one in sent]
         return Back(tensor, tuple(parts), (cell, onward))
 
-    def _waiting(self, tensor: str, sent: Sent, end: Cell, earlier: int) -> Waiting:
+    def _waiting(self, tensor: str, sent: SentGradient, end: Cell, earlier: int) -> Waiting:
         """The way of one gradient, which comes `earlier` by so many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]

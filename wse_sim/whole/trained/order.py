@@ -21,7 +21,7 @@ from wse_sim.whole.trained.contract import TrainedKind
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentGradient:
     """The gradient of a tensor that a reader of it sends; `depth`: regions that it has passed on the longest way from the loss."""
 
     tensor: str
@@ -29,17 +29,17 @@ class Sent:
     depth: int
 
 
-def gradients_of(regions: Sequence[TrainedKind], output: str) -> tuple[Sent, ...]:
+def gradients_of(regions: Sequence[TrainedKind], output: str) -> tuple[SentGradient, ...]:
     """All gradients of a sample in their order, from that of the `output` of the model on."""
     by_output = {region.kernel.outputs[0]: region for region in regions}
     missing = _readers(regions)
     ready = deque([(by_output[output], 1)])
     depths: dict[str, int] = {}
-    found: list[Sent] = []
+    found: list[SentGradient] = []
     while ready:
         region, depth = ready.popleft()
         for tensor in region.gradient_order:
-            found.append(Sent(tensor, region.name, depth))
+            found.append(SentGradient(tensor, region.name, depth))
             depths[tensor] = max(depths.get(tensor, 0), depth)
             missing[tensor] -= 1
             if not missing[tensor]:
@@ -56,9 +56,9 @@ def _readers(regions: Sequence[TrainedKind]) -> dict[str, int]:
     return count
 
 
-def by_tensor(sent: Sequence[Sent]) -> Mapping[str, tuple[Sent, ...]]:
+def by_tensor(sent: Sequence[SentGradient]) -> Mapping[str, tuple[SentGradient, ...]]:
     """The gradients of every tensor, those that come first first."""
-    out: dict[str, tuple[Sent, ...]] = {}
+    out: dict[str, tuple[SentGradient, ...]] = {}
     for one in sent:
         out[one.tensor] = (*out.get(one.tensor, ()), one)
     return out

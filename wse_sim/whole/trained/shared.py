@@ -16,9 +16,8 @@ those of :mod:`.streamed`::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Any
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
@@ -32,10 +31,9 @@ from wse_sim.whole.trained.slopes import STEPS
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 
-def product_of(*args: Any) -> StreamedProducts:
-    """The cores of a layer: rows share an activation of many cycles."""
-    plain, shared = StreamedProducts(*args), SharedProducts(*args)
-    return shared if plain.activation in STEPS else plain
+def products_for(items: Sequence[str]) -> type[StreamedProducts]:
+    """The cores of a layer with these items: rows share an activation of many cycles."""
+    return SharedProducts if any(item in STEPS for item in items) else StreamedProducts
 
 
 class SharedProducts(StreamedProducts):
