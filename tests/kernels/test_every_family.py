@@ -167,6 +167,10 @@ READ_BY_PLANS = {
     "around",
     "uneven",
     "unfolded",
+    "collected",
+    "trains",
+    "has_bias",
+    "met",
     "eps",
 }
 

@@ -16,6 +16,7 @@ from wse_sim.compiler.sizing import Sizer
 from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
+from wse_sim.kernels.contract.family import Lay
 
 HOST = "host"
 SUM_BYTES = 4  # partial sums travel in fp32
@@ -222,21 +223,26 @@ def _routes(
         size = float(graph.tensors[tensor].bytes)
         regions = [by_group[producer].region, *(by_group[c].region for c in consumers)]
         over = [lays[producer].gives_over, *(lays[c].takes_over for c in consumers)]
+        links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)
+        links = _limited(links, [lays[producer], *(lays[c] for c in consumers)])
         gradients = graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
         net = Net(
             tensor,
             middle(regions[0]),
             tuple(middle(region) for region in regions[1:]),
             size,
-            bundle_width(
-                regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction), over
-            ),
+            bundle_width(regions, links, over),
             gradients,
             {middle(region): region for region in regions},
         )
         ends_at = tuple((by_group[c].name, middle(by_group[c].region)) for c in consumers)
         out.append(_Route(net, tensor, by_group[producer].name, ends_at))
     return out + _host_routes(sizer, by_group, pace_cycles, fraction, fed)
+
+
+def _limited(links: int, lays: Sequence[Lay]) -> int:
+    """As many links side by side as kernels at both ends can use."""
+    return min(links, *(lay.most_links or links for lay in lays))
 
 
 def _host_routes(
@@ -258,6 +264,7 @@ def _host_routes(
         for tensor in (*inputs, *results):
             size = float(graph.tensors[tensor].bytes)
             links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)
+            links = _limited(links, [group.lay])
             is_result = tensor in results
             over = group.lay.gives_over if is_result else group.lay.takes_over
             width = bundle_width([stage.region], links, [over])

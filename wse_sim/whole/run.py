@@ -40,6 +40,7 @@ from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.regions.dense import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.summed import summed_apart
 
@@ -57,6 +58,8 @@ LAYS: dict[str, dict[str, object]] = {
 """Attributes of kernels that lie on the fabric in one of several ways."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {"attention": {"collected": True}, "pool2d": {"trains": True}}
 """Further ones of kernels that train."""
+MEETS = ("conv2d",)
+"""Families whose price in training has the slope of what is fused to them."""
 BINS, LEAST_CYCLES = 1024, 8
 """Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
 
@@ -159,15 +162,26 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         graph = summed_apart(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
-    in_regions = not graph.training and not is_chain(graph)
+    is_network = not is_chain(graph)
+    in_regions = not graph.training and is_network
+
+    def trained(kernel: Kernel) -> dict[str, object]:
+        if not graph.training or kernel.family not in MEETS:
+            return {}
+        owner = forward.get(kernel.forward, kernel)
+        return {"trains": True, "has_bias": "bias" in items_of(owner)}
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
-            return {"orientation": orientation, **(LAYS.get(kernel.family, {}) if in_regions else {})}
+            held = LAYS.get(kernel.family, {}) if in_regions else {}
+            return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
+        owner = forward.get(kernel.forward) if kernel.family == "activation" else None
+        if is_network and owner is not None and owner.family in MEETS:
+            lays = lays | {"met": True}
         return lays | (TRAINED_LAYS.get(kernel.family, {}) if graph.training else {})
 
     kernels = tuple(

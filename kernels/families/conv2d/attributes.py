@@ -21,6 +21,11 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
     )
+    trains: bool = attribute(
+        False,
+        "stationary: lies as a layer that trains in a whole model on the fabric, one link for every stream",
+    )
+    has_bias: bool = attribute(False, "trains: the weight gradient has that of a bias beside it")
     eps: float = attribute(
         0.0, "of a batch norm that is folded into filters and bias; 0: there is none", at_least=0.0
     )

@@ -19,6 +19,7 @@ min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that 
 
 unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations with
 W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; no less than what the inlet of a row hears and sends.
+trains (an attribute): the same in a model that trains; equations: :mod:`wse_sim.kernels.families.conv2d.trained`.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
 forward and transposed), :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
@@ -29,6 +30,7 @@ pixels per line (15 % where a tap of 7 and more meets the bank of the sums); wei
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
@@ -77,6 +79,7 @@ from wse_sim.kernels.families.conv2d.flow import flowing_program
 from wse_sim.kernels.families.conv2d.gradient import gradient_program
 from wse_sim.kernels.families.conv2d.probes import streamed_probe
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
+from wse_sim.kernels.families.conv2d.trained import trained_cost
 
 
 class Conv2d(WeightProduct):
@@ -114,12 +117,13 @@ class Conv2d(WeightProduct):
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Line by line; partial sums travel; zero weights are not sent."""
-        return Flow(rows=dims["out_h"], sums_on_links=True, skips_zero_weights=True)
+        """Line by line, trained after a whole image; partial sums travel; zero weights are not sent."""
+        waits = Conv2dAttributes.of(attrs).trains
+        return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """As products lie."""
-        return product_lay(attrs)
+        """As products lie; one link for every stream where it trains in a whole model on the fabric."""
+        return replace(product_lay(attrs), most_links=int(Conv2dAttributes.of(attrs).trains))
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product, plus the halo lines of a strip."""
@@ -137,6 +141,8 @@ class Conv2d(WeightProduct):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         streamed = tiling.mapping == "streamed"
+        if Conv2dAttributes.of(attrs).trains and not streamed:
+            return trained_cost(dims, tiling, wafer, phase, attrs)
         if Conv2dAttributes.of(attrs).unfolded and not streamed and phase is Phase.FORWARD:
             return unfolded_cost(dims, tiling, wafer, attrs)
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed

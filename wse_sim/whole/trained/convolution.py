@@ -33,7 +33,8 @@ from wse_sim.whole.regions.turns import deal, route_takers
 from wse_sim.whole.regions.windows import Part, Unfolding, Windows
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.folding import Folding, FoldingCores
-from wse_sim.whole.trained.products import OWN_COLORS, Products
+from wse_sim.whole.trained.pixels import PixelProducts
+from wse_sim.whole.trained.products import OWN_COLORS
 
 RECEIVE = 1  # microthread of the cores beside the rows
 INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no weights
@@ -96,10 +97,10 @@ class TrainedConvolution(TrainedKind):
         return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
 
     @cached_property
-    def products(self) -> Products:
+    def products(self) -> PixelProducts:
         """The compute cores."""
         items, inputs = items_of(self.kernel), [PAIR * len(words) for words in self.words]
-        return Products(
+        return PixelProducts(
             self.name,
             self.wafer,
             self.top,
@@ -180,7 +181,8 @@ class TrainedConvolution(TrainedKind):
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
-        return max(0, min(held, int(HELD_FRACTION * usable // self.products.held_bytes(1))))
+        of_last = self.products.held_bytes(1)
+        return max(0, min(held, int(HELD_FRACTION * usable // of_last)) if of_last else held)
 
     @property
     def _image(self) -> int:

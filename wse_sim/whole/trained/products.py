@@ -199,7 +199,7 @@ class Products:
         self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read beside other vectors
         held = batch.in_flight * self.pitch
         if not self.keeps_outputs:
-            self.outs = [over(f"out{i}", size, "fp16", 0, end) for i in (0, 1)]
+            self.outs = [over(f"out{i}", self.outs_size, "fp16", 0, end) for i in (0, 1)]
         else:
             self.out = over("out", batch.in_flight * size, "fp16", 0, end)
         self.taken = [over(f"taken{i}", size, "fp16", 0, end) for i in (0, 1)]
@@ -214,7 +214,7 @@ class Products:
         if self.has_bias:
             first = (self.top, self.columns)
             self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 0, end)
-            self.sums_of_tokens = over("sums of tokens", self.tokens_at_once * v, "fp32", 2, end)
+            self.sums_of_tokens = over("sums of tokens", self.tokens_summed * v, "fp32", 2, end)
             self.db, self.bias = over("db", v, "fp32", 0, first), over("bias", v, "fp32", 2, first)
 
     @property
@@ -223,9 +223,19 @@ class Products:
         return not self.finishing
 
     @property
+    def outs_size(self) -> int:
+        """Elements of each of two buffers of outputs on their way out, where they are not held."""
+        return self.tokens * self.outputs
+
+    @property
     def tokens_at_once(self) -> int:
-        """Tokens over which the gradient of the bias is added up at the end of a batch."""
+        """Tokens whose gradients of the bias are added at once."""
         return self.tokens
+
+    @property
+    def tokens_summed(self) -> int:
+        """Tokens over which the gradient of the bias is added up at the end of a batch."""
+        return self.tokens_at_once
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
@@ -316,9 +326,9 @@ class Products:
             self._all_gradients(core, leaving, batch.in_flight)
         if self.has_bias:
             core.fmac_vectors(
-                self.sum.dsd(), self.one.dsd(0, self.tokens_at_once, stride=0),
+                self.sum.dsd(), self.one.dsd(0, self.tokens_summed, stride=0),
                 self.sums_of_tokens.dsd(0, self.outputs), self.outputs,
-                b_stride=self.outputs, length=self.tokens_at_once,
+                b_stride=self.outputs, length=self.tokens_summed,
             )  # fmt: skip
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
@@ -584,7 +594,7 @@ class Products:
             return float(cycles)
         each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_fp32_per_cycle)
         return float(
-            max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens_at_once * each)) + v
+            max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens_summed * each)) + v
         )
 
 

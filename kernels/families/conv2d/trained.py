@@ -1,0 +1,154 @@
+"""What a convolution costs that trains in a whole model on the fabric: the busiest of its cores, or of the links at its ends.
+
+Symbols: an image of H x W pixels of C channels; N filters of r x s taps; T pixels of the result; R rows and C' columns of
+cores, the last row without inputs; k = 2 m inputs and v = 2 ceil(ceil(N / C') / 2) outputs of a core; w multiply-accumulates
+and x maxima a cycle, o and l the start of an instruction (l: only its descriptors advance), c cycles of a word on a link::
+
+                 forward                              weights                    image, besides
+    row          T (k ceil(v / w) + v)                T (v / 2 + k ceil(v / w))  T (v ceil(k / w) + k)
+    last row     T (v + v / 2) + T / p (l + p v / x)  T v + o + T v / w          T v / 2
+    its inlet    H W C / 2 + T m                      T m                        T k + 3 P H W
+    a link       c max(H W C, T N) / 2                c T N / 2                  c max(0, H W C - T N) / 2
+
+m = ceil(r s / e) words of a row where the e rows of each pair of channels are R - 1 in all, else those of an even share; P pairs
+of channels of a row, each of which goes through fp32 once.  p pixels of the result have 16 outputs of a column or more.  A pass back counts as the
+sum of its two kernels: that of the image as what both take less what the weights alone take.
+Program: :mod:`wse_sim.whole.trained.convolution`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import chain_latency
+from wse_sim.kernels.blocks.word_rows import PAIR
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+
+GROUP = 16
+"""Elements of the last row at least whose slope one instruction takes."""
+
+
+def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
+    """Cycles of one image, forward or in one of the passes back."""
+    stated = Conv2dAttributes.of(attrs)
+    if phase is Phase.INPUT_GRADIENT:
+        turned = {"h": "out_h", "w": "out_w", "c": "k", "k": "c", "out_h": "h", "out_w": "w"}
+        dims = {name: dims[turned.get(name, name)] for name in dims}
+    region = _Region(dims, tiling, wafer)
+    if phase is Phase.FORWARD:
+        return _cost(region.forward(stated.fused)) + Cost(idle=region.fill)
+    alone = region.backward(has_bias=stated.has_bias, has_dx=False)
+    if phase is Phase.WEIGHT_GRADIENT:
+        return _cost(alone)
+    both = region.backward(has_bias=stated.has_bias, has_dx=True)
+    return Cost(compute=both[0] - alone[0], ramp=_waits(both) - _waits(alone))
+
+
+Busiest = tuple[Size, Size]
+"""Cycles of the busiest compute core, and of what it may wait for."""
+
+
+def _cost(busiest: Busiest) -> Cost:
+    return Cost(compute=busiest[0], ramp=_waits(busiest))
+
+
+def _waits(busiest: Busiest) -> Size:
+    core, other = busiest
+    return np.maximum(0.0, other - core)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A forward convolution on a rectangle of cores."""
+
+    dims: Dims
+    tiling: Tiling
+    wafer: Wafer
+
+    @property
+    def pixels(self) -> Size:
+        """T."""
+        return self.dims["b"] * self.dims["out_h"] * self.dims["out_w"]
+
+    @property
+    def image_words(self) -> Size:
+        """Of an image."""
+        return self.dims["b"] * self.dims["h"] * self.dims["w"] * self.dims["c"] / PAIR
+
+    @property
+    def result_words(self) -> Size:
+        """Of a result."""
+        return self.pixels * self.dims["k"] / PAIR
+
+    @property
+    def outputs(self) -> Size:
+        """v."""
+        return PAIR * ceil_div(ceil_div(self.dims["k"], self.tiling.cols), PAIR)
+
+    @property
+    def words(self) -> Size:
+        """m."""
+        c, taps = self.dims["c"], self.dims["r"] * self.dims["s"]
+        whole = self.dims["r"] * ceil_div(self.dims["s"] * c, PAIR)
+        rows = np.minimum(np.maximum(1, self.tiling.rows - 1), whole)
+        even = ceil_div(whole, rows)
+        if c % PAIR:
+            return even
+        each = ceil_div(taps, even)  # rows of a pair of channels
+        return np.where(each * (c // PAIR) <= rows, ceil_div(taps, each), even)
+
+    @property
+    def pairs(self) -> Size:
+        """Pairs of channels of a row: its words may begin in one and end in the next."""
+        c, taps = self.dims["c"], self.dims["r"] * self.dims["s"]
+        most = np.minimum(c // PAIR, ceil_div(self.words, taps) + (self.words % taps > 1))
+        each = ceil_div(taps, self.words)
+        return np.where(each * (c // PAIR) <= np.maximum(1, self.tiling.rows - 1), 1, np.maximum(1, most))
+
+    @property
+    def fill(self) -> Size:
+        """Cycles until the first result."""
+        rows, cols = self.tiling.rows, self.tiling.cols
+        return fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer) + 0.0 * self.outputs
+
+    def forward(self, fused: str) -> Busiest:
+        """Of an image forward."""
+        pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
+        row = pixels * (PAIR * m * ceil_div(v, wafer.fma_mixed_per_cycle) + v)
+        last = pixels * v * 1.5
+        if "relu" in fused:
+            last = pixels * (v / min(1.0, wafer.max_fp32_per_cycle) + v / PAIR)
+            start = np.ceil(wafer.vector_start_loaded_cycles)
+            group = self._group()
+            last = last + pixels / group * (start + np.ceil(group * v / wafer.max_fp16_per_cycle))
+        inlet = self.image_words + pixels * m
+        link = wafer.wavelet_cycles * np.maximum(self.image_words, self.result_words)
+        return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
+
+    def _group(self) -> Size:
+        """p: the fewest pixels with so many outputs that divide the image, or all of them."""
+        pixels = int(self.pixels)
+        divisors = np.array([p for p in range(1, pixels + 1) if pixels % p == 0])
+        wanted = np.minimum(ceil_div(GROUP, self.outputs), pixels)
+        return divisors[np.searchsorted(divisors, wanted)]
+
+    def backward(self, *, has_bias: bool, has_dx: bool) -> Busiest:
+        """Of an image back, with the gradient of the image or without."""
+        pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
+        k, w = PAIR * m, wafer.fma_mixed_per_cycle
+        row = pixels * (v / PAIR + k * ceil_div(v, w) + has_dx * (v * ceil_div(k, w) + k))
+        last = pixels * v / PAIR * (2 + has_dx)
+        if has_bias:
+            last = last + np.ceil(wafer.vector_start_cycles) + np.ceil(pixels * v / w)
+        inlet = pixels * m
+        link = wafer.wavelet_cycles * self.result_words
+        if has_dx:
+            inlet = inlet + pixels * k + 3 * self.pairs * self.dims["h"] * self.dims["w"]
+            link = np.maximum(link, wafer.wavelet_cycles * self.image_words)
+        return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
