@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 7 of convolutions, 13 of regions of several kinds,
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 9 of convolutions, 13 of regions of several kinds,
 11 of networks that train.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
@@ -15,16 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks import measured
 from benchmarks.measured import Row
-from benchmarks.whole_images import CONVOLVED, Image, moved, strided
+from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, round_words, strided
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
@@ -100,6 +101,9 @@ CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
     ((4, 16, 32), 16, 32, {"wavelet_cycles": 2.0}, {}),
     ((4, 16, 32), 16, 16, {}, {"batch": 64, "schedule": "1f1b"}),
 )
+
+LENET_SIDES = (24, 40)
+"""Columns of the wafers on which LeNet-5 trains."""
 
 
 class Attention(nn.Module):
@@ -421,9 +425,19 @@ def states() -> list[Row]:
 
 
 def measure_network(
-    name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], side: int, constants: Row, choices: Row
+    name: str,
+    make: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    side: int,
+    constants: Row,
+    choices: Row,
+    *,
+    rounds: bool = False,
 ) -> Row:
-    """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples."""
+    """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples.
+
+    `rounds`: also beside a sequence of layers in PyTorch that rounds where streams do.
+    """
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     torch.manual_seed(0)
@@ -436,19 +450,14 @@ def measure_network(
     plan = expect(api.compile(graph, wafer=wafer, replicas=1, **how), PipelinedPlan)
     found = compare_training(plan)
     x = torch.randn(4, *shape).half().float()
-    outputs = model(x)
-    outputs = outputs.reshape(-1, outputs.shape[-1])
-    labels = torch.arange(len(outputs)) % outputs.shape[-1]
-    loss = nn.functional.cross_entropy(outputs, labels)
-    loss.backward()
+    outputs, loss, gradients = _taught(model, x)
     weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
-    step = train_whole(plan, weights, x.numpy(), labels.numpy(), rate=0.1)
-    gradients = {key: parameter.grad.numpy() for key, parameter in model.named_parameters()}
-    scale = float(np.median([np.abs(value).max() for value in gradients.values()]))
-    errors = [
-        np.abs(step.gradients[key] - value).max() / max(np.abs(value).max(), scale)
-        for key, value in gradients.items()
-    ]
+    labels = np.arange(len(outputs)) % outputs.shape[-1]
+    step = train_whole(plan, weights, x.numpy(), labels, rate=0.1)
+    errors = {"gradient_error": _largest_error(step.gradients, gradients)}
+    if rounds:
+        round_words(model)
+        errors["rounded_gradient_error"] = _largest_error(step.gradients, _taught(model, x)[2])
     return {
         "model": name,
         "shape": shape,
@@ -457,12 +466,35 @@ def measure_network(
         **choices,
         **found.as_json(),
         "difference": found.difference,
-        "output_error": float(
-            np.abs(step.outputs - outputs.detach().numpy()).max() / outputs.detach().abs().max()
-        ),
-        "gradient_error": float(max(errors)),
-        "loss_error": abs(step.loss / loss.item() - 1),
+        "output_error": float(np.abs(step.outputs - outputs).max() / np.abs(outputs).max()),
+        **errors,
+        "loss_error": abs(step.loss / loss - 1),
     }
+
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+def _taught(model: nn.Module, x: torch.Tensor) -> tuple[NDArray[np.float32], float, Arrays]:
+    """Outputs (rows, N), mean loss of labels 0, 1, 2 ..., and its gradients by parameter, in PyTorch."""
+    model.zero_grad()
+    outputs = model(x)
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    loss = nn.functional.cross_entropy(outputs, torch.arange(len(outputs)) % outputs.shape[-1])
+    loss.backward()
+    gradients = {key: parameter.grad.numpy().copy() for key, parameter in model.named_parameters()}
+    return outputs.detach().numpy(), loss.item(), gradients
+
+
+def _largest_error(found: Mapping[str, NDArray[np.float32]], wanted: Arrays) -> float:
+    """Of any parameter, of its largest gradient, or of the median of those where it has small ones."""
+    scale = float(np.median([np.abs(value).max() for value in wanted.values()]))
+    return float(
+        max(
+            np.abs(found[key] - value).max() / max(np.abs(value).max(), scale)
+            for key, value in wanted.items()
+        )
+    )
 
 
 def measure_strided(channels: tuple[int, ...], width: int, side: int, constants: Row, choices: Row) -> Row:
@@ -479,6 +511,13 @@ def measure_strided(channels: tuple[int, ...], width: int, side: int, constants:
     )
 
 
+def measure_lenet(side: int) -> Row:
+    """One batch of training of LeNet-5 with maxima, all forward first."""
+    choices: Row = {"batch": 16, "schedule": "gpipe"}
+    name = "LeNet-5, maxima"
+    return measure_network(name, lambda: lenet(nn.MaxPool2d), (1, 28, 28), side, {}, choices, rounds=True)
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "inference": lambda: [measure(*plan) for plan in PLANS],
     "training": lambda: [measure_training(*plan) for plan in TRAINED],
@@ -486,7 +525,10 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
     "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
     "networks": lambda: [measure_network(*plan) for plan in NETWORKS],
-    "trained_convolutions": lambda: [measure_strided(*plan) for plan in CONVOLVED_TRAINED],
+    "trained_convolutions": lambda: [
+        *(measure_strided(*plan) for plan in CONVOLVED_TRAINED),
+        *(measure_lenet(side) for side in LENET_SIDES),
+    ],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     "states": states,
 }

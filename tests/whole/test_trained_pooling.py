@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.whole.alone import Alone, check_alone, region_alone
-from tests.whole.test_trained import training_plan
+from benchmarks.whole_images import round_words
+from tests.whole.alone import EPS, Alone, check_alone, region_alone
+from tests.whole.test_trained import RATE, training_plan
+from wse_sim.whole.run import stepped
+from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.pooling import TrainedPooling
 
 Image = tuple[int, int, int]
@@ -121,3 +124,38 @@ def test_cycles_on_paper() -> None:
     columns = 2 * ((o + 8) + (o + 32) + (o + 32) + 2 * (o + 8))
     lines = 4 * ((o + 2 * 2) + (o + 8) + (o + 2 * 8) + (o + 2) + (o + 2 * 2))
     assert found.issued_cycles() == columns + lines + 2 * (64 + 16)
+
+
+def test_a_network_with_pooling_trains() -> None:
+    """A small LeNet: four images in flight, two rounds; loss, outputs, gradients and updates against PyTorch.
+
+    Whether a ReLU is on, or which pixel is the largest, may turn by a rounding to fp16, and a gradient of the first layer by
+    a tenth.  So PyTorch rounds where streams do; then both choose alike.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(24, 6),
+    )  # fmt: skip
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+        parameter.data = parameter.data.half().float()
+    x, labels = torch.randn(8, 1, 12, 12).half().float(), torch.arange(8) % 6
+    plan = training_plan(model, (1, 12, 12), 20)
+    made = trained_network(plan, 8, RATE, "cross entropy", 4)
+    weights = {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+    result = stepped(made.program, made.config, made.inputs(weights, x.flatten(1).numpy(), labels.numpy()))
+    assert made.batch.in_flight == 4
+    loss, gradients, updated = made.learned(result)
+    round_words(model)
+    y = model(x)
+    wanted = nn.functional.cross_entropy(y, labels)
+    wanted.backward()
+    assert loss == pytest.approx(wanted.item(), rel=1e-3)
+    assert np.abs(made.outputs(result) - y.detach().numpy()).max() < 4 * EPS * y.abs().max()
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad.numpy()
+        # Each of four kernels on the way back rounds once more, and sums of pixels have some of their own.
+        bound = 8 * EPS * np.abs(gradient).max()
+        assert np.abs(gradients[name] - gradient).max() < bound, name
+        assert np.abs(updated[name] - (weights[name] - RATE * gradient)).max() < RATE * bound, name
