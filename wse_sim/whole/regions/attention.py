@@ -246,6 +246,16 @@ class Attention(AttentionByPairs, RegionKind):
 
     own_colors = 5  # queries; keys and values; sums of even and of odd columns, and back
 
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Queries beside the first row, keys and values beside the last (or below the only one): they share no links.
+
+        Queries go down the first column, where results go up; keys and values go along the last row and up the columns.
+        """
+        queries, keys, values = self.kernel.inputs
+        low = (max(self.last, self.top + 1), self.left - 1)
+        return Inlet(queries, (self.top, self.left - 1)), Inlet(keys, low), Inlet(values, low)
+
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
@@ -283,20 +293,22 @@ class Attention(AttentionByPairs, RegionKind):
 
     def _inlets(self, b: Builder, ports: Ports, samples: int) -> None:
         queries, pairs, _ = self.inlets
-        core = b.core_class(f"{self.name} queries")
-        with core.loop(samples * self.queries):
-            deal(
-                core, ports.own[0], [[(fabric_in(ports.inward[0]), self.features)]] * self.height, self.height
-            )
-        b.place(core, queries.cell)
+        self._inlet(b, "queries", queries.cell, (ports.inward[:1], ports.own[0]), self.height, samples)
         route_takers(b, ports.own[0], queries.cell, self.senders, self.cols - 1, "E")
-        core = b.core_class(f"{self.name} keys and values")
-        share = [(fabric_in(color), self.features) for color in ports.inward[1:]]
-        with core.loop(samples * self.keys):
-            deal(core, ports.own[1], [share] * self.cols, self.cols)
-        b.place(core, pairs.cell)
-        takers = [(self.top, self.left + j) for j in range(self.cols)]
-        route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
+        self._inlet(b, "keys and values", pairs.cell, (ports.inward[1:], ports.own[1]), self.cols, samples)
+        takers = [(self.last, self.left + j) for j in range(self.cols)]
+        route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "N")
+
+    def _inlet(
+        self, b: Builder, what: str, cell: Cell, colors: tuple[Sequence[int], int], takers: int, samples: int
+    ) -> None:
+        """A core that hands the operands of a token to each of the cells that take them in turn."""
+        inward, outward = colors
+        core = b.core_class(f"{self.name} {what}")
+        share = [(fabric_in(color), self.features) for color in inward]
+        with core.loop(samples * self.tokens // takers):
+            deal(core, outward, [share] * takers, takers)
+        b.place(core, cell)
 
     def _core(
         self, core: CoreClass, lines: Lines, col: int, ports: Ports, samples: int, advance: str | None

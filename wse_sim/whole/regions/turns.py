@@ -41,7 +41,7 @@ def route_takers(
         b.route(color, here, rx=came, tx=onward, switch=KEEP)
         came = BACK[onward]
     more = spread if across else ""
-    down, right = (0, 1) if spread == "E" else (1, 0)
+    down, right = {"N": (-1, 0), "E": (0, 1), "S": (1, 0)}[spread]
     for i, (r, c) in enumerate(takers):
         step = direction((r, c), takers[i + 1]) if i < len(takers) - 1 else ""
         passing = Switch([{"tx": step}], pop="never") if step else KEEP
