@@ -94,8 +94,8 @@ class Lay:
 
     `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
     either): no more links side by side than there are of them.  `least_rows` of the region.  `store_bytes` of the
-    fullest core that moves data.  `more_colors` it takes beside the three of a kernel.  `most_links` side by side of
-    every stream to and from it (0: no limit but the cores).
+    fullest core that moves data.  `more_colors` it takes beside the three of a kernel.  `rows_without_inputs`: rows
+    of the region that hold no weights.  `most_links` side by side of every stream to and from it (0: no limit but the cores).
     """
 
     takes_over: str = ""
@@ -103,6 +103,7 @@ class Lay:
     least_rows: int = 1
     store_bytes: Size = 0
     more_colors: int = 0
+    rows_without_inputs: int = 0
     most_links: int = 0
 
 

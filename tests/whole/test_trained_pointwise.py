@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
+from wse_sim.kernels.blocks.slopes import ACTIVATIONS
 from wse_sim.whole.trained.pointwise import TrainedPointwise
-from wse_sim.whole.trained.slopes import ACTIVATIONS
 
 TORCH: dict[str, Callable[..., torch.Tensor]] = {
     "relu": F.relu,

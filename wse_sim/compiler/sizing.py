@@ -85,8 +85,10 @@ class Group:
     def rows_of_inputs(self, rows: Count) -> Count:
         """Rows of a region that hold inputs of the layer and its weights: all, or all but the one that finishes outputs.
 
-        A layer that trains on samples of one row, with its inputs over the rows, has such a row.
+        A layer that trains on samples of one row, with its inputs over the rows, has such a row, and so has one that says it.
         """
+        if self.lay.rows_without_inputs:
+            return np.maximum(1, np.asarray(rows) - self.lay.rows_without_inputs)
         alone = bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
         return np.maximum(1, np.asarray(rows) - 1) if alone else rows
 

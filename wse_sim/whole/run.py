@@ -45,6 +45,7 @@ from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.summed import summed_apart
 
 PRODUCTS = ("gemm", "conv2d")
+BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 """Families that lie with their inputs over the rows of a region."""
 
 LAYS: dict[str, dict[str, object]] = {
@@ -58,7 +59,7 @@ LAYS: dict[str, dict[str, object]] = {
 """Attributes of kernels that lie on the fabric in one of several ways."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {"attention": {"collected": True}, "pool2d": {"trains": True}}
 """Further ones of kernels that train."""
-MEETS = ("conv2d",)
+MEETS = PRODUCTS
 """Families whose price in training has the slope of what is fused to them."""
 BINS, LEAST_CYCLES = 1024, 8
 """Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
@@ -164,10 +165,11 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
     is_network = not is_chain(graph)
     in_regions = not graph.training and is_network
+    dense = _trained_rows(graph) if graph.training and is_network else {}
 
     def trained(kernel: Kernel) -> dict[str, object]:
-        if not graph.training or kernel.family not in MEETS:
-            return {}
+        if not graph.training or kernel.family != "conv2d":
+            return dense.get(kernel.name, {})
         owner = forward.get(kernel.forward, kernel)
         return {"trains": True, "has_bias": "bias" in items_of(owner)}
 
@@ -189,6 +191,28 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         for kernel in graph.kernels
     )
     return dataclasses.replace(graph, kernels=kernels)
+
+
+def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
+    """What the passes of dense layers say of themselves in a network that trains, by kernel.
+
+    The pass with the weight gradient counts all that happens backward, so it knows the work on the outputs, and whether
+    gradients of the inputs follow.
+    """
+    out: dict[str, dict[str, object]] = {}
+    back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]
+    for layer in graph.kernels:
+        if layer.family != "gemm" or layer.phase is not Phase.FORWARD:
+            continue
+        passes = [kernel for kernel in back if kernel.forward == layer.name]
+        of_weights = [kernel for kernel in passes if kernel.phase is Phase.WEIGHT_GRADIENT]
+        products = [kernel for kernel in passes if kernel.family == "gemm"]
+        if len(of_weights) != 1 or of_weights[0] not in products:
+            continue  # a layer that does not train as regions do: the check of its kind says so
+        out |= {kernel.name: {"trained_rows": True} for kernel in (layer, *products)}
+        finished = ",".join(items_of(layer))
+        out[of_weights[0].name] |= {"finished": finished, "passes_on": len(products) > 1}
+    return out
 
 
 def run_whole(

@@ -19,3 +19,11 @@ class GemmAttributes(WeightAttributes):
     word_rows: bool = attribute(
         False, "stationary: inputs in whole words over the rows, outputs finished by the last one"
     )
+    trained_rows: bool = attribute(
+        False,
+        "stationary: as a layer of a network that trains lies, the last row without inputs; on all its passes",
+    )
+    finished: str = attribute("", "of a weight gradient with trained_rows: work on the outputs of its layer")
+    passes_on: bool = attribute(
+        False, "of a weight gradient with trained_rows: gradients of the inputs are asked for"
+    )

@@ -9,7 +9,8 @@ grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (
             "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
 
 word_rows (an attribute): stationary, as a layer lies in a whole model on the fabric; equations:
-:mod:`wse_sim.kernels.blocks.word_rows`.
+:mod:`wse_sim.kernels.blocks.word_rows`.  trained_rows: the same with its gradients; equations:
+:mod:`wse_sim.kernels.blocks.trained_rows`.
 
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
@@ -44,6 +45,7 @@ from wse_sim.kernels.blocks.products import (
     product_footprint,
     product_lay,
 )
+from wse_sim.kernels.blocks.trained_rows import TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
@@ -123,6 +125,8 @@ class Gemm(WeightProduct):
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
             return lay
+        if GemmAttributes.of(attrs).trained_rows:
+            return replace(lay, least_rows=2, more_colors=3, rows_without_inputs=1, most_links=1)
         if "residual" in fused_forward(attrs, Phase.FORWARD):
             store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
             shares = not SPECIAL_FUNCTIONS.isdisjoint(fused_forward(attrs, Phase.FORWARD).split(","))
@@ -158,6 +162,8 @@ class Gemm(WeightProduct):
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
         m, k, n = (dims[name] for name in "mkn")
+        if tiling.mapping == "stationary" and GemmAttributes.of(attrs).trained_rows:
+            return trained_cost(dims, tiling, wafer, attrs, phase)
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
             work, several = fused_forward(attrs, phase), bool(np.max(m) > 1)
@@ -220,6 +226,16 @@ class Gemm(WeightProduct):
         of_weights = frozen(m=k, k=m, n=n), "k", True
         of_inputs = frozen(m=m, k=n, n=k), unfused(kernel)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
+    """Cost of a pass of a layer as it lies in a network that trains; passes state dims of their own."""
+    stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
+    if phase is Phase.WEIGHT_GRADIENT:
+        return TrainedRows(k, m, n, stated.finished, tiling, wafer, stated.passes_on).weight_gradient_cost()
+    if phase is Phase.INPUT_GRADIENT:
+        return TrainedRows(m, n, k, "", tiling, wafer, True).input_gradient_cost()
+    return TrainedRows(m, k, n, stated.fused, tiling, wafer, False).forward_cost()
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

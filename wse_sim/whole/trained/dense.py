@@ -27,6 +27,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.slopes import ACTIVATIONS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Inlet, refused, stream_order
@@ -36,7 +37,6 @@ from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, Trained
 from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside
 from wse_sim.whole.trained.products import OWN_COLORS
 from wse_sim.whole.trained.shared import products_for
-from wse_sim.whole.trained.slopes import ACTIVATIONS
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 FP16_BYTES = 2

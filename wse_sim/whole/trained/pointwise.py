@@ -27,6 +27,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.blocks.slopes import ACTIVATIONS, Slopes
 from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
@@ -34,7 +35,6 @@ from wse_sim.whole.regions.pointwise import PointwisePlace, operators_of
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
-from wse_sim.whole.trained.slopes import ACTIVATIONS, Slopes
 
 BINARY = ("add", "sub", "mul")
 FP16, FP32 = 2, 4  # bytes

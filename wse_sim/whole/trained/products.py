@@ -35,11 +35,11 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
-from wse_sim.whole.trained.slopes import Slopes
 
 # Microthreads of the last row: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4

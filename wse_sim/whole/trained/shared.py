@@ -22,12 +22,12 @@ from math import ceil
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.blocks.slopes import STEPS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.products import ADDED, DOWN, SEND, Leaving, alternate, in_pairs
-from wse_sim.whole.trained.slopes import STEPS
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 

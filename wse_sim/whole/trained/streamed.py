@@ -25,11 +25,11 @@ from math import ceil
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
+from wse_sim.kernels.blocks.slopes import Slopes
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.products import ADDED, CAST, SEND, TAKE, Leaving, Products, alternate, in_pairs
-from wse_sim.whole.trained.slopes import Slopes
 
 GROUP = 8
 """Elements of a group at least: with fewer, the starts of instructions would cost more than the work."""

@@ -18,12 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, pi, sqrt
+from typing import Any
+
+import numpy as np
 
 from wse_sim.fabric.format.builder import scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Dtype, Fn
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.family import Size
 
 Step = tuple[str, ...]
 """Instruction, target, what it reads: z the value, s the slope, a, b, c what lies between, or a number."""
@@ -117,13 +121,13 @@ class Slopes:
             else:
                 getattr(core, op)(*operands)
 
-    def cycles(self, size: int, *, is_done: bool) -> float:
+    def cycles(self, size: Size, *, is_done: bool) -> Any:
         """Cycles that :meth:`emit` issues for `size` elements."""
         o = ceil(self.wafer.vector_start_cycles)
         if self.activation == "relu":
-            return float((o + ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done))
+            return (o + np.ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done)
         config = FabricConfig.from_wafer(self.wafer)
-        return float(sum(o + ceil(size * _milli(step, config) / 1000) for step in self.steps))
+        return sum(o + np.ceil(size * _milli(step, config) / 1000) for step in self.steps)
 
 
 def _milli(step: Step, config: FabricConfig) -> int:

@@ -1,0 +1,218 @@
+"""A stationary product with its gradients, as it lies in a region of a network that trains on the fabric.
+
+Symbols: T tokens of K inputs and N outputs; R rows with inputs, under them one that finishes outputs; C columns; w products a
+cycle, m maxima of sums, o the start of an instruction, l that of a loaded one::
+
+    k = 2 ceil(ceil(K / 2) / R)        inputs of a row: words hold two
+    v = 2 ceil(ceil(N / C) / 2)        outputs of a column
+
+A region keeps the pace of its busiest core or of its busiest link, forward and backward by themselves.  Words travel on one
+link each way::
+
+    forward    row             T (k ceil(v / w) + v)
+               last row        T v / m + T v / 2 [+ T v / 2 of a residual] [+ slope of ReLU, some tokens at a time]
+               core of a row   T (K / 2 + k / 2)
+               links           T K / 2,  T N / 2
+               end             T (N / 2 + C v / 2 + 1) of a residual
+    backward   row             T (v / 2 + k ceil(v / w) [+ v ceil(k / w) + k, if inputs have gradients])
+               last row        T v / 2 (2 + [1, if inputs have gradients] + [1 of a residual before an activation])
+                               + bias: T / p (l + p v / w), p tokens at a time
+               core of a row   T 2 k                                                    if inputs have gradients
+               links           T K / 2                                                  the same
+               end             T (C v / 2 + 1)
+
+Rows share a slow function: n = T v sums of a column go up, values and slopes of each row's share c come down::
+
+    row          + n / 2 + slope(c) + n at most
+    last row     + n / 2 + n
+
+A layer that ends with a residual needs a second column that moves data; a narrow region gives a compute column up for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import chain_latency
+from wse_sim.kernels.blocks.slopes import STEPS, Slopes
+from wse_sim.kernels.blocks.word_rows import PAIR
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.family import Cost, Size, Tiling
+
+GROUP = 8
+"""Elements of a group of tokens at least, on the last row."""
+
+
+@dataclass(frozen=True)
+class TrainedRows:
+    """Cycles of a sample, forward and backward; rows of `tiling` are those with inputs."""
+
+    tokens: Size
+    inputs: Size
+    features: Size
+    fused: str
+    tiling: Tiling
+    wafer: Wafer
+    passes_on: bool  # gradients of the inputs are asked for
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        """Work on the outputs, in order."""
+        return tuple(part.strip() for part in self.fused.split(",") if part.strip())
+
+    @cached_property
+    def cols(self) -> Size:
+        """Columns that compute."""
+        share = self.wafer.transmission_core_fraction
+        if self.items[-1:] != ("residual",):
+            return self.tiling.cols
+        is_narrow = self.tiling.cols * share <= 1 - share
+        return np.where(is_narrow, np.maximum(1, self.tiling.cols - 1), self.tiling.cols)
+
+    @cached_property
+    def rows(self) -> Size:
+        """R."""
+        return np.minimum(self.tiling.rows, ceil_div(self.inputs, PAIR))
+
+    @cached_property
+    def k(self) -> Size:
+        """Inputs of a row."""
+        return PAIR * ceil_div(ceil_div(self.inputs, PAIR), self.rows)
+
+    @cached_property
+    def v(self) -> Size:
+        """Outputs of a column."""
+        return PAIR * ceil_div(ceil_div(self.features, self.cols), PAIR)
+
+    @property
+    def _arriving(self) -> str:
+        """The item that sums meet as they arrive."""
+        rest = [item for item in self.items if item != "bias"]
+        return rest[0] if rest and rest[0] in ("relu", "residual") else ""
+
+    @property
+    def _finishing(self) -> tuple[str, ...]:
+        return tuple(item for item in self.items if item not in ("bias", self._arriving))
+
+    @property
+    def _slopes(self) -> Slopes | None:
+        found = next((item for item in self.items if item == "relu" or item in STEPS), None)
+        return None if found is None else Slopes(found, self.wafer)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._slopes is not None and self._slopes.activation in STEPS
+
+    @cached_property
+    def _groups(self) -> tuple[Any, Any]:
+        """Groups of tokens of a sample on the last row, and elements of one."""
+        tokens = int(np.max(self.tokens))
+        at_once = np.full_like(self.v, tokens)
+        for part in range(tokens - 1, 0, -1):
+            if tokens % part == 0:
+                at_once = np.where(part * self.v >= GROUP, part, at_once)
+        return tokens // at_once, at_once * self.v
+
+    # ---- forward ---------------------------------------------------------------------------------------------------
+
+    @property
+    def forward(self) -> tuple[Any, Any]:
+        """Cycles that the busiest core issues, and those of a sample: a link may take longer."""
+        t, k, v = self.tokens, self.k, self.v
+        links = [t * self.inputs / PAIR, t * self.features / PAIR]
+        moving = [t * (self.inputs + k) / PAIR]
+        if "residual" in self.items:
+            moving.append(t * ((self.features + self.cols * v) / PAIR + 1))
+        issued = np.maximum(self._row_forward(), self._last_forward())
+        return issued, self._paced(issued, moving, links)
+
+    def _row_forward(self) -> Any:
+        if not self._is_shared or self._slopes is None:
+            return self._sums(self.k)
+        size, rows = self.tokens * self.v, self.rows
+        each = PAIR * ceil_div(ceil_div(size, rows), PAIR)
+        words = ceil_div(self.inputs, PAIR)
+        full, rest = words // rows, words % rows
+        most = ceil_div(size, each) - 1  # the last row that has a share
+        last_of_most = np.minimum(np.where(rest > 0, rest, rows) - 1, most)
+        fewer = np.where(most >= rest, PAIR * full, self.k)
+        share = size / PAIR + self._slopes.cycles(each, is_done=False)
+
+        def row(inputs: Any, number: Any) -> Any:
+            return self._sums(inputs) + share + np.minimum((number + 1) * each, size)
+
+        return np.maximum(row(self.k, last_of_most), row(fewer, most))
+
+    def _sums(self, inputs: Any) -> Any:
+        return self.tokens * (inputs * ceil_div(self.v, self.wafer.fma_mixed_per_cycle) + self.v)
+
+    def _last_forward(self) -> Any:
+        wafer, size = self.wafer, self.tokens * self.v
+        maxima = min(1.0, wafer.max_fp32_per_cycle) if self._arriving == "relu" else 1.0
+        cycles = size / maxima + size / PAIR * (1 + ("residual" in self.items))
+        if "residual" in self._finishing:
+            cycles = cycles + np.ceil(wafer.vector_start_cycles) + np.ceil(size / wafer.add_fp16_per_cycle)
+        if self._is_shared:
+            return cycles + size / PAIR + size
+        if self._slopes is None:
+            return cycles
+        if self._finishing:
+            return cycles + self._slopes.cycles(size, is_done=self._arriving == "relu")
+        groups, elements = self._groups
+        start = np.ceil(wafer.vector_start_loaded_cycles)
+        return cycles + groups * (start + np.ceil(elements / wafer.max_fp16_per_cycle))
+
+    # ---- backward --------------------------------------------------------------------------------------------------
+
+    @property
+    def of_inputs(self) -> Any:
+        """Cycles of the gradient of the inputs on a row."""
+        return self.tokens * (self.v * ceil_div(self.k, self.wafer.fma_mixed_per_cycle) + self.k)
+
+    @property
+    def backward(self) -> tuple[Any, Any]:
+        """As :attr:`forward`."""
+        t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
+        row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle))
+        links, moving = [t * (self.cols * v / PAIR + 1)], [0.0 * size]
+        if self.passes_on:
+            row = row + self.of_inputs
+            links.append(t * self.inputs / PAIR)
+            moving.append(t * 2.0 * k)
+        beside = "residual" in self.items[:-1]
+        last = size / PAIR * (2 + self.passes_on + beside)
+        if "bias" in self.items:
+            groups, elements = self._groups
+            start = np.ceil(self.wafer.vector_start_loaded_cycles)
+            last = last + groups * (start + np.ceil(elements / self.wafer.fma_mixed_per_cycle))
+        issued = np.maximum(row, last)
+        return issued, self._paced(issued, moving, links)
+
+    def _paced(self, issued: Any, moving: list[Any], links: list[Any]) -> Any:
+        slowest = issued
+        for cycles in (*moving, *(link * self.wafer.wavelet_cycles for link in links)):
+            slowest = np.maximum(slowest, cycles)
+        return slowest
+
+    # ---- kernels ---------------------------------------------------------------------------------------------------
+
+    def forward_cost(self) -> Cost:
+        """Of the product with the work on its outputs."""
+        issued, cycles = self.forward
+        rows, cols = self.tiling.rows + 1, self.tiling.cols
+        idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
+        return Cost(compute=issued, fabric=cycles - issued, idle=idle)
+
+    def weight_gradient_cost(self) -> Cost:
+        """Of all that happens backward, but for the gradient of the inputs."""
+        issued, cycles = self.backward
+        return Cost(compute=issued - self.passes_on * self.of_inputs, fabric=cycles - issued)
+
+    def input_gradient_cost(self) -> Cost:
+        """Of the gradient of the inputs."""
+        return Cost(compute=1.0 * self.of_inputs)
