@@ -171,6 +171,8 @@ READ_BY_PLANS = {
     "trains",
     "has_bias",
     "met",
+    "finished",
+    "passes_on",
     "eps",
 }
 
