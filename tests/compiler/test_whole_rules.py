@@ -17,7 +17,9 @@ from wse_sim.compiler.routing import Router
 from wse_sim.compiler.sizing import make_groups
 from wse_sim.compiler.streams import HOST
 from wse_sim.graph import KernelGraph
-from wse_sim.kernels import Tiling, family
+from wse_sim.hardware import Wafer
+from wse_sim.kernels import Tiling
+from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.covered import forward_kernel
@@ -153,20 +155,34 @@ def test_a_residual_that_no_core_can_store_does_not_fit():
     assert held.stages[1].memory.total_bytes >= 2 * 2 * 64 * 128
 
 
-def test_a_layer_that_trains_is_priced_on_the_rows_that_hold_inputs():
-    """The last row of its region finishes outputs and has no inputs: 64 over 12 rows are 6 each on 11, for both passes."""
+def passes(
+    k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
+) -> tuple[float, float]:
+    """Forward and backward cycles of a layer that trains on so many rows with inputs."""
+    costs = chain_rows_cost(k, n, items, Tiling(rows, cols), of, has_dx=has_dx)
+    forward, backward = (float(cost.total - cost.idle) for cost in costs)
+    return forward, backward
+
+
+def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_that_does_not():
+    """Each kind of core on paper, a vector instruction starts in 21 cycles, two products a cycle.
+
+    64-32 on 11 rows and 16 columns has 6 inputs and 2 outputs a core.  The last row is the busiest: sums and outputs 3, bias
+    22, ReLU 23; backward gradients 2, slope 23 + 22.  128-32 on 3 rows has 44 inputs: 44 + 2 forward, backward 1 + 44 for the weights
+    and 44 + 44 for the inputs.
+    """
+    wse2 = wafer(24)
+    assert passes(64, 32, ("bias", "relu"), 11, 16, wse2, has_dx=False) == (48, 47)
+    assert passes(128, 32, ("bias",), 3, 16, wse2, has_dx=True) == (46, 133)
     graph = graph_of(network((64, 32, 32, 10)), 64, training=True, optimizer="sgd")
     plan = plan_of(inputs_over_rows(graph), 24, phase="training", optimizer="sgd")
-    for stage in plan.stages:
-        rows, cols = stage.region.rows, stage.region.compute_cores // stage.region.rows
-        kernel = forward_kernel(plan, stage.name)
-        costs = [
-            family("gemm").cost(
-                kernel.dims, Tiling(r, cols, "stationary"), plan.wafer, dtype=kernel.dtype, attrs=kernel.attrs
-            )
-            for r in (rows - 1, rows)
-        ]
-        inner, every = (float(cost.total - cost.idle) for cost in costs)
-        assert stage.forward_cycles == inner >= every
+    for stage, (k, n, items, has_dx) in zip(
+        plan.stages,
+        ((64, 32, ("bias", "relu"), False), (32, 32, ("bias", "relu"), True), (32, 10, ("bias",), True)),
+        strict=True,
+    ):
+        rows, cols = stage.region.rows - 1, stage.region.compute_cores // stage.region.rows
+        wanted = passes(k, n, items, rows, cols, plan.wafer, has_dx=has_dx)
+        assert (stage.forward_cycles, stage.backward_cycles) == wanted
     infers = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
     assert [group.rows_of_inputs(12) for group in make_groups(infers.graph)] == [12]

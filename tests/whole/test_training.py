@@ -66,11 +66,11 @@ def test_loss_gradients_and_update_equal_those_of_pytorch(
 
 
 def test_the_step_takes_what_the_event_engine_says() -> None:
-    """Within 10 %, as asked of training; the busiest cores of a region do what the plan counts, give or take whole words."""
+    """Within 10 %, as asked of training; the busiest core of a region does what the plan counts, but for a few starts of the update."""
     found = compare_training(training_plan(network((64, 32, 32, 10)), 24, batch=64))
     assert abs(found.difference) < 0.1, found.text()
     for region in found.regions:
-        assert 0.6 < region.busiest / region.engine < 1.4, region
+        assert region.busiest == pytest.approx(region.engine, rel=0.01), region
 
 
 def test_more_samples_in_flight_hide_their_way() -> None:

@@ -35,7 +35,10 @@ from wse_sim.compiler.pricing import FloatArray, Prices, geometric
 from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels import family
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
+from wse_sim.kernels.blocks.training import fused_items
+from wse_sim.kernels.blocks.word_rows import LIGHT
 from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
 
@@ -82,15 +85,34 @@ class Group:
         lay = self.lay
         return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
 
-    def rows_of_inputs(self, rows: Count) -> Count:
-        """Rows of a region that hold inputs of the layer and its weights: all, or all but the one that finishes outputs.
+    @property
+    def has_row_apart(self) -> bool:
+        """Whether a row without inputs finishes outputs: in a layer that trains on samples of one row, inputs over the rows."""
+        return bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
 
-        A layer that trains on samples of one row, with its inputs over the rows, has such a row, and so has one that says it.
+    def rows_of_inputs(self, rows: Count) -> Count:
+        """Rows of a region that hold inputs of the layer and its weights: all, or all but those that finish outputs."""
+        apart = self.lay.rows_without_inputs or int(self.has_row_apart)
+        return np.maximum(1, np.asarray(rows) - apart) if apart else rows
+
+    @property
+    def is_priced_by_rows(self) -> bool:
+        """Whether rows with inputs and the one without have prices of their own: a plain product with bias and ReLU at most.
+
+        A kernel that says itself which rows have no inputs has their price, too.
         """
-        if self.lay.rows_without_inputs:
-            return np.maximum(1, np.asarray(rows) - self.lay.rows_without_inputs)
-        alone = bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
-        return np.maximum(1, np.asarray(rows) - 1) if alone else rows
+        return (
+            self.has_row_apart
+            and not self.lay.rows_without_inputs
+            and LIGHT.issuperset(fused_items(self.forward))
+            and all(kernel.family in {"gemm", "activation"} for kernel in (self.forward, *self.backward))
+        )
+
+    @property
+    def has_input_gradient(self) -> bool:
+        """Whether a product gives the gradient of the inputs."""
+        own = self.forward.family
+        return any(one.phase is Phase.INPUT_GRADIENT and one.family == own for one in self.backward)
 
     @property
     def rows_per_sample(self) -> int:
@@ -355,6 +377,14 @@ class Sizer:
             if works_out_again(kernel):
                 # The kernel's own price has the score product again; the softmax elements come here.
                 backward = backward + Cost(special=forward.special)
+        if group.is_priced_by_rows:
+            forward, backward = chain_rows_cost(
+                *(group.forward.dims[name] for name in "kn"),
+                fused_items(group.forward),
+                Tiling(rows, cols),
+                prices.wafer,
+                has_dx=group.has_input_gradient,
+            )
         if self.again.runs_again(group.name):
             backward = backward + forward
         return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), forward.idle

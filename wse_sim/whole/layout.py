@@ -149,19 +149,21 @@ def rows_for(
 
 
 def lay_for_training(kernel: Kernel, stage: Stage, bundles: int) -> RegionLayout | None:
-    """The layout of a layer that trains: whole shares of inputs, then a row without inputs that finishes outputs."""
-    k, rows = int(kernel.dims["k"]), stage.region.rows - 1
-    words = ceil_div(k, PAIR)
-    starts = [PAIR * (words * g // bundles) for g in range(bundles)]
-    if rows < bundles:
-        return None
-    sizes = [(end - first) // PAIR for first, end in pairwise([*starts, PAIR * words])]
-    share = next(q for q in range(1, words + 1) if sum(ceil_div(size, q) for size in sizes) <= rows)
-    shares, fed = rows_for(starts, k, PAIR * share, rows, whole_shares=True)
+    """The layout of a layer that trains: whole shares of inputs, then a row without inputs that finishes outputs.
+
+    Words lie over the rows as equally as can be, the first ones have one more; bundles are of whole rows, whatever their
+    words.
+    """
+    words = ceil_div(int(kernel.dims["k"]), PAIR)
+    rows = min(stage.region.rows - 1, words)
     found = lay(kernel, stage, [0], 1, False)
-    if found is None:
+    if rows < bundles or found is None:
         return None
-    return replace(found, rows=(*shares, RowInputs(())), fed=tuple(fed), is_westward=True)
+    least, more = divmod(words, rows)
+    ends = [PAIR * (least * i + min(i, more)) for i in range(rows + 1)]
+    shares = (RowInputs(tuple(range(first, end))) for first, end in pairwise(ends))
+    fed = tuple(range(rows * g // bundles, rows * (g + 1) // bundles) for g in range(bundles))
+    return replace(found, rows=(*shares, RowInputs(())), fed=fed, is_westward=True)
 
 
 def lay(

@@ -52,7 +52,10 @@ def in_flight(
     found: list[Flight] = []
     most = samples + ahead[0]
     for p, rows in enumerate(reversed(wanted)):
-        fits = int(HELD_FRACTION * config.sram_usable_bytes) // (FP16_BYTES * len(legs.into(p, 0).elements))
+        # An inlet has a slot more, into which the next sample comes.
+        fits = (
+            int(HELD_FRACTION * config.sram_usable_bytes) // (FP16_BYTES * len(legs.into(p, 0).elements)) - 1
+        )
         rows = max(1 + ahead[p], min(rows, fits, most))
         found.append(Flight(min(rows, samples), min(rows - ahead[p], samples)))
         most = rows - ahead[p]

@@ -61,15 +61,16 @@ class TrainedLayer:
         self.y_ring, self.p_ring = (BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, most))
         self.y = over("y", self.slots * self.y_ring, "fp32", 0)
         self.p = over("p", self.slots * self.p_ring, "fp32", 0)
-        self.x, self.g = over("x", most * v, "fp16", 2), over("g", v, "fp16", 2)
-        self.dw, self.master = over("dw", most * v, "fp32", 0), over("master", most * v, "fp32", 2)
+        # Sums lie two banks off what is added to them, and weights two off their copy.
+        self.x, self.g = over("x", most * v, "fp16", 2), over("g", v, "fp16", 0)
+        self.dw, self.master = over("dw", most * v, "fp32", 2), over("master", most * v, "fp32", 0)
         end = (lay.last, cols)
         self.out = b.buffer(f"{lay.name}.out", self.slots * v, "fp16", end, bank=0)
         self.own = b.buffer(f"{lay.name}.own", v, "fp16", end, bank=0)
         self.bias = b.buffer(f"{lay.name}.bias", v, "fp16", end, bank=2)
-        self.db = over("db", v, "fp32", 0)
+        self.db = over("db", v, "fp32", 2)
         self.slope = b.buffer(f"{lay.name}.slope", v, "fp16", end, bank=2)
-        self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=2)
+        self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=0)
         self.dx = b.buffer(f"{lay.name}.dx", self.slots * self.p_ring, "fp16", (rows, lay.left), bank=0)
 
     def schedule(self, core: CoreClass, d: int, forward: Pass, backward: Pass) -> None:

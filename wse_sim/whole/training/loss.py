@@ -54,8 +54,8 @@ def loss_buffers(
 ) -> LossBuffers:
     """Declare them for `size` logits of each of the rows of a batch, gradients of `held` of which are kept."""
     return LossBuffers(
-        b.buffer(f"{name}.gradient", size * held, "fp16", where),
-        b.buffer(f"{name}.logits", size, "fp16", where),
+        b.buffer(f"{name}.gradient", size * held, "fp16", where, bank=0),
+        b.buffer(f"{name}.logits", size, "fp16", where, bank=0),
         b.buffer(f"{name}.exponentials", size, "fp32", where, bank=0),
         b.buffer(f"{name}.statistic", 1, "fp32", where),
         b.buffer(f"{name}.total", 2, "fp32", where),

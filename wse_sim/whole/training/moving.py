@@ -27,17 +27,19 @@ from wse_sim.whole.training.loss import LossBuffers, loss_buffers, write_loss
 from wse_sim.whole.training.ways import Leg
 
 LEAVING = 1  # microthread that takes the words of samples for other cores of the loss
+COMING = 1  # microthread of an inlet that takes the next sample
 
 
 def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
     """The core that keeps the inputs of samples in flight and deals them out, a word to every row in turn.
 
-    A leg of several inlets brings each of them the whole sample.
+    A leg of several inlets brings each of them the whole sample.  The next sample comes while one is dealt out, so there
+    is a slot more than samples in flight: that of sample i - d, once its inputs have been dealt out again, takes i + 1.
     """
-    lay, b, size = layer.layout, layer.b, len(leg.elements)
+    lay, b, size, d = layer.layout, layer.b, len(leg.elements), layer.slots
     cell = lay.inlet(number)
     begin = sum(len(lay.rows[i].inputs) for fed in lay.fed[:number] for i in fed) - leg.elements.start
-    held = b.buffer(f"{lay.name}.held {number}", layer.slots * size, "fp16", cell)
+    held = b.buffer(f"{lay.name}.held {number}", (d + 1) * size, "fp16", cell)
     core = b.core_class(f"{lay.name} inlet {number}")
     counts = [len(lay.rows[i].inputs) // PAIR for i in lay.fed[number]]
     offsets = np.cumsum([0, *counts]).tolist()
@@ -59,11 +61,41 @@ def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
         if max(counts) > least:
             deal_round(sum(count > least for count in counts), slot, least, False)
 
-    def forward(slot: int) -> None:
-        core.mov(held.dsd(slot * size, size, step=size), fabric_in(leg.color), dtype="fp16", start="none")
-        deal(slot)
+    def take(slot: int) -> None:
+        into = held.dsd(slot * size, size, step=size)
+        core.mov(into, fabric_in(leg.color), dtype="fp16", start="none", thread=COMING, priority="high")
 
-    layer.schedule(core, layer.slots, forward, deal)
+    def both(samples: int, again: int, slot: int) -> None:
+        """So many samples go out again from slot `again` on, and as many for the first time from `slot` on."""
+        with core.loop(samples):
+            deal(again)
+            core.join(COMING)
+            take(again)
+            deal(slot)
+
+    with core.loop(1):
+        take(0)
+    more = layer.rows - d - 1  # samples that go out after the first d, less the last
+    with core.loop(d + min(more, 0)):
+        core.join(COMING)
+        take(1)
+        deal(0)
+    rounds, left = divmod(max(more, 0), d + 1)
+    with core.loop(rounds):
+        both(1, 0, d)
+        both(d, 1, 0)
+    both(min(left, 1), 0, d)
+    both(max(left - 1, 0), 1, 0)
+    with core.loop(1):
+        if more >= 0:
+            deal(left)
+        core.join(COMING)
+        deal((left - 1) % (d + 1) if more >= 0 else d - 1)
+    first = left + 1 if more >= 0 else 0
+    with core.loop(d - left):
+        deal(first % (d + 1))
+    with core.loop(left):
+        deal(0)
     b.place(core, cell)
     _route_inputs(layer, number)
 
