@@ -379,7 +379,8 @@ class Sizer:
                 backward = backward + Cost(special=forward.special)
         if group.is_priced_by_rows:
             forward, backward = chain_rows_cost(
-                *(group.forward.dims[name] for name in "kn"),
+                group.forward.dims["k"],
+                group.forward.dims["n"],
                 fused_items(group.forward),
                 Tiling(rows, cols),
                 prices.wafer,
