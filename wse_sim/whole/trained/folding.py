@@ -26,7 +26,7 @@ from wse_sim.whole.regions.contract import PAIR, IntArray
 from wse_sim.whole.regions.turns import advance_of
 from wse_sim.whole.regions.windows import At, Windows
 
-COLLECT, CHAIN, BELOW, SEND = 2, 3, 4, 5  # microthreads; the first one is the inlet's
+COLLECT, CHAIN, BELOW, SEND, CLEAR = 2, 3, 4, 5, 6  # microthreads; the first one is the inlet's
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class FoldingCores:
             pixels = self.folding.finished()[-1] * self.folding.windows.columns.size
             with core.loop(left):
                 self._send(core, row, pixels - left, 1)
-        for thread in self._threads(row):
+        for thread in (*self._threads(row), CLEAR):
             core.join(thread)
 
     def _threads(self, row: int) -> list[int]:
@@ -264,8 +264,16 @@ class FoldingCores:
             for j in range(count):
                 line = self.planes.dsd(place + j * folding.pitch, folding.line, step=step)
                 core.mov(self._lines(plane, j, 1), line, start="none")
+        self._pass_on(core, row, count)
+        for plane in range(len(folding.pairs[row])):
+            # No sums come to these lines before the next sample, so this goes beside all that follows.
+            place = plane * folding.plane + (around[0] + first) * folding.pitch + PAIR * around[1]
             cleared = self.planes.dsd(place, (count - 1) * folding.pitch + folding.line, step=step)
-            core.mov(cleared, scalar(0.0), start="none")
+            core.mov(cleared, scalar(0.0), start="none", thread=CLEAR, priority="low")
+
+    def _pass_on(self, core: CoreClass, row: int, count: int) -> None:
+        """Finished lines of the pairs that other rows have as well."""
+        folding = self.folding
         up, below = fabric_out(self.chain[row % 2]), fabric_in(self.chain[(row + 1) % 2])
         last = len(folding.pairs[row]) - 1
         own, other = self._lines(0, 0, count), self._lines(last, 0, count)
