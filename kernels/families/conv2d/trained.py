@@ -7,12 +7,19 @@ and x maxima a cycle, o and l the start of an instruction (l: only its descripto
                  forward                              weights                    image, besides
     row          T (k ceil(v / w) + v)                T (v / 2 + k ceil(v / w))  T (v ceil(k / w) + k)
     last row     T (v + v / 2) + T / p (l + p v / x)  T v + o + T v / w          T v / 2
-    its inlet    H W C / 2 + T m                      T m                        T k + 3 P H W
+    its inlet    H W C / 2 + T m                      T m                        (below)
     a link       c max(H W C, T N) / 2                c T N / 2                  c max(0, H W C - T N) / 2
 
-m = ceil(r s / e) words of a row where the e rows of each pair of channels are R - 1 in all, else those of an even share; P pairs
-of channels of a row, each of which goes through fp32 once.  p pixels of the result have 16 outputs of a column or more.  A pass back counts as the
-sum of its two kernels: that of the image as what both take less what the weights alone take.
+m = ceil(r s / e) words of a row where the e rows of each pair of channels are R - 1 in all or fewer, else those of an even share; P pairs
+of channels of a row.  p pixels of the result have 16 outputs of a column or more.
+
+The gradient of an image comes line by line of the H' of the result, of which each finishes a share a = c H W C / (2 H') of its words.
+These leave beside the sums of the next line, the last ones beside the pass of the weights (B cycles).  Between two lines the inlets
+round what is finished to fp16 and add it up over the rows of a pair, while the rows wait; with b cycles of a row for a line::
+
+    b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P where a row has all of its pairs
+
+A pass back counts as the sum of its two kernels: that of the image as what both take less what the weights alone take.
 Program: :mod:`wse_sim.whole.trained.convolution`.
 """
 
@@ -138,6 +145,15 @@ class _Region:
         wanted = np.minimum(ceil_div(GROUP, self.outputs), pixels)
         return divisors[np.searchsorted(divisors, wanted)]
 
+    def _line_by_line(self, weights: Size, image: Size) -> Size:
+        """A pass back with the gradient of the image, of rows that take `weights` and `image` cycles for its two products."""
+        lines, plane = self.dims["out_h"], self.dims["b"] * self.dims["h"] * self.dims["w"]
+        leaves = self.wafer.wavelet_cycles * self.image_words / lines
+        shared = self.words < self.dims["r"] * self.dims["s"]
+        between = plane * (self.pairs + shared)
+        of_line = image / lines
+        return of_line + (lines - 1) * np.maximum(leaves, of_line) + np.maximum(leaves, weights) + between
+
     def backward(self, *, has_bias: bool, has_dx: bool) -> Busiest:
         """Of an image back, with the gradient of the image or without."""
         pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
@@ -149,6 +165,8 @@ class _Region:
         inlet = pixels * m
         link = wafer.wavelet_cycles * self.result_words
         if has_dx:
-            inlet = inlet + pixels * k + 3 * self.pairs * self.dims["h"] * self.dims["w"]
+            inlet = self._line_by_line(
+                pixels * (v / PAIR + k * ceil_div(v, w)), pixels * (v * ceil_div(k, w) + k)
+            )
             link = np.maximum(link, wafer.wavelet_cycles * self.image_words)
         return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
