@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 9 of convolutions, 13 of regions of several kinds,
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 9 of convolutions, 26 of transformers and layers of several tokens,
 11 of networks that train.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -159,32 +160,84 @@ def pytorch_block(*, norm_first: bool) -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=norm_first)
 
 
-TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], ...] = (
-    # model, tokens and features, columns of the wafer
-    ("attention and its four layers", lambda: Attention(32, 2), (8, 32), 64),
-    ("the same, causal", lambda: Attention(32, 2, is_causal=True), (16, 32), 64),
-    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96),
-    ("a block, GELU", lambda: Block(32, nn.GELU()), (8, 32), 96),
-    ("two blocks, ReLU", lambda: nn.Sequential(*(Block(32, nn.ReLU()) for _ in range(2))), (8, 32), 96),
-    ("two blocks, GELU", lambda: nn.Sequential(*(Block(32, nn.GELU()) for _ in range(2))), (8, 32), 96),
-    ("a block, ReLU", lambda: Block(64, nn.ReLU()), (8, 64), 96),
-    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (16, 32), 96),
-    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96),
-    ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 64),
-    ("the same, norms first", lambda: pytorch_block(norm_first=True), (8, 32), 64),
+BLOCK = partial(Block, 32, nn.ReLU())
+TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int, Row, Row], ...] = (
+    # model, tokens and features, columns of the wafer, constants and choices
+    ("attention and its four layers", lambda: Attention(32, 2), (8, 32), 64, {}, {}),
+    ("the same, causal", lambda: Attention(32, 2, is_causal=True), (16, 32), 64, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96, {}, {}),
+    ("a block, GELU", lambda: Block(32, nn.GELU()), (8, 32), 96, {}, {}),
+    (
+        "two blocks, ReLU",
+        lambda: nn.Sequential(*(Block(32, nn.ReLU()) for _ in range(2))),
+        (8, 32),
+        96,
+        {},
+        {},
+    ),
+    (
+        "two blocks, GELU",
+        lambda: nn.Sequential(*(Block(32, nn.GELU()) for _ in range(2))),
+        (8, 32),
+        96,
+        {},
+        {},
+    ),
+    ("a block, ReLU", lambda: Block(64, nn.ReLU()), (8, 64), 96, {}, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (16, 32), 96, {}, {}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96, {}, {}),
+    ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 64, {}, {}),
+    ("the same, norms first", lambda: pytorch_block(norm_first=True), (8, 32), 64, {}, {}),
     (
         "`nn.TransformerEncoder` of two",
         lambda: nn.TransformerEncoder(pytorch_block(norm_first=False), 2, enable_nested_tensor=False),
         (8, 32),
         96,
+        {},
+        {},
     ),
-    ("three dense layers 64-64-64-32", lambda: network((64, 64, 64, 32)), (8, 64), 32),
+    ("three dense layers 64-64-64-32", lambda: network((64, 64, 64, 32)), (8, 64), 32, {}, {}),
     (
         "norm, layer, norm, layer",
         lambda: nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)),
         (16, 64),
         48,
+        {},
+        {},
     ),
+    ("a block, ReLU", BLOCK, (8, 32), 96, {}, {"placer": "snake"}),
+    ("a block, ReLU", BLOCK, (8, 32), 96, {}, {"placer": "peel"}),
+    ("a block, ReLU", BLOCK, (8, 32), 96, {"wavelet_cycles": 2.0}, {}),
+    ("a block, ReLU", BLOCK, (8, 32), 96, {"hop_cycles": 2, "turn_cycles": 20, "wavelet_cycles": 1.125}, {}),
+    ("a block, ReLU", BLOCK, (8, 32), 48, {}, {}),
+    ("a block, GELU", lambda: Block(32, nn.GELU()), (8, 32), 48, {}, {}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96, {"wavelet_cycles": 2.0}, {}),
+    (
+        "`nn.TransformerEncoderLayer`",
+        lambda: pytorch_block(norm_first=False),
+        (8, 32),
+        64,
+        {},
+        {"placer": "snake"},
+    ),
+    ("three dense layers 64-64-64-32", lambda: network((64, 64, 64, 32)), (8, 64), 20, {}, {}),
+    (
+        "three dense layers 64-64-64-32",
+        lambda: network((64, 64, 64, 32)),
+        (8, 64),
+        32,
+        {},
+        {"placer": "snake"},
+    ),
+    (
+        "three dense layers 64-64-64-32",
+        lambda: network((64, 64, 64, 32)),
+        (8, 64),
+        32,
+        {"wavelet_cycles": 2.0},
+        {},
+    ),
+    ("two layers 32-128-32", lambda: network((32, 128, 32)), (16, 32), 40, {}, {}),
 )
 NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, Row], ...] = (
     # model, a sample, columns of the wafer, constants and choices; batches of 64
@@ -348,18 +401,21 @@ def measure_convolution(name: str, make: Callable[[], nn.Module], shape: Image, 
     }
 
 
-def measure_transformer(name: str, make: Callable[[], nn.Module], shape: tuple[int, int], side: int) -> Row:
-    """One model of regions of several kinds, in a steady stream of 6 to 12 samples."""
+def measure_transformer(
+    name: str, make: Callable[[], nn.Module], shape: tuple[int, int], side: int, constants: Row, choices: Row
+) -> Row:
+    """One model of regions of several kinds, in a steady stream of 12 to 24 samples."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     torch.manual_seed(0)
     model = make().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # norms too are away from their defaults
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    plan = expect(api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64), PipelinedPlan)
-    found = compare_with_engine(plan, 6)
+    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **choices})
+    plan = expect(made, PipelinedPlan)
+    found = compare_with_engine(plan, 12)
     x = torch.randn(3, *shape).half().float()
     weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
     outputs = run_whole(plan, weights, x.numpy()).outputs
@@ -370,6 +426,8 @@ def measure_transformer(name: str, make: Callable[[], nn.Module], shape: tuple[i
         "tokens": shape[0],
         "features": shape[1],
         "side": side,
+        **constants,
+        **choices,
         **found.as_json(),
         "difference": found.difference,
         "output_error": float(np.abs(outputs - wanted).max() / np.abs(wanted).max()),

@@ -202,7 +202,7 @@ def _whole_states() -> str:
 @table("whole.transformers")
 def _whole_transformers() -> str:
     rows = [
-        (row["model"], f"{row['tokens']} x {row['features']}", f"{row['side']} x {row['side']}",
+        (row["model"] + _variant(row), f"{row['tokens']} x {row['features']}", f"{row['side']} x {row['side']}",
          f"{row['engine_period_cycles']:.0f}", f"{row['fabric_period_cycles']:.0f}", percent(row["difference"]))
         for row in measured.read("whole_fabric")["values"]["transformers"]
     ]  # fmt: skip

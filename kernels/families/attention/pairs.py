@@ -9,6 +9,10 @@ w multiply-accumulates per cycle, p = T / n columns in use::
               2 ((p - 1) (relay + hop) + handover) cycles
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
+    late      min(n H d, what T / n columns of n H d words take beyond the scores and their maximum)
+
+Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
+the row by them once more: the other columns have theirs before, and wait for it.
 
 In training (`collected`) a row of the region and cores beside its columns take sums in and send them: R - 1 rows have
 pairs, a core sends N words along the row in one column as well, and no results.  Backward, with K = n H d results per key::
@@ -66,7 +70,21 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
     cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
-    return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way, 0.0))
+    late = forward * (not AttentionAttributes.of(attrs).collected) * _late(dims, t, n, wafer, attrs)
+    return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way + late, 0.0))
+
+
+def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Any:
+    """Words of keys and values that the last column takes after its maximum: it takes all of them behind the others."""
+    heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
+    scores, is_causal = heads * t * n, AttentionAttributes.of(attrs).causal
+    rest = special_cycles(wafer, attrs, Phase.FORWARD) * scores
+    rest = np.maximum(0.0, rest - sum(issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)))
+    moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
+    masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
+    maximum = 5 * o + scores * d + moves + masked + rest
+    words = 1.0 * n * heads * d
+    return np.clip(int(dims["q"]) / n * words - maximum, 0.0, words)
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:

@@ -302,9 +302,13 @@ class Dense(RegionKind):
         return max(0.0, self._finish_cycles() - each * QUEUED_WORDS / self.outputs)
 
     def pace(self) -> float:
-        """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link."""
-        heard = self.inputs // PAIR // self.streams + 2 * max(self.words)
-        sent = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
+        """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link.
+
+        What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+        """
+        each = self.wafer.wavelet_cycles
+        heard = each * self.inputs / PAIR / self.streams + 2 * max(self.words)
+        sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
         return max(self.issued_cycles() + self.held_up_cycles(), self.tokens * heard, self.tokens * sent)
 
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
