@@ -12,6 +12,7 @@ from wse_sim.compiler.coloring import HOST_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.result import FabricResult
+from wse_sim.fabric.run import run_program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
@@ -52,8 +53,9 @@ def region_alone(
 class _Bench:
     """A fabric with the region, and the ways between its ports and the edges."""
 
-    def __init__(self, region: TrainedKind, samples: int) -> None:
+    def __init__(self, region: TrainedKind, samples: int, come: tuple[int, int] | None = None) -> None:
         self.region, self.samples, wafer = region, samples, region.wafer
+        self.come = come or (samples, samples)  # samples of operands and of gradients that the host sends
         self.config = FabricConfig.from_wafer(wafer)
         self.b, self.grid = Builder(wafer.rows, wafer.cols, self.config), Grid(wafer.rows, wafer.cols)
         self.rows, self.cols = wafer.rows, wafer.cols
@@ -78,14 +80,14 @@ class _Bench:
         self.colors.remove(way.color)  # a color of its own for every port: nothing but the region can stop it
         return way
 
-    def inward(self, name: str, tensor: str, sinks: Sequence[Cell]) -> int:
-        """A stream of the host to cells which all hear it."""
+    def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int) -> int:
+        """A stream of the host to cells which all hear it, of so many samples."""
         edge = self._edge(sinks[0])
         way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
         for cell, parent in way.parents.items():
             self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))
-        self.b.host_in(name, way.color, self._words(tensor), edge[0], self._side(edge))
+        self.b.host_in(name, way.color, come * self._words(tensor) // self.samples, edge[0], self._side(edge))
         return way.color
 
     def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
@@ -105,25 +107,58 @@ class _Bench:
         return self.samples * int(np.prod(self.region.graph.tensors[tensor].shape)) // PAIR
 
 
-def run_alone(
-    region: TrainedKind,
-    operands: Mapping[str, Floats],
-    gradient: Floats,
-    weights: Mapping[str, Floats],
-    *,
-    in_flight: int,
-    rate: float = 0.5,
-) -> Alone:
-    """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
-    samples, result = len(gradient), region.kernel.outputs[0]
-    bench = _Bench(region, samples)
+@dataclass
+class _Laid:
+    """A region between its host streams, and its values as words."""
+
+    region: TrainedKind
+    bench: _Bench
+    come: tuple[int, int]
+    samples: int
+
+    def inputs(
+        self, operands: Mapping[str, Floats], gradient: Floats, weights: Mapping[str, Floats]
+    ) -> dict[str, Floats]:
+        """Buffers of a run."""
+        region, (before, back) = self.region, self.come
+        inputs = dict(region.values(weights))
+        for inlet in region.inlets:
+            inputs[f"in {inlet.tensor}"] = self._packed(inlet.tensor, operands[inlet.tensor][:before])
+        inputs["in gradient"] = self._packed(region.kernel.outputs[0], gradient[:back])
+        return inputs
+
+    def _packed(self, tensor: str, values: Floats) -> Floats:
+        order = stream_order(self.region.graph, tensor)
+        flat = np.asarray(values, np.float16).reshape(len(values), -1)
+        flat = flat if order is None else flat[:, order]
+        return np.ascontiguousarray(flat).reshape(-1).view(np.float32)[None, None]
+
+    def unpacked(self, tensor: str, words: Floats) -> Floats:
+        """(samples, elements)."""
+        order = stream_order(self.region.graph, tensor)
+        flat = np.ascontiguousarray(words.reshape(-1)).view(np.float16).reshape(self.samples, -1)
+        flat = flat if order is None else flat[:, np.argsort(order)]
+        return flat.astype(np.float32)
+
+    def gradients(self, found: FabricResult) -> dict[str, Floats]:
+        """Of the operands, (samples, elements)."""
+        return {
+            tensor: self.unpacked(tensor, found.read(f"gradient {tensor}"))
+            for tensor in self.region.gradient_order
+        }
+
+
+def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: tuple[int, int]) -> _Laid:
+    """The region with streams of the host, which sends `come` samples of the operands and of gradients."""
+    result = region.kernel.outputs[0]
+    bench = _Bench(region, samples, come)
     cells: dict[str, list[Cell]] = {}
     for inlet in region.inlets:
         cells.setdefault(inlet.tensor, []).append(inlet.cell)
-    inward = {tensor: bench.inward(f"in {tensor}", tensor, sinks) for tensor, sinks in cells.items()}
+    inward = {tensor: bench.inward(f"in {tensor}", tensor, sinks, come[0]) for tensor, sinks in cells.items()}
     ports = TrainedPorts(
         inward=[inward[inlet.tensor] for inlet in region.inlets],
-        gradient_in=bench.inward("in gradient", result, [region.gradient_inlet]),
+        gradient_in=bench.inward("in gradient", result, [region.gradient_inlet], come[1]),
         gradient_out={
             tensor: bench.outward(f"gradient {tensor}", tensor, region.gradient_senders(tensor))
             for tensor in region.gradient_order
@@ -136,38 +171,48 @@ def run_alone(
     placed = {(r, c - 1) for r, c in np.argwhere(bench.b._class_of > 0) if 0 < c <= bench.cols}
     beside = {cell for cell in placed if not _computes(region, cell)}
     assert beside <= region.moving, f"programs on {sorted(beside - region.moving)}, which moving leaves out"
-    program = bench.b.build()
+    return _Laid(region, bench, come, samples)
 
-    def packed(tensor: str, values: Floats) -> Floats:
-        order = stream_order(region.graph, tensor)
-        flat = np.asarray(values, np.float16).reshape(samples, -1)
-        flat = flat if order is None else flat[:, order]
-        return np.ascontiguousarray(flat).reshape(-1).view(np.float32)[None, None]
 
-    def unpacked(tensor: str, words: Floats) -> Floats:
-        order = stream_order(region.graph, tensor)
-        flat = np.ascontiguousarray(words.reshape(-1)).view(np.float16).reshape(samples, -1)
-        flat = flat if order is None else flat[:, np.argsort(order)]
-        return flat.astype(np.float32)
-
-    inputs = dict(region.values(weights))
-    for inlet in region.inlets:
-        inputs[f"in {inlet.tensor}"] = packed(inlet.tensor, operands[inlet.tensor])
-    inputs["in gradient"] = packed(result, gradient)
-    found = stepped(program, bench.config, inputs)
+def run_alone(
+    region: TrainedKind,
+    operands: Mapping[str, Floats],
+    gradient: Floats,
+    weights: Mapping[str, Floats],
+    *,
+    in_flight: int,
+    rate: float = 0.5,
+) -> Alone:
+    """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
+    samples, result = len(gradient), region.kernel.outputs[0]
+    laid = _laid(region, samples, in_flight, rate, (samples, samples))
+    found = stepped(laid.bench.b.build(), laid.bench.config, laid.inputs(operands, gradient, weights))
     assert found.words_left == 0
     gradients, updated = region.read({name: found.read(name) for name in region.reads})
     return Alone(
         region,
-        unpacked(result, found.read("out")).reshape(gradient.shape),
-        {
-            tensor: unpacked(tensor, found.read(f"gradient {tensor}")).reshape(operands[tensor].shape)
-            for tensor in region.gradient_order
-        },
+        laid.unpacked(result, found.read("out")).reshape(gradient.shape),
+        {tensor: value.reshape(operands[tensor].shape) for tensor, value in laid.gradients(found).items()},
         gradients,
         updated,
         found,
     )
+
+
+def first_sample_alone(
+    region: TrainedKind,
+    operands: Mapping[str, Floats],
+    gradient: Floats,
+    weights: Mapping[str, Floats],
+    come: tuple[int, int],
+) -> tuple[Floats, dict[str, Floats]]:
+    """What left of a batch of which `come` samples of operands and of gradients came: result and gradients, zero where nothing did."""
+    samples = len(gradient)
+    laid = _laid(region, samples, samples, 0.0, come)
+    inputs = laid.inputs(operands, gradient, weights)
+    found = run_program(laid.bench.b.build(), laid.bench.config, executor="wavelet", inputs=inputs)
+    assert found.deadlock is not None, "the batch ended, though some of it never came"
+    return laid.unpacked(region.kernel.outputs[0], found.read("out")), laid.gradients(found)
 
 
 def _computes(region: TrainedKind, cell: Cell) -> bool:

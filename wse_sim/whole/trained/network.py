@@ -46,7 +46,7 @@ from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.training.loss import check_loss, mean_of
-from wse_sim.whole.trees import Tree, Way, found_way, way_cost
+from wse_sim.whole.trees import SHARED, Tree, Way, found_way, way_cost
 
 
 @dataclass(frozen=True)
@@ -294,9 +294,15 @@ class _Ways:
         for stream in (*plan.streams, *plan.host_streams):
             self.streams.setdefault(stream.tensor, []).append(stream)
         self.makers = {region.kernel.outputs[0]: region for region in regions.values()}
+        self.computing = {
+            (row, col)
+            for one in regions.values()
+            for row in range(one.rows.start, one.rows.stop)
+            for col in range(one.columns.start, one.columns.stop)
+        }
 
     def found(self, tensor: str, senders: Sequence[Cell], sink: Cell) -> Way:
-        """The way of a gradient of a tensor.
+        """The way of a gradient of a tensor; it goes around compute cores, whose links carry their sums.
 
         Raises
         ------
@@ -309,7 +315,12 @@ class _Ways:
         ends += [self.regions[s.consumer].region for s in streams if s.consumer in self.regions]
         first = streams[0].color + 1  # the plan's color of gradients
         order = sorted(range(self.colors), key=lambda color: color != first)
-        way = found_way(self.grid, senders[0], [sink], senders, way_cost(planned, ends), order)
+        cost = way_cost(planned, ends)
+
+        def around(cell: Cell) -> float:
+            return cost(cell) + SHARED * (cell in self.computing)
+
+        way = found_way(self.grid, senders[0], [sink], senders, around, order)
         if way is None:
             raise ModelError(
                 f"the gradient of tensor '{tensor}' has no free route from core {senders[0]} to core {sink} on any of "

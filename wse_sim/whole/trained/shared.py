@@ -27,7 +27,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import ADDED, DOWN, SEND, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.products import ADDED, DOWN, SEND, TAKE, Leaving, alternate, in_pairs
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 
@@ -88,38 +88,45 @@ class SharedProducts(StreamedProducts):
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Forward of d samples: the tokens of one leave while the sums of the next arrive."""
-        v, size = self.outputs, self.tokens * self.outputs
+        size = self.tokens * self.outputs
 
         def expect(slot: int, step: int) -> None:
             if self.has_residual:
                 receive_all(core, self.deal, self.added.dsd(slot * size, size, step=step * size), ADDED)
 
-        def sample(turn: int, slot: int, step: int, *, is_first: bool = False, more: bool = True) -> None:
+        def arrive(turn: int, slot: int, step: int) -> None:
             core.join(ADDED)
-            if more:
-                expect(slot + 1, step)
+            added = self.added.dsd(slot * size, size, step=step * size) if waits else None
+            self._arrive(core, self.outs[turn].dsd(), added, TAKE)
+
+        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+            """Sums of the next sample arrive beside what leaves; where they meet a residual, they come after it."""
             result = self.outs[turn]
-            with core.loop(self.tokens):
-                if not is_first:
-                    leaving.token(out, self.outs[1 - turn], 0, 0)
-                added = None
-                if self.arriving == "residual":
-                    added = self.added.dsd(slot * size, v, step=v, outer_step=step * size)
-                self._arrive(core, result.dsd(0, v, step=v), added)
+            core.join(TAKE)
             core.mov(fabric_out(self.cast), result.dsd(), dtype="fp16", start="none")
             self._take_parts(core, turn, slot, step)
             if "residual" in self.finishing:
+                core.join(ADDED)
                 added = self.added.dsd(slot * size, size, step=step * size)
                 core.add(result.dsd(), result.dsd(), added, dtype="fp16")
+            if more:
+                expect(slot + 1, step)
+            if more and not waits:
+                self._arrive(core, self.outs[1 - turn].dsd(), None, TAKE)
+            with core.loop(self.tokens):
+                leaving.token(out, result, 0, 0)
+            if more and waits:
+                arrive(1 - turn, slot + 1, step)
+            core.join(SEND)
 
+        waits = self.arriving == "residual"
         expect(0, 0)
-        sample(0, 0, 0, is_first=True, more=d > 1)
-        in_pairs(core, max(0, d - 2), lambda turn, number, step: sample(1 - turn, number + 1, step))
-        if d > 1:
-            sample((d - 1) % 2, d - 1, 0, more=False)
-        with core.loop(self.tokens):
-            leaving.token(out, self.outs[(d - 1) % 2], 0, 0)
-        core.join(SEND)
+        if waits:
+            arrive(0, 0, 0)
+        else:
+            self._arrive(core, self.outs[0].dsd(), None, TAKE)
+        in_pairs(core, d - 1, sample)
+        sample((d - 1) % 2, d - 1, 0, more=False)
 
     def _take_parts(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
         """Values and slopes of all rows, the highest first."""
