@@ -103,7 +103,7 @@ CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
     ((4, 16, 32), 16, 16, {}, {"batch": 64, "schedule": "1f1b"}),
 )
 
-LENET_SIDES = (24, 40)
+LENET_SIDES = (16, 24)
 """Columns of the wafers on which LeNet-5 trains."""
 
 

@@ -10,7 +10,8 @@ of a channel (stride 1: of all channels) in one instruction over columns, of a l
     mean      y = sum of v_j;       back: dv_j += g;    scaled as it leaves, both ways
 
 So of equal pixels the first one wins, in a line and then among lines, as PyTorch has it.  Windows that do not overlap are
-written in place of added up.  Maxima go in fp16, sums in fp32.
+written in place of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
+wait.
 """
 
 from __future__ import annotations
@@ -296,7 +297,10 @@ class TrainedPoolCore:
 def trained_apart_cost(
     dims: Dims, around: int, is_max: bool, is_forward: bool, tiling: Tiling, wafer: Wafer
 ) -> Cost:
-    """Cycles of the fullest core of a column, one way; further columns are of no use."""
+    """Cycles of the fullest core of a column, one way; further columns are of no use.
+
+    It waits while the others send their words of every pixel: (cores - 1) words, of T pixels forward, of H W backward.
+    """
     windows = Windows.sized(dims, around)
     words = np.asarray(words_apart(int(dims["c"]) // PAIR * PAIR, tiling.rows))
     found = {n: TrainedPoolCore(windows, PAIR * n, is_max, wafer) for n in np.unique(words).tolist()}
@@ -306,6 +310,9 @@ def trained_apart_cost(
     def each(table: dict[int, float]) -> Any:
         return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
 
+    pixels = dims["out_h"] * dims["out_w"] if is_forward else dims["h"] * dims["w"]
+    cores = ceil_div(int(dims["c"]) // PAIR, words)
+    waits = 1.0 * dims["b"] * (cores - 1) * words * pixels
     zero = 0.0 * tiling.rows * tiling.cols
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
-    return Cost(compute=each(issued) + zero, ramp=each(moved) + zero, idle=idle)
+    return Cost(compute=each(issued) + zero, fabric=waits + zero, ramp=each(moved) + zero, idle=idle)

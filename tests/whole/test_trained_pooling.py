@@ -14,6 +14,8 @@ from torch import nn
 from benchmarks.whole_images import round_words
 from tests.whole.alone import EPS, Alone, check_alone, region_alone
 from tests.whole.test_trained import RATE, training_plan
+from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
+from wse_sim.kernels.contract.family import Tiling
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.pooling import TrainedPooling
@@ -159,3 +161,21 @@ def test_a_network_with_pooling_trains() -> None:
         bound = 8 * EPS * np.abs(gradient).max()
         assert np.abs(gradients[name] - gradient).max() < bound, name
         assert np.abs(updated[name] - (weights[name] - RATE * gradient)).max() < RATE * bound, name
+
+
+def test_the_plan_counts_turns_as_waiting() -> None:
+    """Three cores of a word each, 8 x 8 pixels made 4 x 4: a core waits for two words of 64 + 16 pixels, and issues the rest.
+
+    On the fabric a sample more takes what the plan says, less some words that wait in queues while their core goes on.
+    """
+    found, pool = pooling(nn.MaxPool2d(2), (6, 8, 8)), nn.MaxPool2d(2)
+    dims, tiling = found.kernel.dims, Tiling(3, 1, "stationary")
+    planned = [trained_apart_cost(dims, 0, True, way, tiling, found.wafer) for way in (True, False)]
+    assert (
+        sum(float(cost.total - cost.idle - cost.fabric) for cost in planned)
+        == int(dims["b"]) * found.issued_cycles()
+    )
+    each = sum(float(cost.total - cost.idle) for cost in planned) / int(dims["b"])
+    assert each == found.issued_cycles() + 2 * (64 + 16)
+    batches = [checked(found, pool, samples=n, in_flight=n).fabric.cycles for n in (4, 8)]
+    assert (batches[1] - batches[0]) / 4 == pytest.approx(each, rel=0.05)
