@@ -64,8 +64,8 @@ class TrainedPooling(TrainedKind):
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
     ) -> None:
-        self.windows = Windows.of(kernel)
-        self.is_max = Pool2dAttributes.of(kernel.attrs).kind == "max"
+        stated = Pool2dAttributes.of(kernel.attrs)
+        self.windows, self.is_max = Windows.sized(kernel.dims, stated.around), stated.kind == "max"
         self.channel_words = self.windows.channels // PAIR
         super().__init__(graph, kernel, stage, wafer, needs)
         self.core = TrainedPoolCore(self.windows, PAIR * self.words, self.is_max, wafer)
