@@ -176,6 +176,12 @@ class TrainedConvolution(TrainedKind):
         """The highest of the inlets, and those below it whose words it passes on."""
         return self.folding.cells(self.inlets[0].cell)
 
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Those that bring every row its words."""
+        cols = range(self.left - 1, self.left + self.cols - 1)
+        return frozenset(((row, col), (row, col + 1)) for row in range(self.top, self.last) for col in cols)
+
     def most_in_flight(self) -> int:
         """As many images as an inlet holds beside those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes

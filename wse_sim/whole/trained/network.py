@@ -213,7 +213,7 @@ def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: Trai
     features = graph.tensors[output].elements // graph.samples // tokens
     place = place_loss(free, near, tokens, features)
     free -= set(place.cells)
-    grid.links |= set(pairwise(place.cells))
+    grid.links |= set(pairwise(place.cells)).union(*(region.busy_links for region in regions))
     feed = _free_color(grid, place.cells, wafer.colors)
     trees = trees_of(plan, grid, regions, {output: [place.inlet]})
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
