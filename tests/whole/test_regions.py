@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch.nn import functional as F
 
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.hardware import load_wafer
+from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.network import network_program
 
 
 class Heads(nn.Module):
@@ -220,3 +224,28 @@ def test_a_region_may_start_late_in_a_short_run() -> None:
     starts = [region.started for region in found.regions]
     assert max(starts) > 0.45 * found.fabric.cycles
     assert starts[0] < 100  # the first has its words at once
+
+
+def test_a_column_sends_into_two_bundles_where_features_do_not_part_at_columns() -> None:
+    """64 features on columns of 6 are ten columns and two thirds; a result of 8 tokens over one link would take 256 cycles.
+
+    Two bundles or more leave; each has as many features, so a column has some of both, and values stay PyTorch's.
+    """
+    torch.manual_seed(0)
+    sizes = (64, 64, 64, 32)
+    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).half().float()
+    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), 32)
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=8)
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 8, 64),)))
+    plan = expect(api.compile(graph, wafer=wafer, mode="pipelined", batch=64, replicas=1), PipelinedPlan)
+    x = torch.randn(2, 8, 64).half().float()
+    ran = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(ran.outputs.shape)
+    assert np.abs(ran.outputs - wanted).max() < 2e-3 * np.abs(wanted).max()
+    second = network_program(plan, 1).regions[1]
+    count = second.bundles[second.kernel.outputs[0]]
+    cells = [cell for bundle in range(count) for cell in second.bundle_senders(bundle)]
+    assert count > 1
+    assert len(cells) > len(set(cells)) == second.cols
