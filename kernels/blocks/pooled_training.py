@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.pooled import SIXTEEN, THIRTY_TWO, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
-from wse_sim.kernels.contract.family import Cost, Dims, Tiling
+from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
 
 TAKEN, IMAGE, LINES, RESULT = "taken", "image", "lines", "result"
 WON_COLUMNS, WON_LINES = "won in columns", "won in lines"
@@ -55,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
+class PoolStep:
     """An instruction, `turns` times: mov, add, sub, mul, max or step (1 where positive, else 0); no reads: zeros."""
 
     op: str
@@ -179,7 +178,7 @@ class TrainedPoolCore:
             Place(result, 0, 1, apart), Place(WON_LINES, 0, 1, apart), axis.results * line,
         )  # fmt: skip
 
-    def forward(self) -> list[Step]:
+    def forward(self) -> list[PoolStep]:
         """From an image that was taken in to the result."""
         image = IMAGE if self.is_filled else TAKEN
         out = []
@@ -187,27 +186,27 @@ class TrainedPoolCore:
             columns = self.windows.columns
             row = columns.size * self.each
             to = Place(IMAGE, columns.around * self.each, 1, self.pitch)
-            out.append(Step("mov", self.windows.lines.size, row, to, (Place(TAKEN, 0, 1, row),)))
+            out.append(PoolStep("mov", self.windows.lines.size, row, to, (Place(TAKEN, 0, 1, row),)))
         make = self._maxima if self.is_max else self._sums
         return out + make(self._columns(image, LINES)) + make(self._lines(LINES, RESULT))
 
-    def backward(self) -> list[Step]:
+    def backward(self) -> list[PoolStep]:
         """From gradients of the result that were taken in to those of the image."""
-        gradient, axis, out = TAKEN, self.windows.lines, list[Step]()
+        gradient, axis, out = TAKEN, self.windows.lines, list[PoolStep]()
         if self.is_spread:
             gradient, row = GRADIENT, self.windows.columns.results * self.each
             to = Place(GRADIENT, 0, 1, self.wide * self.each)
-            out.append(Step("mov", axis.results, row, to, (Place(TAKEN, 0, 1, row),)))
+            out.append(PoolStep("mov", axis.results, row, to, (Place(TAKEN, 0, 1, row),)))
         for stage, back, held in (
             (self._lines(LINES_BACK, gradient), LINES_BACK, self.lines_held * self.wide * self.each),
             (self._columns(IMAGE_BACK, LINES_BACK), IMAGE_BACK, self.image),
         ):
             if not stage.is_apart:
-                out.append(Step("mov", 1, held, Place(back)))
+                out.append(PoolStep("mov", 1, held, Place(back)))
             out += self._maxima_back(stage) if self.is_max else self._sums_back(stage)
         return out
 
-    def _maxima(self, stage: _Stage) -> list[Step]:
+    def _maxima(self, stage: _Stage) -> list[PoolStep]:
         if stage.taps == 1:
             return [self._step("mov", stage, stage.to, stage.source)]
         out, best = [], stage.source
@@ -221,7 +220,7 @@ class TrainedPoolCore:
             best = stage.to
         return out
 
-    def _maxima_back(self, stage: _Stage) -> list[Step]:
+    def _maxima_back(self, stage: _Stage) -> list[PoolStep]:
         """The first tap gets what the others leave."""
         share = replace(stage.won, buffer=SHARE)
         if stage.taps == 1:
@@ -246,21 +245,21 @@ class TrainedPoolCore:
             out.append(self._step("add", stage, stage.source, stage.source, share))
         return out
 
-    def _sums(self, stage: _Stage) -> list[Step]:
+    def _sums(self, stage: _Stage) -> list[PoolStep]:
         taps = [stage.source.moved(j * stage.tap) for j in range(stage.taps)]
         if len(taps) == 1:
             return [self._step("mov", stage, stage.to, *taps)]
         first = self._step("add", stage, stage.to, *taps[:2])
         return [first, *(self._step("add", stage, stage.to, stage.to, tap) for tap in taps[2:])]
 
-    def _sums_back(self, stage: _Stage) -> list[Step]:
+    def _sums_back(self, stage: _Stage) -> list[PoolStep]:
         taps = [stage.source.moved(j * stage.tap) for j in range(stage.taps)]
         if stage.is_apart:
             return [self._step("mov", stage, tap, stage.to) for tap in taps]
         return [self._step("add", stage, tap, tap, stage.to) for tap in taps]
 
-    def _step(self, op: str, stage: _Stage, to: Place, *reads: Place) -> Step:
-        return Step(op, stage.turns, stage.length, to, reads)
+    def _step(self, op: str, stage: _Stage, to: Place, *reads: Place) -> PoolStep:
+        return PoolStep(op, stage.turns, stage.length, to, reads)
 
     # ---- cycles ----------------------------------------------------------------------------------------------------
 
@@ -269,11 +268,11 @@ class TrainedPoolCore:
         """Words received and sent of a sample, one way; as many the other way."""
         return (self.pixels + self.results) * self.each / PAIR
 
-    def cycles(self, steps: Sequence[Step]) -> float:
+    def cycles(self, steps: Sequence[PoolStep]) -> float:
         """Starts and elements of instructions."""
         return float(sum(map(self._cycles, steps)))
 
-    def _cycles(self, step: Step) -> float:
+    def _cycles(self, step: PoolStep) -> float:
         """Two reads from equal banks take twice as long."""
         wafer, start = self.wafer, ceil(self.wafer.vector_start_cycles)
         rates = {
@@ -307,7 +306,7 @@ def trained_apart_cost(
     moved = {n: core.moved_cycles for n, core in found.items()}
     issued = {n: core.cycles(core.forward() if is_forward else core.backward()) for n, core in found.items()}
 
-    def each(table: dict[int, float]) -> Any:
+    def each(table: dict[int, float]) -> Size:
         return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
 
     pixels = dims["out_h"] * dims["out_w"] if is_forward else dims["h"] * dims["w"]

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, pi, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -121,7 +120,7 @@ class Slopes:
             else:
                 getattr(core, op)(*operands)
 
-    def cycles(self, size: Size, *, is_done: bool) -> Any:
+    def cycles(self, size: Size, *, is_done: bool) -> Size:
         """Cycles that :meth:`emit` issues for `size` elements."""
         o = ceil(self.wafer.vector_start_cycles)
         if self.activation == "relu":

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -109,7 +108,7 @@ class TrainedRows:
         return self._slopes is not None and self._slopes.activation in STEPS
 
     @cached_property
-    def _groups(self) -> tuple[Any, Any]:
+    def _groups(self) -> tuple[Size, Size]:
         """Groups of tokens of a sample on the last row, and elements of one."""
         tokens = int(np.max(self.tokens))
         at_once = np.full_like(self.v, tokens)
@@ -121,7 +120,7 @@ class TrainedRows:
     # ---- forward ---------------------------------------------------------------------------------------------------
 
     @property
-    def forward(self) -> tuple[Any, Any]:
+    def forward(self) -> tuple[Size, Size]:
         """Cycles that the busiest core issues, and those of a sample: a link may take longer."""
         t, k, v = self.tokens, self.k, self.v
         links = [t * self.inputs / PAIR, t * self.features / PAIR]
@@ -131,7 +130,7 @@ class TrainedRows:
         issued = np.maximum(self._row_forward(), self._last_forward())
         return issued, self._paced(issued, moving, links)
 
-    def _row_forward(self) -> Any:
+    def _row_forward(self) -> Size:
         if not self._is_shared or self._slopes is None:
             return self._sums(self.k)
         size, rows = self.tokens * self.v, self.rows
@@ -143,15 +142,15 @@ class TrainedRows:
         fewer = np.where(most >= rest, PAIR * full, self.k)
         share = size / PAIR + self._slopes.cycles(each, is_done=False)
 
-        def row(inputs: Any, number: Any) -> Any:
+        def row(inputs: Size, number: Size) -> Size:
             return self._sums(inputs) + share + np.minimum((number + 1) * each, size)
 
         return np.maximum(row(self.k, last_of_most), row(fewer, most))
 
-    def _sums(self, inputs: Any) -> Any:
+    def _sums(self, inputs: Size) -> Size:
         return self.tokens * (inputs * ceil_div(self.v, self.wafer.fma_mixed_per_cycle) + self.v)
 
-    def _last_forward(self) -> Any:
+    def _last_forward(self) -> Size:
         wafer, size = self.wafer, self.tokens * self.v
         maxima = min(1.0, wafer.max_fp32_per_cycle) if self._arriving == "relu" else 1.0
         cycles = size / maxima + size / PAIR * (1 + ("residual" in self.items))
@@ -170,12 +169,12 @@ class TrainedRows:
     # ---- backward --------------------------------------------------------------------------------------------------
 
     @property
-    def of_inputs(self) -> Any:
+    def of_inputs(self) -> Size:
         """Cycles of the gradient of the inputs on a row."""
         return self.tokens * (self.v * ceil_div(self.k, self.wafer.fma_mixed_per_cycle) + self.k)
 
     @property
-    def backward(self) -> tuple[Any, Any]:
+    def backward(self) -> tuple[Size, Size]:
         """As :attr:`forward`."""
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
         row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle))
@@ -193,7 +192,7 @@ class TrainedRows:
         issued = np.maximum(row, last)
         return issued, self._paced(issued, moving, links)
 
-    def _paced(self, issued: Any, moving: list[Any], links: list[Any]) -> Any:
+    def _paced(self, issued: Size, moving: list[Size], links: list[Size]) -> Size:
         slowest = issued
         for cycles in (*moving, *(link * self.wafer.wavelet_cycles for link in links)):
             slowest = np.maximum(slowest, cycles)

@@ -154,9 +154,10 @@ def test_maps_links_and_files(tmp_path) -> None:
     assert result.core_map("sram").max() == pytest.approx(16)
     assert result.active_pe_fraction == pytest.approx(14 * 510 / (16 * 512))
     # 1000 wavelets of weights serve 255 columns of a lane: each word runs down and up its column once,
-    # so a column's 14 - 1 gaps carry 1000 / 255 wavelets, south and north together.
+    # so a column's 14 - 1 gaps carry 1000 / 255 wavelets, south and north together.  Gradients leave in 16 bits, two in a
+    # wavelet, but their sums inside a column are fp32: twice as many.
     down, up = result.link_wavelets[5, 100, 2], result.link_wavelets[6, 100, 0]
-    assert down + up == pytest.approx(2 * 1000 / 255, rel=1e-4)  # weights and gradients
+    assert down + up == pytest.approx((1 + 2) * 1000 / 255, rel=1e-4)  # weights and gradients
     result.save(tmp_path)
     assert load_result(tmp_path) == result
     assert simulate(plan) == result

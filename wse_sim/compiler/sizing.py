@@ -105,8 +105,12 @@ class Group:
             self.has_row_apart
             and not self.lay.rows_without_inputs
             and LIGHT.issuperset(fused_items(self.forward))
-            and all(kernel.family in {"gemm", "activation"} for kernel in (self.forward, *self.backward))
+            and all(self._is_light(kernel) for kernel in self.backward)
         )
+
+    def _is_light(self, kernel: Kernel) -> bool:
+        """Whether a kernel is a product of this layer, or a slope that its last row takes along."""
+        return kernel.family == self.forward.family or kernel.attrs.get("function") in LIGHT
 
     @property
     def has_input_gradient(self) -> bool:

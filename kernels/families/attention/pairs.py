@@ -28,8 +28,6 @@ This is how attention lies in a region of a whole model on the fabric (:mod:`wse
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wse_sim.graph import Phase
@@ -47,7 +45,7 @@ GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": 
 GRADIENT = gradient_vectors("y", "g")
 
 
-def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Any, Any]:
+def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
     """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
     spare = AttentionAttributes.of(attrs).collected
     return least_share(tokens, np.maximum(tiling.rows - spare, 1)), least_share(tokens, tiling.cols)
@@ -74,7 +72,7 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
     return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way + late, 0.0))
 
 
-def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Any:
+def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
     """Words of keys and values that the last column takes after its maximum: it takes all of them behind the others."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, is_causal = heads * t * n, AttentionAttributes.of(attrs).causal

@@ -337,7 +337,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         total = n / PAIR * (len(self.kernel.inputs) + 2 + len(self.gradient_order))
         for op, taken in zip(self.operators, self._others(), strict=True):
             if taken is None:
-                total += Slopes(op, wafer).cycles(n, is_done=False) + product
+                total += float(Slopes(op, wafer).cycles(n, is_done=False)) + product
                 continue
             total += product if op == "mul" else start + ceil(n / wafer.add_fp16_per_cycle)
             total += product if op == "mul" else copy

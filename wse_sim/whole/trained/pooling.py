@@ -35,7 +35,7 @@ from wse_sim.kernels.blocks.pooled_training import (
     RESULT,
     TAKEN,
     Place,
-    Step,
+    PoolStep,
     TrainedPoolCore,
 )
 from wse_sim.kernels.blocks.windows import Windows
@@ -199,7 +199,7 @@ class TrainedPooling(TrainedKind):
             in_turn(core, batch.in_flight, lambda turn: receive(pooled.pixels, turn), forward, (RECEIVE,))
             in_turn(core, batch.in_flight, lambda turn: receive(pooled.results, turn), backward, (RECEIVE,))
 
-    def _emit(self, core: CoreClass, step: Step, now: int, slot: tuple[int, int]) -> None:
+    def _emit(self, core: CoreClass, step: PoolStep, now: int, slot: tuple[int, int]) -> None:
         first, apart = slot
         dtype = "fp16" if self.is_max else "fp32"
 

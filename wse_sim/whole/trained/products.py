@@ -576,7 +576,7 @@ class Products:
             cycles += size / PAIR * (1 + (self.beside is not None))
             cycles += ("residual" in self.finishing) * (o + ceil(size / wafer.add_fp16_per_cycle))
         if self.slopes is not None:
-            cycles += self.slopes.cycles(size, is_done=self.arriving == self.activation)
+            cycles += float(self.slopes.cycles(size, is_done=self.arriving == self.activation))
         elif self.activation:
             part = size / self.parts
             step, product = ceil(part / wafer.max_fp16_per_cycle), ceil(part / wafer.add_fp16_per_cycle)

@@ -144,7 +144,9 @@ class SharedProducts(StreamedProducts):
         size, most = self.tokens * self.outputs, 0.0
         for row, k in enumerate(self.inputs):
             first, count = self.part(row)
-            share = 0.0 if self.slopes is None or not count else self.slopes.cycles(count, is_done=False)
+            share = (
+                0.0 if self.slopes is None or not count else float(self.slopes.cycles(count, is_done=False))
+            )
             most = max(most, self._cycles_of(k) + size / PAIR + share + first + count)
         return most
 

@@ -175,5 +175,5 @@ class StreamedProducts(Products):
     def _activation_cycles(self, size: int) -> float:
         """All tokens of a sample at once: an activation, and a residual that follows on it."""
         o, done = ceil(self.wafer.vector_start_cycles), self.arriving == self.activation
-        cycles = 0.0 if self.slopes is None else self.slopes.cycles(size, is_done=done)
+        cycles = 0.0 if self.slopes is None else float(self.slopes.cycles(size, is_done=done))
         return cycles + ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))
