@@ -228,6 +228,16 @@ def test_programs_give_the_values_of_compute():
     assert np.array_equal(c, gemm.compute(a, b, parts=p))
 
 
+@pytest.fixture(autouse=True)
+def same_families():
+    """Families that a test loads are gone after it: with a foreign one, nothing is kept between runs."""
+    load_families()
+    before = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
 def test_the_page_about_writing_a_kernel(tmp_path, monkeypatch):
     """The kernel of docs/write-a-kernel.md loads from its file and passes its own test; the page is short."""
     text = DOC.read_text(encoding="utf-8")
