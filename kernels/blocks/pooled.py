@@ -66,22 +66,13 @@ def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Waf
 
 
 @dataclass(frozen=True)
-class PooledCore:
+class PoolCore:
     """A core with `each` channels of an image; the maximum of its windows, or the sum."""
 
     windows: Windows
     each: int
     is_max: bool
     wafer: Wafer
-
-    @property
-    def pitch(self) -> int:
-        """Pixels from line to line, with those around."""
-        columns = self.windows.columns
-        wide = max(
-            columns.size + columns.around, columns.first(columns.results - 1) + columns.around + columns.taps
-        )
-        return int(ceil_div(wide, PAIR)) * PAIR
 
     @property
     def pixels(self) -> int:
@@ -92,6 +83,20 @@ class PooledCore:
     def results(self) -> int:
         """T."""
         return self.windows.lines.results * self.windows.columns.results
+
+
+@dataclass(frozen=True)
+class PooledCore(PoolCore):
+    """Its instructions forward alone."""
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from line to line, with those around."""
+        columns = self.windows.columns
+        wide = max(
+            columns.size + columns.around, columns.first(columns.results - 1) + columns.around + columns.taps
+        )
+        return int(ceil_div(wide, PAIR)) * PAIR
 
     @property
     def held(self) -> int:

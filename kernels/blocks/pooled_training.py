@@ -23,7 +23,7 @@ from math import ceil
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooled import SIXTEEN, THIRTY_TWO, words_apart
+from wse_sim.kernels.blocks.pooled import SIXTEEN, THIRTY_TWO, PoolCore, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
@@ -80,23 +80,8 @@ class _Stage:
 
 
 @dataclass(frozen=True)
-class TrainedPoolCore:
-    """A core with `each` channels of an image; the maximum of its windows, or the sum."""
-
-    windows: Windows
-    each: int
-    is_max: bool
-    wafer: Wafer
-
-    @property
-    def pixels(self) -> int:
-        """Of the image."""
-        return self.windows.lines.size * self.windows.columns.size
-
-    @property
-    def results(self) -> int:
-        """T."""
-        return self.windows.lines.results * self.windows.columns.results
+class TrainedPoolCore(PoolCore):
+    """Its instructions both ways."""
 
     @property
     def wide(self) -> int:

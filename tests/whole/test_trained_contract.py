@@ -16,11 +16,28 @@ from tests.whole.test_trained import Positions, training_plan
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.trained import TRAINED
 
+
+class AfterSkip(nn.Module):
+    """An activation behind a residual."""
+
+    def __init__(self, features: int, function: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(features, features) for _ in range(3))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.first(x)
+        return self.third(self.function(x + self.second(torch.relu(x))))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "heads": (lambda: Heads(8, 2), (4, 8), 32),
     "a block with GELU": (lambda: Block(8, 2), (4, 8), 48),
     "gated": (lambda: nn.Sequential(nn.Linear(8, 8), Gated(8, 16)), (4, 8), 64),
     "positions": (lambda: Positions(4, 8), (4, 8), 40),
+    "ReLU behind a skip": (lambda: AfterSkip(8, nn.ReLU()), (4, 8), 32),
+    "GELU behind a skip": (lambda: AfterSkip(8, nn.GELU()), (4, 8), 32),
     "images": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)
@@ -34,6 +51,8 @@ FAMILIES = {
     "a block with GELU": {"gemm", "attention", "norm"},
     "gated": {"gemm", "norm", "generated"},
     "positions": {"gemm", "norm"},
+    "ReLU behind a skip": {"gemm"},
+    "GELU behind a skip": {"gemm"},
     "images": {"conv2d", "gemm", "pool2d"},
 }
 

@@ -42,7 +42,7 @@ class Pooling(RegionKind):
     own_colors = 1
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        self.windows = Windows.sized(kernel.dims, int(str(kernel.attrs.get("around", 0))))
+        self.windows = Windows.sized(kernel.dims, Pool2dAttributes.of(kernel.attrs).around)
         self.is_max = Pool2dAttributes.of(kernel.attrs).kind == "max"
         self.channel_words = self.windows.channels // PAIR
         super().__init__(graph, kernel, stage, wafer)

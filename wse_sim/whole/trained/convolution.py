@@ -285,17 +285,15 @@ class TrainedConvolution(TrainedKind):
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """As the contract says; filters (N, C, r, s)."""
-        held, windows = [buffers[name] for name in self.reads], self.windows
-        out: list[dict[str, Floats]] = [{}, {}]
-        for found, tiles in zip(out, held[:2], strict=True):
-            lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
-            ordered = self.products.weight_of(tiles)[:, np.argsort(self._order)]
-            runs = ordered.reshape(self.features, lines, windows.run)
-            filters = runs[:, :, : taps * c].reshape(self.features, lines, taps, c)
-            found[self.kernel.parameters[0]] = filters.transpose(0, 3, 1, 2)
-        for found, bias in zip(out, held[2:], strict=False):
-            found[self.kernel.parameters[1]] = self.products.bias_of(bias)
-        return out[0], out[1]
+        windows = self.windows
+        lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
+        back = np.argsort(self._order)
+
+        def filters(weight: Floats) -> Floats:
+            runs = weight[:, back].reshape(self.features, lines, windows.run)
+            return runs[:, :, : taps * c].reshape(self.features, lines, taps, c).transpose(0, 3, 1, 2)
+
+        return self.products.learned(buffers, self.kernel.parameters, filters)
 
     def issued_cycles(self) -> float:
         """Of the busiest compute core, both ways."""

@@ -206,15 +206,9 @@ class TrainedDense(TrainedKind):
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Weights (N, K) and bias (N,) again."""
-        held = [buffers[name] for name in self.reads]
         order = stream_order(self.graph, self.kernel.inputs[0])
-        out: list[dict[str, Floats]] = [{}, {}]
-        for found, tiles in zip(out, held[:2], strict=True):
-            weight = self.products.weight_of(tiles)
-            found[self.kernel.parameters[0]] = weight if order is None else weight[:, np.argsort(order)]
-        for found, bias in zip(out, held[2:], strict=False):
-            found[self.kernel.parameters[1]] = self.products.bias_of(bias)
-        return out[0], out[1]
+        back = slice(None) if order is None else np.argsort(order)
+        return self.products.learned(buffers, self.kernel.parameters, lambda weight: weight[:, back])
 
     def issued_cycles(self) -> float:
         """Of the busiest compute core, both ways."""

@@ -25,7 +25,7 @@ a cycle and o the start of an instruction::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -381,7 +381,10 @@ class Products:
         core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: while one is finished and leaves, the sums of the next arrive."""
+        """Forward of d samples: while one is finished and leaves, the sums of the next arrive.
+
+        Where a residual is added they arrive once it has left: no sample waits for what comes with the next one.
+        """
 
         def arrive(turn: int, slot: int, step: int) -> None:
             core.join(ADDED)
@@ -402,11 +405,13 @@ class Products:
             if more:
                 self._expect(core, slot + 1, step)
             core.join(TAKE)
-            if more:
+            if more and not self.has_residual:
                 arrive(1 - turn, slot + 1, step)
             finish(turn, slot, step)
             with core.loop(self.tokens):
                 leaving.token(out, self.outs[turn], 0, 0)
+            if more and self.has_residual:
+                arrive(1 - turn, slot + 1, step)
             core.join(SEND)
 
         self._expect(core, 0, 0)
@@ -529,6 +534,18 @@ class Products:
     def _parts(self) -> list[slice]:
         ends = np.cumsum([0, *self.inputs]).tolist()
         return [slice(first, end) for first, end in itertools.pairwise(ends)]
+
+    def learned(
+        self, buffers: Mapping[str, Floats], parameters: Sequence[str], shaped: Callable[[Floats], Floats]
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Gradients and new weights by parameter; `shaped` makes of a weight by the order of inputs the parameter."""
+        held = [buffers[name] for name in self.reads]
+        out: tuple[dict[str, Floats], dict[str, Floats]] = ({}, {})
+        for found, tiles in zip(out, held[:2], strict=True):
+            found[parameters[0]] = shaped(self.weight_of(tiles))
+        for found, bias in zip(out, held[2:], strict=False):
+            found[parameters[1]] = self.bias_of(bias)
+        return out
 
     @property
     def reads(self) -> tuple[str, ...]:
