@@ -205,12 +205,12 @@ class TrainedRows:
         issued, cycles = self.forward
         rows, cols = self.tiling.rows + 1, self.tiling.cols
         idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
-        return Cost(compute=issued, fabric=cycles - issued, idle=idle)
+        return Cost(compute=issued, stalled_input=cycles - issued, idle=idle)
 
     def weight_gradient_cost(self) -> Cost:
         """Of all that happens backward, but for the gradient of the inputs."""
         issued, cycles = self.backward
-        return Cost(compute=issued - self.passes_on * self.of_inputs, fabric=cycles - issued)
+        return Cost(compute=issued - self.passes_on * self.of_inputs, stalled_input=cycles - issued)
 
     def input_gradient_cost(self) -> Cost:
         """Of the gradient of the inputs."""

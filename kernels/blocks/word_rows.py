@@ -13,8 +13,9 @@ R that divides T is min(R, T) here)::
 
     row          T (2 m ceil(v / w) + v) + ceil(T / F) (3 v / 2) + for every item but the bias o + ceil(T / F) v / rate
 
-For these, rows are counted as busy while they wait for a last row that finishes outputs: the time of the items and of what is sent,
-less that of 14 / v tokens, whose sums lie in the queues between two cores.  The fastest is counted, as :mod:`wse_sim.whole.regions` has it.
+For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
+whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.  The
+fastest is counted, as :mod:`wse_sim.whole.regions` has it.
 """
 
 from __future__ import annotations
@@ -47,14 +48,20 @@ def word_rows_cost(
     items = tuple(part.strip() for part in fused.split(",") if part.strip())
     v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
     per_word = PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
-    busiest = _finishing(tokens, words, v, per_word, items, tiling, wafer, waits=shares)
+    issued, waits = _finishing(tokens, words, v, per_word, items, tiling, wafer)
+    if not shares:
+        waits = 0.0 * waits
+    others = []
     if set(items) <= LIGHT:
-        busiest = _no_later(busiest, _flowing(tokens, words, v, per_word, items, tiling, wafer))
+        others.append(_flowing(tokens, words, v, per_word, items, tiling, wafer))
     if shares and not SPECIAL_FUNCTIONS.isdisjoint(items):
-        busiest = _no_later(busiest, _shared(tokens, words, v, per_word, items, tiling, wafer))
+        others.append(_shared(tokens, words, v, per_word, items, tiling, wafer))
+    for other in others:
+        is_first = issued + waits < other
+        issued, waits = np.where(is_first, issued, other), np.where(is_first, waits, 0.0)
     sums = 1.0 * tokens * v
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
-    return Cost(compute=busiest - sums, fabric=sums, idle=idle + 0.0 * v)
+    return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=waits)
 
 
 def _finishing(
@@ -65,10 +72,8 @@ def _finishing(
     items: tuple[str, ...],
     tiling: Tiling,
     wafer: Wafer,
-    *,
-    waits: bool,
-) -> Size:
-    """With a last row that multiplies as well."""
+) -> tuple[Size, Size]:
+    """With a last row that multiplies as well: what the busiest core issues, and how long rows wait for the last one."""
     o, size = np.ceil(wafer.vector_start_cycles), tokens * v
     finish = (
         size / PAIR
@@ -84,10 +89,8 @@ def _finishing(
     alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / wafer.mov_fp32_per_cycle) - v))
     above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
     busiest = np.maximum(above, tokens * (last * per_word + v) + finish + alone)
-    if not waits:
-        return busiest
     held_up = np.maximum(0.0, finish - busiest / tokens * QUEUED_WORDS / v)
-    return busiest + np.where(rows > 1, held_up, 0.0)
+    return busiest, np.where(rows > 1, held_up, 0.0)
 
 
 def _flowing(
@@ -116,7 +119,3 @@ def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:
     if item in SPECIAL_FUNCTIONS:
         return np.ceil(wafer.vector_start_cycles) + size * wafer.special_element_cycles
     return np.ceil(wafer.vector_start_cycles) + np.ceil(size / op_rate(item, "fp16", wafer))
-
-
-def _no_later(first: Size, second: Size) -> Size:
-    return np.where(second <= first, second, first)

@@ -192,6 +192,10 @@ class Footprint:
         return self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
 
 
+STALLS = ("stalled_input", "stalled_output")
+"""Causes of cycles in which no instruction is issued."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Cycles of one invocation, split by cause; the parts add up to the whole.
@@ -199,6 +203,10 @@ class Cost:
     `compute` arithmetic issue cycles of the busiest core; `special` transcendental and random
     elements; `fabric` waiting for words on links beyond the arithmetic; `ramp` words through the ramp
     beyond the arithmetic; `startup` vector starts, loops, task activations; `idle` fill, skew, waiting.
+
+    A price that knows both what the busiest core issues and the pace that the kernel keeps says the difference as
+    `stalled_input` (the core waits for words or sums of others) and `stalled_output` (for room where it sends).  Both are
+    part of the pace; a region is not busy meanwhile.
     """
 
     compute: Number = 0.0
@@ -207,6 +215,8 @@ class Cost:
     ramp: Number = 0.0
     startup: Number = 0.0
     idle: Number = 0.0
+    stalled_input: Number = 0.0
+    stalled_output: Number = 0.0
 
     # An array times a cost is a cost of arrays, not an array of costs.
     __array_ufunc__ = None
@@ -214,7 +224,8 @@ class Cost:
     @property
     def total(self) -> Number:
         """Cycles of the invocation."""
-        return self.compute + self.special + self.fabric + self.ramp + self.startup + self.idle
+        parts = self.compute + self.special + self.fabric + self.ramp + self.startup + self.idle
+        return parts + self.stalled_input + self.stalled_output
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -225,8 +236,9 @@ class Cost:
     __rmul__ = __mul__
 
     def parts(self) -> dict[str, Number]:
-        """The parts by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The parts by name; those stalled only where the price says any."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: part for name, part in parts.items() if name not in STALLS or np.any(part)}
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class ElementwiseAttributes(Attributes):
     ops: str = attribute("add", "operators, comma-separated, in order")
     inputs: int = attribute(2, "operands", at_least=1)
     in_words: bool = attribute(False, "cores have whole words, which they receive and send")
+    between: bool = attribute(False, "cores between regions add gradients up, on their way to the region")
 
 
 class Elementwise(OnElements):
@@ -80,6 +81,8 @@ class Elementwise(OnElements):
         """One vector instruction per operator."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
+        if ElementwiseAttributes.of(attrs).between:
+            return Cost(compute=0.0 * per_core(dims["elements"], tiling))
         ops = [op for op in ElementwiseAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         return pointwise(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.engine.engine_plans import (
 )
 from wse_sim.engine.result import FRACTIONS, Result
 from wse_sim.errors import ConfigError
+from wse_sim.graph import frozen
 from wse_sim.modes import load_result, simulate
 from wse_sim.modes.pipelined.run import PipelineDeadlockError, allreduce_cycles
 
@@ -80,6 +82,52 @@ def test_update_ends_the_batch() -> None:
     assert result.step_s == pytest.approx(17)
     assert use_of(result, "s0").parts["update"] == pytest.approx(5)
     assert use_of(result, "s0").busy_s == pytest.approx(17)
+
+
+def test_cycles_in_which_cores_wait_are_stalled() -> None:
+    """A stage of 10 cycles of which its cores wait 3 for input and 1 for output, beside one of 5, 8 samples."""
+    # The pace is that of all 10 cycles; of each sample 6 are busy.  The second stage waits 5 cycles a sample.
+    parts = frozen(compute=6.0, stalled_input=3.0, stalled_output=1.0)
+    plan = pipelined(
+        [stage("a", 10, forward_parts=parts), stage("b", 5)], [stream("a", "b")], batch=8, training=False
+    )
+    result = simulate(plan)
+    assert result.step_s == pytest.approx(80)
+    slow = use_of(result, "a")
+    assert (slow.busy_s, slow.stalled_input_s, slow.stalled_output_s, slow.idle_s) == pytest.approx((48, 24, 8, 0))
+    assert use_of(result, "b").busy_s == pytest.approx(40)
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
+    """Saying which cycles of its passes a stage waits moves no sample, and no other stage's time."""
+    cycles = st.integers(1, 12)
+    times = [(data.draw(cycles), data.draw(cycles)) for _ in range(data.draw(st.integers(1, 4)))]
+    plan = chain(times, batch=6)
+    waits = [[data.draw(st.floats(0, one)) for one in both] for both in times]
+    on_output = data.draw(st.floats(0, 1))
+    stages = tuple(
+        dataclasses.replace(
+            each,
+            forward_parts=_waiting(each.forward_cycles, ahead, on_output),
+            backward_parts=_waiting(each.backward_cycles, back, on_output),
+        )
+        for each, (ahead, back) in zip(plan.stages, waits, strict=True)
+    )
+    told = simulate(dataclasses.replace(plan, stages=stages))
+    plain = simulate(plan)
+    assert told.step_s == plain.step_s
+    for use, other, pair in zip(told.kernels, plain.kernels, waits, strict=True):
+        assert other.busy_s - use.busy_s == pytest.approx(6 * sum(pair), abs=1e-9)
+        assert use.stalled_output_s - other.stalled_output_s == pytest.approx(6 * sum(pair) * on_output, abs=1e-9)
+        assert total_s(use) == pytest.approx(total_s(other))
+
+
+def _waiting(cycles: float, waits: float, on_output: float) -> Mapping[str, float]:
+    """The causes of a pass of `cycles` with so many of waiting."""
+    stalled = frozen(stalled_input=waits * (1 - on_output), stalled_output=waits * on_output)
+    return frozen(compute=cycles - waits, **stalled)
 
 
 def test_inference_runs_at_the_pace_of_the_slowest_stage() -> None:

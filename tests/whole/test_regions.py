@@ -217,6 +217,27 @@ def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
                 assert region.engine == pytest.approx(region.issued, rel=0.05), region
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "side"),
+    [
+        (lambda: Block(32, 2, nn.ReLU()), (8, 32), 96),
+        (lambda: Heads(32, 2, is_causal=True), (16, 32), 64),
+        (lambda: nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True), (8, 32), 64),
+    ],
+)
+def test_a_plan_keeps_what_cores_issue_apart_from_what_they_wait_for(model: Any, shape: Any, side: int) -> None:
+    """What a region is busy with in the plan is what the instructions of its busiest core take, written apart.
+
+    Attention waits for sums of its row, and a layer for a last row that finishes outputs.
+    """
+    _, plan = made(Case(model, shape, side))
+    stages, areas = plan.stages, network_program(plan, 1).areas
+    for stage, area in zip(stages, areas, strict=True):
+        assert stage.forward_cycles - sum(stage.forward_stalls) == pytest.approx(area.issued_cycles, rel=0.03)
+    attention = next(stage for stage in stages if stage.family == "attention")
+    assert attention.forward_stalls[0] > 0.05 * attention.forward_cycles
+
+
 def test_a_region_may_start_late_in_a_short_run() -> None:
     """One sample on its long way: the last of 18 regions starts near the middle of a run of two samples."""
     _, plan = made(Case(lambda: nn.Sequential(Block(16, 2), Block(16, 2)), (4, 16), 96))

@@ -17,8 +17,15 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
 
-CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle")
+CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle", "stalled_input", "stalled_output")
 """Causes of cycles, as in :class:`wse_sim.kernels.contract.family.Cost`."""
+
+
+
+
+def stalls_of(parts: Mapping[str, float]) -> tuple[float, float]:
+    """Cycles stalled on input and on output, of cycles by cause."""
+    return parts.get("stalled_input", 0.0), parts.get("stalled_output", 0.0)
 
 
 @saved
@@ -104,6 +111,16 @@ class Stage:
     def cycles_per_sample(self) -> float:
         """Cycles that one sample occupies the region, forward and backward."""
         return self.forward_cycles + self.backward_cycles
+
+    @property
+    def forward_stalls(self) -> tuple[float, float]:
+        """Cycles of a forward pass in which its cores wait: for input, for output."""
+        return stalls_of(self.forward_parts)
+
+    @property
+    def backward_stalls(self) -> tuple[float, float]:
+        """The same of a backward pass."""
+        return stalls_of(self.backward_parts)
 
 
 @saved

@@ -16,14 +16,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
 from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.result import FabricResult
-from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
@@ -268,15 +266,13 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
         cells = result.busy[place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
         waits = (float(one[place][core]) for one in (result.stalled_in, result.stalled_out, result.idle))
-        on_links = plan.batch * _waits_on_links(plan.graph, stage)
-        stalled_in, *others = three(books[BUSY + 1 :])
         regions.append(
             RegionBusy(
                 area.name,
-                float(books[BUSY]) - on_links,
+                float(books[BUSY]),
                 float(cells.max()),
                 float(cells.mean()),
-                (stalled_in + on_links, others[0], others[1]),
+                three(books[BUSY + 1 :]),
                 three(tuple(waits)),
                 stage.in_flight,
                 used,
@@ -288,14 +284,6 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
     return ComparedTraining(
         plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), links, alternating, result
     )
-
-
-def _waits_on_links(graph: KernelGraph, stage: Stage) -> float:
-    """Cycles of a sample that a dense layer waits for words on its links: the engine counts them as busy."""
-    kernel = next((one for one in graph.kernels if one.name in stage.kernels), None)
-    if kernel is None or not kernel.attrs.get("trained_rows"):
-        return 0.0
-    return float(stage.forward_parts["fabric"] + stage.backward_parts["fabric"])
 
 
 def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:

@@ -59,6 +59,8 @@ LAYS: dict[str, dict[str, object]] = {
 """Attributes of kernels that lie on the fabric in one of several ways."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {"attention": {"collected": True}, "pool2d": {"trains": True}}
 """Further ones of kernels that train."""
+SUMS = "dsum"
+"""What kernels are called that add up the gradients of a tensor with several readers."""
 MEETS = PRODUCTS
 """Families whose price in training has the slope of what is fused to them."""
 BINS, LEAST_CYCLES = 1024, 8
@@ -184,6 +186,8 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}
+        if is_network and kernel.name.startswith(f"{kernel.forward}.{SUMS}"):
+            lays = lays | {"between": True}
         return lays | (TRAINED_LAYS.get(kernel.family, {}) if graph.training else {})
 
     kernels = tuple(

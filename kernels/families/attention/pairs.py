@@ -63,13 +63,13 @@ def pair_footprint(dims: Dims, tiling: Tiling, attrs: Attrs) -> Footprint:
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
-    """Cycles per sample of the busiest core, and the way of its collectives."""
+    """Cycles per sample of the busiest core, and what it waits for sums of its row and for late words."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
     late = forward * (not AttentionAttributes.of(attrs).collected) * _late(dims, t, n, wafer, attrs)
-    return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way + late, 0.0))
+    return busy(dims, t, n, wafer, attrs) + Cost(stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0))
 
 
 def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:

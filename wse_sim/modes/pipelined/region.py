@@ -25,6 +25,9 @@ obeys the same equations, with every stream reversed.
 
 Time of a region: busy (charged) + stalled on input (a pass is open or has partly come, and rows are
 missing) + stalled on output (no room) + idle (nothing here) = all time.
+
+A price may say that of the s cycles of a pass its cores wait w (:attr:`Stage.forward_stalls`).  They hold the region as all
+others do, and are booked as stalled, spread evenly over what is left of the work.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ class Lane:
     region: RegionProcess
     name: str
     cycles: float
+    stalls: tuple[float, float] = (0.0, 0.0)  # of them: on input, on output
     before: list[StreamEnd] = field(default_factory=list)  # rows come from there
     after: list[StreamEnd] = field(default_factory=list)  # rows go there
     started: int = 0
@@ -182,6 +186,7 @@ class Lane:
         stage, pipeline = region.stage, region.pipeline
         begin = max(region.taken_until, now)
         region.taken_until = end = begin + self.cycles
+        region.add_stalls(self.stalls)
         arrival = self._arrivals.pop(sample, None)
         if arrival is not None:
             end = max(end, arrival.last + self.cycles / stage.rows_per_sample)
@@ -267,9 +272,10 @@ class RegionProcess:
         self.stage = stage
         self.pipeline = pipeline
         self.env = pipeline.env
-        self.forward = Lane(self, "forward", stage.forward_cycles)
-        self.backward = Lane(self, "backward", stage.backward_cycles)
+        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls)
+        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls)
         self.taken_until = 0.0
+        self._stalls = (0.0, 0.0)  # cycles until then in which the cores wait: for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
         self.input_wait = 0.0  # cycles that a source waited for the host
         self._since = 0.0
@@ -298,10 +304,10 @@ class RegionProcess:
         self._since = now
         taken_until = self.taken_until
         if taken_until >= now:
-            self.times[BUSY] += now - since
+            self._book_work(now - since, taken_until - since)
             return
         busy_end = max(taken_until, since)
-        self.times[BUSY] += busy_end - since
+        self._book_work(busy_end - since, busy_end - since)
         forward, backward = self.forward, self.backward
         open_end = min(max(forward.open_until, backward.open_until, busy_end), now)
         self.times[STALLED_INPUT] += open_end - busy_end
@@ -315,6 +321,24 @@ class RegionProcess:
         self.times[IDLE] += now - open_end - partial
         if self.is_source and forward.partial_since < now:
             self.input_wait += partial
+
+    def add_stalls(self, stalls: tuple[float, float]) -> None:
+        """A pass has been charged in which the cores wait for so many cycles, for input and for output."""
+        on_input, on_output = stalls
+        if on_input or on_output:
+            self._stalls = self._stalls[0] + on_input, self._stalls[1] + on_output
+
+    def _book_work(self, cycles: float, left: float) -> None:
+        """Book `cycles` of the `left` ones that the region is taken for."""
+        on_input, on_output = self._stalls
+        if left > 0.0 and (on_input or on_output):
+            part = cycles / left
+            self._stalls = on_input * (1 - part), on_output * (1 - part)
+            on_input, on_output = on_input * part, on_output * part
+            self.times[STALLED_INPUT] += on_input
+            self.times[STALLED_OUTPUT] += on_output
+            cycles -= on_input + on_output
+        self.times[BUSY] += cycles
 
     def takes_input(self, lane: Lane) -> bool:
         """Whether a lane is fed by the host."""
