@@ -94,7 +94,9 @@ def test_cycles_in_which_cores_wait_are_stalled() -> None:
     result = simulate(plan)
     assert result.step_s == pytest.approx(80)
     slow = use_of(result, "a")
-    assert (slow.busy_s, slow.stalled_input_s, slow.stalled_output_s, slow.idle_s) == pytest.approx((48, 24, 8, 0))
+    assert (slow.busy_s, slow.stalled_input_s, slow.stalled_output_s, slow.idle_s) == pytest.approx(
+        (48, 24, 8, 0)
+    )
     assert use_of(result, "b").busy_s == pytest.approx(40)
 
 
@@ -120,7 +122,9 @@ def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
     assert told.step_s == plain.step_s
     for use, other, pair in zip(told.kernels, plain.kernels, waits, strict=True):
         assert other.busy_s - use.busy_s == pytest.approx(6 * sum(pair), abs=1e-9)
-        assert use.stalled_output_s - other.stalled_output_s == pytest.approx(6 * sum(pair) * on_output, abs=1e-9)
+        assert use.stalled_output_s - other.stalled_output_s == pytest.approx(
+            6 * sum(pair) * on_output, abs=1e-9
+        )
         assert total_s(use) == pytest.approx(total_s(other))
 
 

@@ -225,7 +225,9 @@ def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
         (lambda: nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True), (8, 32), 64),
     ],
 )
-def test_a_plan_keeps_what_cores_issue_apart_from_what_they_wait_for(model: Any, shape: Any, side: int) -> None:
+def test_a_plan_keeps_what_cores_issue_apart_from_what_they_wait_for(
+    model: Any, shape: Any, side: int
+) -> None:
     """What a region is busy with in the plan is what the instructions of its busiest core take, written apart.
 
     Attention waits for sums of its row, and a layer for a last row that finishes outputs.

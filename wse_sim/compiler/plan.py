@@ -21,8 +21,6 @@ CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle", "stalled_in
 """Causes of cycles, as in :class:`wse_sim.kernels.contract.family.Cost`."""
 
 
-
-
 def stalls_of(parts: Mapping[str, float]) -> tuple[float, float]:
     """Cycles stalled on input and on output, of cycles by cause."""
     return parts.get("stalled_input", 0.0), parts.get("stalled_output", 0.0)

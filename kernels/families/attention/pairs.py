@@ -69,7 +69,9 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
     late = forward * (not AttentionAttributes.of(attrs).collected) * _late(dims, t, n, wafer, attrs)
-    return busy(dims, t, n, wafer, attrs) + Cost(stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0))
+    return busy(dims, t, n, wafer, attrs) + Cost(
+        stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0)
+    )
 
 
 def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
