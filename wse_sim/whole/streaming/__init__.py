@@ -10,15 +10,16 @@ t = ceil(T / (R L)) tokens, f = ceil(k / c) inputs and s = ceil(n / c) outputs o
 * weights     a *round* is one output: w = ceil(f / 2) words for every column.  Both edges of both outer rows carry a
               part of the columns.  All feeders of a stream hear all its words, keep their own and send them down (or
               up) their column in every lane.
-* forward     every word triggers 2 t multiply-accumulates.  Sums run along the lane from both ends to the core that
-              holds this output as an input of the next layer; it adds bias and applies the activation.
+* forward     every word triggers 2 t multiply-accumulates.  Sums run along the lane from its first core to its last,
+              which sends the result back to the core that holds this output as an input of the next layer; it adds
+              the bias and applies the activation.
 * loss        squared error on the cores that hold the outputs.
 * dW          gradients of one output run along the lane from the core that holds them, each triggers f products; sums
               over tokens run along the columns to the outer row, there over the lanes, and leave in fp16.
 * dx          as forward, weights of one input per round; then the slope of the activation.
 
-Owners of rounds change from the first column to the last, in the next product from the last to the first: a chain of
-sums that has lagged behind on one side begins the next product there.
+Owners of rounds change from the last column to the first in products (:mod:`products` says why), from the first to the
+last in weight gradients.
 
 layout.py   where everything lies, which stream feeds which column
 products.py forward and backward products on the cores

@@ -20,7 +20,7 @@ class Colors:
     weights: int = 0  # up or down the columns
     gradients: int = 1  # along the lanes, by every core in turn
     sums: tuple[int, int] = (2, 3)  # along the lanes
-    back: int = 4  # from the last column of a lane to the first
+    back: int = 4  # results, from the last column of a lane to their owners
     along: tuple[int, int] = (6, 7)  # sums of weight gradients along the columns
     arriving: tuple[int, int] = (8, 9)  # on the outer rows, from the west and from the east edge
     leaving: tuple[int, int] = (10, 11)
@@ -67,6 +67,7 @@ class Cores:
         sums = max(lay.held, *sizes)
         self.y = self._over("sums", sums, "fp32", 0)
         self.x = [self._over(f"x{p}", size * lay.apart, "fp16", 2) for p, size in enumerate(sizes)]
+        self.raw = self._over("results", max(sizes) * lay.held, "fp32", 0)
         self.bias = self._over("bias", 2 * max(sizes), "fp32", 2)
         self.ones = self._over("ones", lay.apart, "fp16", 1)
         if lay.is_training:

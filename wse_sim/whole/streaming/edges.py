@@ -6,9 +6,9 @@ Symbols: a stream serves the columns j_0 .. j_{p-1} of every lane; w words per c
     collector of j_i   adds to its sums those of the lane before (of every p w words: leave i w, add w, leave the rest);
                        sends them in turn to the next lane, or from the last one to the host, in fp16
 
-So a feeder takes p w + w cycles a round.  Words that turn switches from one feeder to the next would do with 2 w, but no
-switch has positions enough for the same columns in several lanes.  Feeders that hold more rounds were tried: they let
-columns run ahead of those behind in the ring, and cost more at the beginning than they win.
+It leaves two words a cycle, so a feeder takes less than the p w cycles in which the words of a round come.  Words that turn
+switches from one feeder to the next would cost it less, but no switch has positions enough for the same columns in
+several lanes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ def leaving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
 
 def write_edges(b: Builder, layout: StreamedLayout) -> None:
     """All feeders, collectors and host streams."""
+    left = max(size for size, _ in arriving_blocks(layout))
+    left = max([left, *(ceil_div(size, PAIR) for size, _ in leaving_blocks(layout))])
+    most = PAIR * left * max(len(stream.columns) for stream in layout.streams)
     scrap = {
-        row: b.buffer(f"scrap {row}", 1, "fp32", (row, slice(None)))
+        row: b.buffer(f"scrap {row}", most, "fp16", (row, slice(None)))
         for row in sorted(
             {row for stream in layout.streams for row in (stream.weights_row, stream.gradients_row)}
         )
@@ -99,9 +102,9 @@ def _in_turns(core: CoreClass, blocks: Iterable[tuple[int, int]], write: Callabl
 
 
 def _leave(core: CoreClass, color: int, scrap: Buffer, count: int) -> None:
-    """Words for others."""
+    """Words for others, two a cycle."""
     if count:
-        core.mov(scrap.dsd(0, 1, 0), fabric_in(color), length=count, start="none")
+        core.mov(scrap.dsd(0, PAIR * count), fabric_in(color), dtype="fp16", wire="fp16x4", start="none")
 
 
 def _route_from_edge(b: Builder, color: int, row: int, edge: str, cells: set[int]) -> None:

@@ -1,16 +1,21 @@
 """Products of streamed weights on the cores of the lanes: forward, and the gradient of the inputs.
 
-Symbols: x the features at rest on a core, W their weights of one round, t tokens, o the owner of the round, j a core::
+Symbols: x the features at rest on a core, W their weights of one round, t tokens, c columns of a lane, j a column::
 
     y = x W                    by words as they come
-    j = o + 1   y + b, sent on: here the ring begins         (the first column follows the last)
-    j = o       y + what comes from behind, kept in fp16
-    others      y + what comes from behind, sent on
+    j = 0       y, sent on: here the chain begins
+    j > 0       y + what comes from the west, sent on
+    j = c - 1   the result, sent back to its owner (or kept)
 
-Every core so takes t cycles for the sums of a round.  Sums from both ends towards the owner were tried first: it adds
-twice, 2 t cycles, and all others wait for it.
+Every core so takes t cycles for the sums of a round, and an owner t more for each of its results.  Owners take turns
+from the last column to the first: each lags behind its neighbour in the west by the hop alone, and none waits for the
+time that an owner takes.  A router lets results pass when its own core has had the last of its own.
 
-The bias b of an output so lies on the core behind its owner.  After all rounds, forward: the activation; gradient of the
+Sums from both ends towards the owner were tried first: it adds twice, 2 t cycles, and all others wait for it.  Then a
+ring that begins behind the owner: the owner is a way around the ring behind its neighbour, both hear one stream of
+weights, and so all columns wait for it where they are many.
+
+The bias b of an output lies on its owner, which adds it to the result.  After all rounds, forward: the activation; gradient of the
 inputs: times the slope of the activation.
 """
 
@@ -19,13 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wse_sim.fabric.format.builder import Buffer, Operand, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Operand, Switch, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.fabric.format.program import Fn
+from wse_sim.fabric.format.program import Command, Fn
+from wse_sim.kernels.blocks.rounds import SENDER
 from wse_sim.whole.layout import PAIR
 from wse_sim.whole.streaming.common import COLORS, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 
+TAKER = SENDER + 1  # microthread that takes results
 BIAS_APART = 2  # elements of fp32: operands of a sum lie in different banks
 
 
@@ -39,47 +46,94 @@ def write_product(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) ->
     rest, result = (
         (cores.x[number], cores.x[number + 1]) if forward else (cores.g[number + 1], cores.g[number])
     )
-    turns = _Turns(cores, one)
-    for count, act in (
-        (turns.before, "add"),
-        (turns.start, "start"),
-        (turns.own, "keep"),
-        (turns.after, "add"),
-        (turns.wrapped, "start"),
-    ):
-        with core.loop(cores.per_column(count)):
-            _multiply(cores, core, one, rest)
-            _hand_over(cores, core, kind, one, result, act)
+    rounds = _Rounds(cores, core, kind, one, rest, result)
+    if kind.is_first and kind.is_last:
+        rounds.alone()
+    elif kind.is_last:
+        rounds.end()
+    else:
+        rounds.begin_or_pass()
     _bend(cores, core, one, result)
 
 
 @dataclass(frozen=True)
-class _Turns:
-    """Rounds of a core by its column: the owner before it makes it the start of the ring."""
+class _Rounds:
+    """The rounds of a product on the cores of one kind; `rest` meets the weights, `result` is kept in fp16."""
 
     cores: Cores
+    core: CoreClass
+    kind: ColumnKind
     one: Pass
+    rest: Buffer
+    result: Buffer
 
-    def before(self, col: int) -> int:
-        """Of owners before the one that precedes it."""
-        return max(0, min(col - 1, self.one.owners)) * self.one.owned
+    @property
+    def _own(self) -> Operand:
+        return self.cores.y.dsd(0, self.cores.layout.held)
 
-    def start(self, col: int) -> int:
-        """Of the owner that precedes it."""
-        return self.one.owned if 1 <= col <= self.one.owners else 0
+    def _behind(self) -> Operand:
+        return fabric_in(COLORS.sums[1 - self.kind.parity])
 
-    def own(self, col: int) -> int:
-        """Its own."""
-        return self.one.owned if col < self.one.owners else 0
+    def alone(self) -> None:
+        """A lane of one column."""
+        with self.core.loop(self.one.rounds):
+            _multiply(self.cores, self.core, self.one, self.rest)
+            self._keep(self._own)
 
-    def wrapped(self, col: int) -> int:
-        """Of the last column, which precedes the first."""
-        cols = self.cores.layout.cols
-        return self.one.owned if col == 0 and self.one.owners == cols > 1 else 0
+    def begin_or_pass(self) -> None:
+        """All columns but the last: sums go east; a microthread takes the results that come back."""
+        lay, core, owned = self.cores.layout, self.core, self.one.owned
+        taken = owned - 1 if self.kind.is_first else owned
+        if taken:
+            length = self.cores.per_column(lambda col: taken * lay.held if col < self.one.owners else 0)
+            core.mov(
+                self.cores.raw.dsd(0, taken * lay.held), fabric_in(COLORS.back),
+                length=length, thread=TAKER, priority="medium", start="none",
+            )  # fmt: skip
+        east = fabric_out(COLORS.sums[self.kind.parity])
+        with core.loop(self.one.rounds):
+            _multiply(self.cores, core, self.one, self.rest)
+            if self.kind.is_first:
+                core.mov(east, self._own, start="none")
+            else:
+                core.add(east, self._own, self._behind(), start="none")
+        if taken:
+            core.join(TAKER)
+            with core.loop(self.cores.per_column(lambda col: taken if col < self.one.owners else 0)):
+                self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
+        if self.kind.is_first:  # nothing is left to do but to wait for the last result
+            self._keep(fabric_in(COLORS.back), owned - 1)
 
-    def after(self, col: int) -> int:
-        """Of the owners behind it."""
-        return self.one.rounds - self.before(col) - self.start(col) - self.own(col) - self.wrapped(col)
+    def end(self) -> None:
+        """The last column: results to their owners, the nearest first."""
+        lay, core, owned = self.cores.layout, self.core, self.one.owned
+        others = min(self.one.owners, lay.cols - 1)
+        if is_owner := self.one.owners == lay.cols:
+            with core.loop(owned):
+                _multiply(self.cores, core, self.one, self.rest)
+                core.add(self.cores.raw.dsd(0, lay.held, step=lay.held), self._own, self._behind(), start="none")
+        with core.loop(lay.cols - 1 - others):  # columns without results
+            core.control(COLORS.back, Command.ADVANCE, start="none")
+        with core.loop(others):
+            with core.loop(owned - 1):
+                _multiply(self.cores, core, self.one, self.rest)
+                core.add(fabric_out(COLORS.back), self._own, self._behind(), start="none")
+            _multiply(self.cores, core, self.one, self.rest)
+            core.add(fabric_out(COLORS.back, "path"), self._own, self._behind(), start="none")
+        core.control(COLORS.back, Command.RESET, start="none")
+        if is_owner:
+            with core.loop(owned):
+                self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
+
+    def _keep(self, source: Operand, first: int = 0) -> None:
+        """A sum and its bias become a result, number `first` and on in the turns of the loop around."""
+        lay = self.cores.layout
+        kept = self.result.dsd(first * lay.apart, lay.held, step=lay.apart)
+        if self.one.kind == "forward" and self.one.layer.bias:
+            bias = self.cores.bias.dsd(first * BIAS_APART, lay.held, stride=0, step=BIAS_APART)
+            self.core.add(kept, source, bias, start="none")
+        else:
+            self.core.mov(kept, source, start="none")
 
 
 def _multiply(cores: Cores, core: CoreClass, one: Pass, rest: Buffer) -> None:
@@ -113,25 +167,6 @@ class Meets:
                 )  # fmt: skip
 
 
-def _hand_over(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass, result: Buffer, act: str) -> None:
-    """Own sums start the ring with the bias, or go on with what comes from behind, or the core keeps both."""
-    lay = cores.layout
-    own, kept = cores.y.dsd(0, lay.held), result.dsd(0, lay.held, step=lay.apart)
-    here = COLORS.back if kind.is_last else COLORS.sums[kind.parity]
-    behind = COLORS.back if kind.is_first else COLORS.sums[1 - kind.parity]
-    is_alone = kind.is_first and kind.is_last
-    if is_alone and act != "keep":
-        return
-    if is_alone or act == "start":
-        target = kept if is_alone else fabric_out(here)
-        if one.kind == "forward" and one.layer.bias:
-            core.add(target, own, cores.bias.dsd(0, lay.held, stride=0, step=BIAS_APART), start="none")
-        else:
-            core.mov(target, own, start="none")
-    else:
-        core.add(kept if act == "keep" else fabric_out(here), own, fabric_in(behind), start="none")
-
-
 def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
     """Forward: the activation of all results of a core; backward: times the slope of the one before."""
     values = result.dsd(0, one.owned * cores.layout.apart)
@@ -155,7 +190,7 @@ def write_loss(cores: Cores, core: CoreClass, one: Pass) -> None:
 
 
 def route_sums(cores: Cores) -> None:
-    """The ring of every lane: from neighbour to neighbour, and from the last column back to the first."""
+    """Sums from neighbour to neighbour in every lane, and results from its last column back to their owners."""
     lay, b = cores.layout, cores.b
     rows = slice(lay.area.row, lay.area.row + lay.area.rows)
     last = lay.cols - 1
@@ -166,6 +201,8 @@ def route_sums(cores: Cores) -> None:
                 b.route(COLORS.sums[parity], at, rx="R", tx="E")
             if col:
                 b.route(COLORS.sums[1 - parity], at, rx="W", tx="R")
-            ends = {0: ("E", "R"), last: ("R", "W")}
-            rx, tx = ends.get(col, ("E", "W"))
-            b.route(COLORS.back, at, rx=rx, tx=tx)
+            if col == last:
+                b.route(COLORS.back, at, rx="R", tx="W", switch=Switch((), pop="never"))
+            else:  # takes its own results, then lets those of the next owner pass
+                passes = Switch([{"tx": "W"}], pop="never") if col else None
+                b.route(COLORS.back, at, rx="E", tx="R", switch=passes)

@@ -127,14 +127,13 @@ def _sent(layout: StreamedLayout, one: Pass, weights: Mapping[str, Floats]) -> l
     matrix = weights[layer.weight] if one.kind == "forward" else weights[layer.weight].T
     wide = np.zeros((one.rounds, cols * one.rest), np.float32)
     wide[: matrix.shape[0], : matrix.shape[1]] = matrix
-    blocks = [_paired(wide.reshape(one.rounds, cols, one.rest))]
+    # Owners take turns from the last to the first.
+    turns = wide.reshape(one.owners, one.owned, cols, one.rest)[::-1]
+    blocks = [_paired(turns.reshape(one.rounds, cols, one.rest))]
     if one.kind == "forward" and layer.bias:
         bias = np.zeros((1, cols * one.owned), np.float32)
         bias[0, : layer.n] = weights[layer.bias]
-        starts = np.roll(
-            bias.reshape(1, cols, one.owned), 1, axis=1
-        )  # the column behind the owner starts the ring
-        blocks.insert(0, _paired(starts))
+        blocks.insert(0, _paired(bias.reshape(1, cols, one.owned)))
     return blocks
 
 
