@@ -49,19 +49,23 @@ class Pass:
         return self.layer.outputs if self.kind == "inputs" else self.layer.inputs
 
     @property
+    def rounds(self) -> int:
+        """Rounds: results, or outputs of a gradient of weights."""
+        return self.layer.k if self.kind == "inputs" else self.layer.n
+
+    @property
     def owned(self) -> int:
-        """Rounds of one owner."""
+        """Rounds of one owner; the last one may have fewer."""
         return self.layer.inputs if self.kind == "inputs" else self.layer.outputs
 
     @property
     def owners(self) -> int:
         """Columns of a lane that own rounds."""
-        return ceil_div(self.layer.k if self.kind == "inputs" else self.layer.n, self.owned)
+        return ceil_div(self.rounds, self.owned)
 
-    @property
-    def rounds(self) -> int:
-        """Rounds, those of the last owner filled up."""
-        return self.owners * self.owned
+    def rounds_of(self, col: int) -> range:
+        """Rounds that a column owns."""
+        return range(min(self.rounds, col * self.owned), min(self.rounds, (col + 1) * self.owned))
 
 
 @dataclass(frozen=True)

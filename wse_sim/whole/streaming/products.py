@@ -82,14 +82,16 @@ class _Rounds:
 
     def begin_or_pass(self) -> None:
         """All columns but the last: sums go east; a microthread takes the results that come back."""
-        lay, core, owned = self.cores.layout, self.core, self.one.owned
-        taken = owned - 1 if self.kind.is_first else owned
-        if taken:
-            length = self.cores.per_column(lambda col: taken * lay.held if col < self.one.owners else 0)
-            core.mov(
-                self.cores.raw.dsd(0, taken * lay.held), fabric_in(COLORS.back),
-                length=length, thread=TAKER, priority="medium", start="none",
-            )  # fmt: skip
+        lay, core, most = self.cores.layout, self.core, self.one.owned
+        at_end = int(self.kind.is_first)  # of its results: nothing is left to do but to wait for it
+
+        def taken(col: int) -> int:
+            return max(0, len(self.one.rounds_of(col)) - at_end)
+
+        core.mov(
+            self.cores.raw.dsd(0, most * lay.held), fabric_in(COLORS.back),
+            length=self.cores.per_column(lambda col: taken(col) * lay.held), thread=TAKER, priority="medium", start="none",
+        )  # fmt: skip
         east = fabric_out(COLORS.sums[self.kind.parity])
         with core.loop(self.one.rounds):
             _multiply(self.cores, core, self.one, self.rest)
@@ -97,33 +99,39 @@ class _Rounds:
                 core.mov(east, self._own, start="none")
             else:
                 core.add(east, self._own, self._behind(), start="none")
-        if taken:
-            core.join(TAKER)
-            with core.loop(self.cores.per_column(lambda col: taken if col < self.one.owners else 0)):
-                self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
-        if self.kind.is_first:  # nothing is left to do but to wait for the last result
-            self._keep(fabric_in(COLORS.back), owned - 1)
+        core.join(TAKER)
+        with core.loop(self.cores.per_column(taken)):
+            self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
+        if at_end:
+            self._keep(fabric_in(COLORS.back), taken(0))
 
     def end(self) -> None:
         """The last column: results to their owners, the nearest first."""
-        lay, core, owned = self.cores.layout, self.core, self.one.owned
-        others = min(self.one.owners, lay.cols - 1)
-        if is_owner := self.one.owners == lay.cols:
-            with core.loop(owned):
-                _multiply(self.cores, core, self.one, self.rest)
-                core.add(self.cores.raw.dsd(0, lay.held, step=lay.held), self._own, self._behind(), start="none")
-        with core.loop(lay.cols - 1 - others):  # columns without results
+        lay, core, one = self.cores.layout, self.core, self.one
+        last = one.owners - 1
+        own = len(one.rounds_of(lay.cols - 1))
+        with core.loop(own):
+            _multiply(self.cores, core, one, self.rest)
+            core.add(self.cores.raw.dsd(0, lay.held, step=lay.held), self._own, self._behind(), start="none")
+        with core.loop(lay.cols - 1 - one.owners if not own else 0):  # columns without results
             core.control(COLORS.back, Command.ADVANCE, start="none")
-        with core.loop(others):
-            with core.loop(owned - 1):
-                _multiply(self.cores, core, self.one, self.rest)
-                core.add(fabric_out(COLORS.back), self._own, self._behind(), start="none")
-            _multiply(self.cores, core, self.one, self.rest)
-            core.add(fabric_out(COLORS.back, "path"), self._own, self._behind(), start="none")
+        if not own:
+            self._send(len(one.rounds_of(last)))
+        with core.loop(last):
+            self._send(one.owned)
         core.control(COLORS.back, Command.RESET, start="none")
-        if is_owner:
-            with core.loop(owned):
-                self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
+        with core.loop(own):
+            self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
+
+    def _send(self, rounds: int) -> None:
+        """The results of one owner; the last word turns its router to let others pass."""
+        with self.core.loop(rounds - 1):
+            self._send_round(None)
+        self._send_round("path")
+
+    def _send_round(self, advance: str | None) -> None:
+        _multiply(self.cores, self.core, self.one, self.rest)
+        self.core.add(fabric_out(COLORS.back, advance), self._own, self._behind(), start="none")
 
     def _keep(self, source: Operand, first: int = 0) -> None:
         """A sum and its bias become a result, number `first` and on in the turns of the loop around."""

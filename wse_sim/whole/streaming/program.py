@@ -127,9 +127,8 @@ def _sent(layout: StreamedLayout, one: Pass, weights: Mapping[str, Floats]) -> l
     matrix = weights[layer.weight] if one.kind == "forward" else weights[layer.weight].T
     wide = np.zeros((one.rounds, cols * one.rest), np.float32)
     wide[: matrix.shape[0], : matrix.shape[1]] = matrix
-    # Owners take turns from the last to the first.
-    turns = wide.reshape(one.owners, one.owned, cols, one.rest)[::-1]
-    blocks = [_paired(turns.reshape(one.rounds, cols, one.rest))]
+    turns = [number for owner in reversed(range(one.owners)) for number in one.rounds_of(owner)]
+    blocks = [_paired(wide.reshape(one.rounds, cols, one.rest)[turns])]
     if one.kind == "forward" and layer.bias:
         bias = np.zeros((1, cols * one.owned), np.float32)
         bias[0, : layer.n] = weights[layer.bias]

@@ -28,10 +28,10 @@ def write_weight_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: 
         return int(col < one.owners)
 
     def before(col: int) -> int:
-        return min(col, one.owners) * one.owned - (owns(col) if col else 0)
+        return one.rounds_of(col).start - (owns(col) if col else 0)
 
     def after(col: int) -> int:
-        return max(0, one.owners - 1 - col) * one.owned
+        return one.rounds - one.rounds_of(col).stop
 
     with core.loop(cores.per_column(before)):
         _round(cores, core, kind, one)
@@ -41,8 +41,8 @@ def write_weight_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: 
         sender.begin()
         if not kind.is_first:
             _pass_on(cores, core, kind, one.rest)
-        if one.owned > 1:
-            with core.loop(one.owned - 1):
+        if sender.rounds > 1:
+            with core.loop(sender.rounds - 1):
                 sender.round(is_last=False)
                 _pass_on(cores, core, kind, one.rest)
         sender.round(is_last=True)
@@ -86,7 +86,7 @@ class _Sender:
         lay = cores.layout
         self._core, self._held, self._apart = core, lay.held, lay.apart
         self._sent, self._is_end = cores.g[one.layer.number + 1], kind.ends[one.layer.number]
-        self._rounds = one.owned
+        self.rounds = len(one.rounds_of(one.owners - 1)) if self._is_end else one.owned
         room = cores.wafer.input_queue_wavelets[GRADIENTS_QUEUE] + cores.wafer.router_queue_wavelets
         self._ahead = min(self._held, PAIR * room)
         x, count = cores.x[one.layer.number], one.rest
@@ -104,7 +104,7 @@ class _Sender:
         """Words that were not sent ahead, products; before the last products the next round, or the next owner."""
         later = PAIR * ((self._held - self._ahead) // PAIR)
         if self._held > self._ahead:
-            offset = (self._rounds - 1) * self._apart if is_last else 0
+            offset = (self.rounds - 1) * self._apart if is_last else 0
             self._send(offset + self._ahead, self._held - self._ahead, 0 if is_last else 1)
         self.products(0, later)
         if is_last:
