@@ -21,9 +21,10 @@ from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import inputs_over_rows, train_whole
+from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, trained_network
+from wse_sim.whole.values import check_values
 
 RATE = 0.05
 
@@ -191,18 +192,9 @@ class NormedHeads(nn.Module):
         return self.last(out.transpose(1, 2).reshape(x.shape))
 
 
-def away(model: nn.Module, layer: str) -> nn.Module:
-    """The model with the units of a layer away from the zero of ReLU, where a rounding would turn a slope on or off."""
-    bias = model.get_submodule(layer).bias
-    with torch.no_grad():
-        bias.copy_(torch.tensor([-3.0, 3.0]).repeat(len(bias) // 2))
-    return model
-
-
 def encoder(features: int) -> nn.Module:
     """A block as PyTorch has it: norms last, queries, keys and values by one product."""
-    layer = nn.TransformerEncoderLayer(features, 2, 2 * features, dropout=0.0, batch_first=True)
-    return away(layer, "linear1")
+    return nn.TransformerEncoderLayer(features, 2, 2 * features, dropout=0.0, batch_first=True)
 
 
 class Positions(nn.Module):
@@ -220,7 +212,7 @@ class Positions(nn.Module):
 
 @dataclass
 class Case:
-    """A model, the shape of a sample, the side of its wafer, samples of a batch, and roundings on the longest way."""
+    """A model, the shape of a sample, the side of its wafer, samples of a batch."""
 
     model: Any
     shape: tuple[int, ...]
@@ -255,11 +247,9 @@ CASES = {
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],
 )
 def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
-    """Loss, every output, gradient and updated weight of two batches, the second with the weights of the first.
+    """Loss, every output, gradient and what every weight moves by in two steps, beside a PyTorch that rounds where streams do.
 
-    Values are fp16 (2^-11 relative) where they rest or travel, sums and weights fp32.  A gradient has passed a few roundings
-    in every region on either way.  Sums of gradients of both signs come out smaller than their terms (that of the bias of
-    keys is zero, since softmax does not see it): the median over all parameters of the largest gradient is their scale.
+    Roundings (2^-11 relative) differ only where fp32 sums of another order are rounded the other way; eight of them are the bound.
     """
     case = CASES[name]
     torch.manual_seed(1)
@@ -267,37 +257,14 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
-    plan = training_plan(model, case.shape, case.side, case.samples)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    weights = {key: value.detach().clone().numpy() for key, value in model.state_dict().items()}
-    bound = 4 * len(plan.stages) * EPS
-    for _ in range(2):
         x = torch.randn(case.samples, *case.shape).half().float()
-        optimizer.zero_grad()
         outputs = model(x).flatten(0, -2) if len(case.shape) == 2 else model(x).flatten(1)
-        labels = torch.randint(0, outputs.shape[-1], (len(outputs),))
-        wanted = wanted_loss(outputs, labels, loss)
-        wanted.backward()
-        before = {key: value.detach().clone() for key, value in model.state_dict().items()}
-        run = train_whole(plan, weights, x.numpy(), labels.numpy(), rate=RATE, loss=loss)
-        assert run.fabric.words_left == 0
-        assert run.loss == pytest.approx(wanted.item(), rel=bound)
-        near(run.outputs, outputs, bound, "outputs")
-        optimizer.step()
-        scale = float(np.median([parameter.grad.abs().max() for parameter in model.parameters()]))
-        for key, parameter in model.named_parameters():
-            assert parameter.grad is not None
-            near(run.gradients[key], parameter.grad, bound, f"gradient of {key}", scale)
-            moved = parameter.detach() - before[key]
-            near(run.weights[key] - weights[key], moved, bound, f"update of {key}", RATE * scale)
-        weights = run.weights
-
-
-def near(found: np.ndarray, wanted: torch.Tensor, bound: float, what: str, scale: float = 0.0) -> None:
-    """Within a bound of the largest, or of the `scale` of the terms that cancel in it."""
-    truth = wanted.detach().numpy()
-    worst = np.abs(found.reshape(truth.shape) - truth).max() / max(np.abs(truth).max(), scale)
-    assert worst < bound, f"{what} off by {worst:.3%} of the largest, limit {bound:.3%}"
+    plan = training_plan(model, case.shape, case.side, case.samples)
+    labels = torch.randint(0, outputs.shape[-1], (len(outputs),)).numpy()
+    found = check_values(model, plan, x.numpy(), labels, rate=RATE, loss=loss, steps=2)
+    for kind in found.kinds:
+        assert found.worst(kind).rounded_error < 8 * EPS, found.worst(kind)
+    assert found.turned_on_fabric <= 1
 
 
 def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:

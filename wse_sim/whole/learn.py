@@ -149,10 +149,12 @@ def train_whole(
     *,
     rate: float,
     loss: str = "cross entropy",
+    in_flight: int | None = None,
 ) -> TrainedRun:
     """One step of stochastic gradient descent over all samples of `values`, with `labels` (rows,) of all their rows.
 
-    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.
+    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.  A network of regions has at
+    most `in_flight` samples in flight, by default as many as it holds; a chain of dense layers takes the fastest number.
 
     Raises
     ------
@@ -170,13 +172,15 @@ def train_whole(
         raise ModelError(f"{len(classes)} labels for {len(rows)} rows; give one for every row")
     output = plan.graph.tensors[leaving_of(plan).tensor]
     size = output.elements // plan.graph.samples * samples // len(rows)
+    if in_flight is not None and in_flight < 1:
+        raise ModelError(f"{in_flight} samples in flight are none; give at least one")
     if len(classes) and not 0 <= classes.min() <= classes.max() < size:
         raise ModelError(
             f"labels go from {classes.min()} to {classes.max()}, and a row has {size} outputs; count classes from 0"
         )
     if is_chain(plan.graph):
         return _train_chain(plan, weights, rows, classes, rate, loss)
-    made = trained_network(plan, samples, rate, loss)
+    made = trained_network(plan, samples, rate, loss, in_flight)
     result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
     mean, gradients, updated = made.learned(result)
     return TrainedRun(

@@ -1,0 +1,272 @@
+"""The forward kernels of a model in PyTorch, in fp32 or rounded where the fabric rounds; gradients come by autograd.
+
+Rounded, with R to fp16 and sums in fp32::
+
+    stream between regions   R(x) on the way there, R(g) of every reader's gradient, R of their sum
+    weights                  R(w) in the products, their gradients and updates in fp32
+    dense layer, filters     sums with the bias R once; each further item on them R
+    activation               R(f(z)); R(g f'(z))
+    norm                     n = R(x R(1 / s) - R(m / s)); R(a n + b)
+    attention                R of the softmax
+    loss                     gradients of a row, not of the mean, R
+
+Whether a ReLU is on, and which pixel of a window is the largest, may turn by such a rounding, and then a gradient changes by
+all of that unit's share.  So gradients of fp16 can be far from those of fp32 while every step is right; beside a reference that
+rounds alike, they turn alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional
+
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.kernels.blocks.windows import surround
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.kernels.families.norm import NormAttributes, affine_of
+from wse_sim.kernels.families.pool2d import Pool2dAttributes
+from wse_sim.whole.covered import is_chain
+from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.regions.dense import items_of
+from wse_sim.whole.regions.pointwise import operators_of, taken_by
+
+Values = dict[str, torch.Tensor]
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda z: functional.gelu(z, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
+    "log": torch.log,
+    "erf": torch.erf,
+    "softplus": functional.softplus,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "square": torch.square,
+    "copy": lambda z: z,
+}
+COMBINED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+class _Words(torch.autograd.Function):
+    """Numbers and their gradients as words of a stream have them: fp16."""
+
+    @staticmethod
+    def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+        """Values."""
+        return x.half().float()
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        """Gradients."""
+        return gradients[0].half().float()
+
+
+class _Copy(torch.autograd.Function):
+    """The fp16 copy of a number that is kept in fp32; its gradient is that of the copy."""
+
+    @staticmethod
+    def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+        """Values."""
+        return x.half().float()
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        """Gradients."""
+        return gradients[0]
+
+
+@dataclass
+class Reference:
+    """The forward pass of a graph; `rounds`: as the fabric does.
+
+    `selected` are, after a pass, which units of every ReLU were on, and which pixel of every window was the largest; `before`
+    are the sums before every ReLU.  Units in `turned`, as (ReLU, element), let gradients through if they are off and do not if
+    they are on.
+    """
+
+    graph: KernelGraph
+    rounds: bool
+    turned: tuple[tuple[int, int], ...] = ()
+    selected: list[torch.Tensor] = field(default_factory=list)
+    before: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kernels = [kernel for kernel in self.graph.kernels if kernel.phase is Phase.FORWARD]
+        # A network that trains adds the bias to the fp32 sums, the others to what has left them.
+        self.adds_bias_apart = not self.graph.training or is_chain(self.graph)
+
+    def __call__(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """The output of all samples of `x`: (samples, T, N), (samples, N), or images."""
+        self.selected, self.before = [], []
+        found: Values = {}
+        for kernel in self.kernels:
+            operands = [self._words(found.get(name, x)) for name in kernel.inputs]
+            made = _KINDS[kernel.family](self, kernel, operands, weights)
+            found[kernel.outputs[0]] = self._words(made)
+        outputs = self.graph.tensors
+        return next(value for name, value in found.items() if outputs[name].kind is TensorKind.OUTPUT)
+
+    def _words(self, x: torch.Tensor) -> torch.Tensor:
+        return _apply(_Words, x) if self.rounds else x
+
+    def _copy(self, x: torch.Tensor) -> torch.Tensor:
+        return _apply(_Copy, x) if self.rounds else x
+
+    # ---- kinds of kernels ------------------------------------------------------------------------------------------
+
+    def _dense(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        x, *residual = operands
+        weight, *bias = (weights[name] for name in kernel.parameters)
+        rows = int(kernel.dims["m"]) // self.graph.samples
+        x = x.reshape(len(x), rows, int(kernel.dims["k"]))
+        return self._finished(kernel, x @ self._copy(weight).T, bias, residual)
+
+    def _filters(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        weight, *bias = (weights[name] for name in kernel.parameters)
+        if names := statistics_of(kernel):
+            mean, variance = (weights[name] for name in names)
+            scale, shift = bias
+            factor = scale / torch.sqrt(variance + Conv2dAttributes.of(kernel.attrs).eps)
+            weight, bias = weight * factor[:, None, None, None], [shift - mean * factor]
+        stride, around = int(kernel.dims["stride"]), surround(kernel.dims)
+        sums = functional.conv2d(operands[0], self._copy(weight), stride=stride, padding=around)
+        return self._finished(kernel, sums, [one[:, None, None] for one in bias], operands[1:])
+
+    def _finished(
+        self,
+        kernel: Kernel,
+        value: torch.Tensor,
+        bias: Sequence[torch.Tensor],
+        residual: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """The items on the sums of a product."""
+        rest = list(items_of(kernel))
+        if bias:
+            rest.remove("bias")
+            apart = self.adds_bias_apart
+            value = self._words(value) + self._copy(bias[0]) if apart else value + bias[0]
+        for i, item in enumerate(rest):
+            if item == "residual":
+                value = self._words(value) if i else value
+                value = value + residual[0].reshape(value.shape)
+            else:
+                # What arrives meets ReLU before it is rounded, which turns no unit.
+                value = self._function(item, value if item == "relu" else self._words(value))
+        return value
+
+    def _function(self, name: str, z: torch.Tensor) -> torch.Tensor:
+        found = FUNCTIONS[name](z)
+        if name == "relu":
+            self.selected.append(found.detach() > 0)
+            here = [element for number, element in self.turned if number == len(self.before)]
+            self.before.append(z.detach())
+            if here:
+                found = _turned(found, z, here)
+        return self._words(found)
+
+    def _norm(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        said, x = NormAttributes.of(kernel.attrs), operands[0]
+        x = x.reshape(len(x), -1, int(kernel.dims["cols"]))
+        if said.kind == "rms":
+            normal = x * self._copy(torch.rsqrt((x * x).mean(-1, keepdim=True) + said.eps))
+        else:
+            mean = x.mean(-1, keepdim=True)
+            inverse = torch.rsqrt(((x - mean) ** 2).mean(-1, keepdim=True) + said.eps)
+            normal = x * self._copy(inverse) + self._copy(-mean * inverse)
+        value = self._words(normal)
+        affine = zip(affine_of(kernel.attrs), kernel.parameters, strict=True)
+        held = {name: self._copy(weights[parameter].reshape(-1)) for name, parameter in affine}
+        return value * held.get("scale", torch.ones(())) + held.get("shift", torch.zeros(()))
+
+    def _attention(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
+        split = (len(operands[0]), -1, heads, width)
+        q, k, v = (x.reshape(split).transpose(1, 2) for x in operands)
+        scores = q @ k.transpose(-1, -2) * (float(kernel.attrs.get("scale", 0.0)) or width**-0.5)
+        if kernel.attrs.get("causal", False):
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        found = self._copy(torch.softmax(scores, -1)) @ v
+        return found.transpose(1, 2).reshape(len(found), -1, heads * width)
+
+    def _pooling(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        said, x = Pool2dAttributes.of(kernel.attrs), operands[0]
+        taps = (int(kernel.dims["r"]), int(kernel.dims["s"]))
+        stride = int(kernel.dims["stride"])
+        if said.kind == "avg":
+            return functional.avg_pool2d(x, taps, stride, said.around)
+        found, where = functional.max_pool2d(x, taps, stride, said.around, return_indices=True)
+        self.selected.append(where)
+        return found
+
+    def _pointwise(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        held = dict(zip(kernel.inputs, operands, strict=True))
+        held |= {name: self._copy(weights[name]) for name in kernel.parameters}
+        value, *others = (held[name] for name in taken_by(kernel))
+        rest = iter(others)
+        for op in operators_of(kernel):
+            if op in COMBINED:
+                other = next(rest)
+                # Operands of regions of unlike kinds lie alike word by word: (samples, elements).
+                shape = value.shape if other.numel() == value.numel() else other.shape
+                value = self._words(COMBINED[op](value, other.reshape(shape)))
+            else:
+                value = self._function(op, value)
+        return value
+
+
+def _turned(found: torch.Tensor, z: torch.Tensor, elements: Sequence[int]) -> torch.Tensor:
+    """ReLU with the slope of some units turned; values stay."""
+    where = torch.zeros(z.numel(), dtype=torch.bool)
+    where[list(elements)] = True
+    off = z.detach() <= 0
+    other = found.detach() + torch.where(off, z - z.detach(), torch.zeros(()))
+    return torch.where(where.reshape(z.shape), other, found)
+
+
+def _apply(function: type[torch.autograd.Function], x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = function.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+_KINDS: dict[
+    str,
+    Callable[[Reference, Kernel, Sequence[torch.Tensor], Mapping[str, torch.Tensor]], torch.Tensor],
+] = {
+    "gemm": Reference._dense,
+    "conv2d": Reference._filters,
+    "norm": Reference._norm,
+    "attention": Reference._attention,
+    "pool2d": Reference._pooling,
+    **dict.fromkeys(("elementwise", "activation", "generated"), Reference._pointwise),
+}

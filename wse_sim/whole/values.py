@@ -1,0 +1,382 @@
+"""Every value of a model on the fabric beside PyTorch's: in fp32, and rounded where the fabric rounds.
+
+    checked = check_values(model, plan, samples, labels, steps=2)
+    print(checked.text())
+    checked.worst("gradient").rounded_error
+
+A unit of ReLU whose sum is within some roundings of zero may be on for one of two right programs and off for the other.  Its share
+of the gradients is then in one of them alone.  So the reference that rounds is asked which of the units that near to zero it
+has to turn to come nearer to the fabric; how many it turns is part of the answer.
+
+An error is the largest difference of any element, over the largest element.  Sums of terms of both signs come out smaller than
+their terms (the gradient of a bias of keys is zero, because softmax does not see it), so among gradients and among updates the
+median over all of them is the least scale.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from wse_sim.errors import ModelError
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.learn import TrainedRun, train_whole
+from wse_sim.whole.packed import with_slices, without_slices
+from wse_sim.whole.reference import Reference
+from wse_sim.whole.run import WholeRun, run_whole
+from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
+from wse_sim.whole.training.loss import check_loss
+
+Floats = NDArray[np.float32]
+KINDS = ("loss", "outputs", "gradient", "update")
+EPS = 2.0**-11
+UNDECIDED = 4 * EPS
+"""Of the largest sum before a ReLU: a sum below it may have either sign after the roundings on its way."""
+MOST_UNDECIDED = 400
+NEARER = 0.9
+"""A unit is turned if what is left of the squared differences is at most this much of them."""
+SAME = 1e-4
+"""Of the largest output: what two fp32 programs of one model differ by at most, whatever their order of sums."""
+
+
+@dataclass(frozen=True)
+class CheckedValue:
+    """A tensor of a step (counted from 1): errors beside fp32, beside the reference that rounds, and of that one beside fp32.
+
+    `kind` is one of :data:`KINDS`; an update is what a parameter has moved by since the first step.
+    """
+
+    step: int
+    kind: str
+    name: str
+    error: float
+    rounded_error: float
+    own_error: float  # of the reference that rounds
+
+
+@dataclass(frozen=True)
+class CheckedValues:
+    """All tensors.
+
+    Of `selected` units of ReLU and windows of a maximum, rounding turns `turned` (fp32 and the reference that rounds, first step);
+    `turned_on_fabric` units near zero are on for one of the fabric and the reference (all steps).
+    """
+
+    values: tuple[CheckedValue, ...]
+    selected: int
+    turned: int
+    turned_on_fabric: int
+
+    def worst(self, kind: str) -> CheckedValue:
+        """The tensor of a kind that is farthest from the reference which rounds."""
+        return max((one for one in self.values if one.kind == kind), key=lambda one: one.rounded_error)
+
+    def largest(self, kind: str) -> tuple[float, float]:
+        """The largest errors of a kind: beside fp32, beside the reference that rounds."""
+        of = [one for one in self.values if one.kind == kind]
+        return max(one.error for one in of), max(one.rounded_error for one in of)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that there are: outputs alone in inference."""
+        return tuple(kind for kind in KINDS if any(one.kind == kind for one in self.values))
+
+    def as_json(self) -> dict[str, object]:
+        """Plain numbers."""
+        return {
+            "values": [dataclasses.asdict(one) for one in self.values],
+            "selected": self.selected,
+            "turned": self.turned,
+            "turned_on_fabric": self.turned_on_fabric,
+        }
+
+    def text(self) -> str:
+        """A few lines for the screen."""
+        lines = []
+        for kind in self.kinds:
+            worst, (error, _) = self.worst(kind), self.largest(kind)
+            where = f" ({worst.name}, step {worst.step})" if kind in ("gradient", "update") else ""
+            lines.append(
+                f"  {kind}: at most {error:.2%} from fp32, {worst.rounded_error:.2%} from PyTorch that rounds alike{where}"
+            )
+        head = "values beside PyTorch, of the largest of their tensor:"
+        if self.selected:
+            lines.append(
+                f"  rounding turns {self.turned} of {self.selected} units of ReLU and windows of a maximum; "
+                f"{self.turned_on_fabric} near zero differ between the fabric and PyTorch that rounds"
+            )
+        return "\n".join([head, *lines])
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What one step gave, by name; without gradients in inference."""
+
+    outputs: Floats
+    loss: float
+    gradients: Mapping[str, Floats]
+    weights: Mapping[str, Floats]
+
+
+def check_values(
+    model: nn.Module,
+    plan: PipelinedPlan | WeightStreamingPlan,
+    values: Floats,
+    labels: NDArray[np.int64] | None = None,
+    *,
+    rate: float = 0.1,
+    loss: str = "cross entropy",
+    steps: int = 1,
+    in_flight: int | None = None,
+) -> CheckedValues:
+    """Step the plan of a model on the fabric and in PyTorch, and hold all values against each other.
+
+    `values`, `labels` and `in_flight` are those of :func:`wse_sim.whole.train_whole`; a plan of inference takes no labels and one
+    step.  Every step has the same samples, and the weights that the one before has left.  The model stays as it is.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered or is not one of this model, or if it streams weights and the loss is not "squared error".
+    DeadlockError
+        If the program stops.
+    """
+    check_loss(loss)
+    if plan.graph.training and labels is None:
+        raise ModelError("the plan is made for training and no labels are given; give one for every row")
+    if isinstance(plan, WeightStreamingPlan) and plan.graph.training and loss != "squared error":
+        raise ModelError(
+            f"streamed weights train by squared error, not by '{loss}'; give loss='squared error'"
+        )
+    if steps < 1:
+        raise ModelError(f"{steps} steps are none; give at least one")
+    truth = copy.deepcopy(model).float().cpu()
+    truth.train(plan.graph.training)
+    start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
+    x = torch.tensor(np.asarray(values, np.float32))
+    if not plan.graph.training:
+        labels = None
+    wanted = None if labels is None else torch.tensor(np.asarray(labels).reshape(-1))
+    taught = _Taught(loss, wanted, rate)
+    fabric = _Fabric(plan, np.asarray(values, np.float32), labels, rate, loss, in_flight)
+    exact, rounding = (Reference(plan.graph, rounds=rounds) for rounds in (False, True))
+    held = [start, start]  # weights of the reference that rounds, and on the fabric
+    found: list[CheckedValue] = []
+    turned = selected = differing = 0
+    for number in range(1, (steps if plan.graph.training else 1) + 1):
+        if number == 1:
+            _check_same(truth, x, exact, with_slices(plan.graph, start))
+        true = taught.in_pytorch(truth, x)
+        here = fabric.step(held[1])
+        alike, units = taught.nearest(rounding, held[0], x, here.gradients)
+        differing += units
+        if number == 1:
+            turned, selected = _turned(exact.selected, rounding.selected)
+        held = [dict(held[0]) | dict(alike.weights), dict(held[1]) | dict(here.weights)]
+        found += _compared(number, start, true, alike, here)
+    return CheckedValues(tuple(found), selected, turned, differing)
+
+
+@dataclass(frozen=True)
+class _Taught:
+    """Steps in PyTorch."""
+
+    loss: str
+    labels: torch.Tensor | None
+    rate: float
+
+    def in_pytorch(self, model: nn.Module, x: torch.Tensor) -> _Step:
+        """Of the model itself, in fp32; its parameters move."""
+        model.zero_grad()
+        if self.labels is None:
+            with torch.no_grad():
+                return _Step(_rows(model(x), 0).numpy(), 0.0, {}, {})
+        outputs = _rows(model(x), len(self.labels))
+        total = self._total(outputs)
+        total.backward()  # type: ignore[no-untyped-call]
+        rows = len(self.labels)
+        named = dict(model.named_parameters())
+        gradients = {name: _mean(one.grad, rows) for name, one in named.items() if one.grad is not None}
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                named[name].sub_(torch.tensor(gradient), alpha=self.rate)
+        weights = {name: one.detach().clone().numpy() for name, one in named.items()}
+        return _Step(outputs.detach().numpy(), total.item() / rows, gradients, weights)
+
+    def rounded(self, reference: Reference, weights: Mapping[str, Floats], x: torch.Tensor) -> _Step:
+        """Of the reference that rounds, with gradients of single rows as the program has them."""
+        held = {
+            name: torch.tensor(np.asarray(value, np.float32))
+            for name, value in with_slices(reference.graph, weights).items()
+        }
+        x = x.half().float()
+        if self.labels is None:
+            with torch.no_grad():
+                return _Step(_rows(reference(held, x), 0).numpy(), 0.0, {}, {})
+        names = [name for kernel in reference.kernels for name in kernel.parameters]
+        for name in names:
+            held[name].requires_grad_()
+        outputs = _rows(reference(held, x), len(self.labels))
+        total = self._total(outputs)
+        total.backward()  # type: ignore[no-untyped-call]
+        rows = len(self.labels)
+        sums = {name: held[name].grad for name in names}
+        gradients = {name: _mean(one, rows) for name, one in sums.items() if one is not None}
+        moved = {
+            name: held[name].detach().numpy() - np.float32(self.rate) * gradient
+            for name, gradient in gradients.items()
+        }
+        return _Step(
+            outputs.detach().numpy(), total.item() / rows, without_slices(gradients), without_slices(moved)
+        )
+
+    def nearest(
+        self,
+        reference: Reference,
+        weights: Mapping[str, Floats],
+        x: torch.Tensor,
+        wanted: Mapping[str, Floats],
+    ) -> tuple[_Step, int]:
+        """The same with undecided units of ReLU turned where that brings it nearer to gradients `wanted`, and their number."""
+        found = self.rounded(reference, weights, x)
+        left = _distance(found.gradients, wanted)
+        turned: tuple[tuple[int, int], ...] = ()
+        for unit in _undecided(reference.before) if wanted else ():
+            other = self.rounded(dataclasses.replace(reference, turned=(*turned, unit)), weights, x)
+            if (distance := _distance(other.gradients, wanted)) < NEARER * left:
+                found, left, turned = other, distance, (*turned, unit)
+        return found, len(turned)
+
+    def _total(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The sum over rows."""
+        assert self.labels is not None
+        if self.loss == "cross entropy":
+            return nn.functional.cross_entropy(outputs, self.labels, reduction="sum")
+        return 0.5 * ((outputs - nn.functional.one_hot(self.labels, outputs.shape[-1])) ** 2).sum()
+
+
+def _mean(total: torch.Tensor, rows: int) -> Floats:
+    found: Floats = (total / rows).numpy()
+    return found
+
+
+def _undecided(before: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """Units of ReLU, as (ReLU, element), whose sums may have either sign; those nearest to zero first."""
+    near = []
+    for number, z in enumerate(before):
+        parts = z.abs().reshape(-1) / z.abs().max()
+        near += [(float(parts[i]), number, int(i)) for i in torch.nonzero(parts < UNDECIDED).reshape(-1)]
+    return [(number, element) for _, number, element in sorted(near)[:MOST_UNDECIDED]]
+
+
+def _distance(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> float:
+    """Sum of squared differences, each tensor's over its largest square."""
+    scales = {name: float(np.abs(value).max()) for name, value in b.items()}
+    least = float(np.median(list(scales.values()))) if scales else 0.0
+    return sum(
+        float(((a[name] - b[name].reshape(a[name].shape)) ** 2).sum()) / max(scale, least) ** 2
+        for name, scale in scales.items()
+    )
+
+
+def _rows(outputs: torch.Tensor, rows: int) -> torch.Tensor:
+    """(rows, N); as many as there are labels, else those of the last axis."""
+    return outputs.reshape(rows, -1) if rows else outputs.reshape(-1, outputs.shape[-1])
+
+
+@dataclass(frozen=True)
+class _Fabric:
+    """Steps on the fabric."""
+
+    plan: PipelinedPlan | WeightStreamingPlan
+    values: Floats
+    labels: NDArray[np.int64] | None
+    rate: float
+    loss: str
+    in_flight: int | None
+
+    def step(self, weights: Mapping[str, Floats]) -> _Step:
+        """One step with these weights."""
+        run = self._run(weights)
+        outputs = run.outputs.astype(np.float32)
+        if isinstance(run, WholeRun) or self.labels is None:
+            return _Step(outputs, 0.0, {}, {})
+        return _Step(outputs, run.loss, run.gradients, run.weights)
+
+    def _run(self, weights: Mapping[str, Floats]) -> WholeRun | TrainedRun | StreamedRun:
+        plan, values, labels = self.plan, self.values, self.labels
+        if isinstance(plan, WeightStreamingPlan):
+            if labels is None or not plan.graph.training:
+                return run_streamed(plan, weights, values)
+            return train_streamed(plan, weights, values, labels, rate=self.rate)
+        if labels is None or not plan.graph.training:
+            return run_whole(plan, weights, values)
+        return train_whole(
+            plan, weights, values, labels, rate=self.rate, loss=self.loss, in_flight=self.in_flight
+        )
+
+
+def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Mapping[str, Floats]) -> None:
+    """The plan's graph computes what the model does."""
+    held = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in weights.items()}
+    if missing := [name for kernel in exact.kernels for name in kernel.parameters if name not in held]:
+        raise ModelError(
+            f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made of"
+        )
+    with torch.no_grad():
+        found, wanted = exact(held, x), model(x)
+    is_same = found.numel() == wanted.numel()
+    if not is_same or float((found.reshape(wanted.shape) - wanted).abs().max()) > SAME * float(
+        wanted.abs().max()
+    ):
+        raise ModelError(
+            "the outputs of the model are not those of the plan's graph in fp32; give the model that the plan was made of"
+        )
+
+
+def _turned(exact: list[torch.Tensor], rounding: list[torch.Tensor]) -> tuple[int, int]:
+    """Units of ReLU and windows of a maximum that choose otherwise, and all of them."""
+    pairs = list(zip(exact, rounding, strict=True))
+    return sum(int((a != b).sum()) for a, b in pairs), sum(a.numel() for a, _ in pairs)
+
+
+def _compared(
+    step: int, start: Mapping[str, Floats], true: _Step, alike: _Step, here: _Step
+) -> list[CheckedValue]:
+    """All tensors of a step."""
+
+    def one(kind: str, name: str, of: tuple[Floats, Floats, Floats], least: float = 0.0) -> CheckedValue:
+        truth, rounded, found = (part.reshape(-1) for part in of)
+        scale = max(float(np.abs(truth).max()), least)
+        return CheckedValue(
+            step,
+            kind,
+            name,
+            float(np.abs(found - truth).max()) / scale,
+            float(np.abs(found - rounded).max()) / scale,
+            float(np.abs(rounded - truth).max()) / scale,
+        )
+
+    out = [one("outputs", "outputs", (true.outputs, alike.outputs, here.outputs))]
+    if not true.gradients:
+        return out
+    losses = [np.array([part.loss], np.float32) for part in (true, alike, here)]
+    out.append(one("loss", "loss", (losses[0], losses[1], losses[2])))
+    moved = [
+        {name: part.weights[name] - start[name] for name in true.gradients} for part in (true, alike, here)
+    ]
+    for kind, parts in (
+        ("gradient", [true.gradients, alike.gradients, here.gradients]),
+        ("update", moved),
+    ):
+        scale = float(np.median([np.abs(value).max() for value in parts[0].values()]))
+        out += [one(kind, name, (parts[0][name], parts[1][name], parts[2][name]), scale) for name in parts[0]]
+    return out
