@@ -22,7 +22,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from wse_sim.files import claim_file, claim_folder
+from wse_sim.files import claim_file, claim_folder, looked_at
 from wse_sim.options import Declared, Option
 from wse_sim.spent import collecting, lines
 
@@ -70,6 +70,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     def call(**given: Any) -> None:
         for name, (kind, fields) in spread.items():
             given[name] = kind(**{field: given.pop(field) for field in fields})
+        for name, value in given.items():
+            for path in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(path, Path):
+                    looked_at(path, name)
         for name, (kind, fields) in spread.items():
             _claim([option for option in kind.options() if option.name in fields], given[name])
         if any(getattr(given[name], "timings", False) for name in spread):

@@ -73,6 +73,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
     import typer
 
     from wse_sim.errors import WseError
+    from wse_sim.files import refusal
     from wse_sim.foreign import place_of, sentence
 
     try:
@@ -100,6 +101,10 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
             return _say(sentence(fault, place), 2)
         if isinstance(fault, OSError) and fault.errno in (28, 122):  # the disk is full, the quota is used up
             return _say(f"writing failed ({fault.strerror}); make room or name another folder", 2)
+        if isinstance(fault, OSError) and (
+            refused := refusal(fault)
+        ):  # a path that no command looked at first
+            return _say(refused, 2)
         if isinstance(fault, MemoryError):
             return _say("memory is used up; ask for a smaller run", 2)
         return _own(fault)

@@ -6,6 +6,7 @@ work starts.  An output folder is made, and tried, before any work starts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -23,6 +24,50 @@ MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def looked_at(
+    path: str | Path, noun: str = "path", fault: type[WseError] = ConfigError
+) -> os.stat_result | None:
+    """What the system says of a path, links followed; None where there is nothing.
+
+    Raises
+    ------
+    WseError
+        Of class `fault`: the system cannot even look, as a name is too long, holds a null byte, links go round in a
+        circle, or a folder above may not be entered.
+    """
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise fault(f"{noun} {_shown(path)} cannot be used ({_why(error)}); give another path") from None
+
+
+def is_file(path: str | Path, noun: str = "path", fault: type[WseError] = ConfigError) -> bool:
+    """Whether a regular file is there; refuses as :func:`looked_at` does."""
+    status = looked_at(path, noun, fault)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def is_folder(path: str | Path, noun: str = "path", fault: type[WseError] = ConfigError) -> bool:
+    """Whether a folder is there; refuses as :func:`looked_at` does."""
+    status = looked_at(path, noun, fault)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def exists(path: str | Path, noun: str = "path", fault: type[WseError] = ConfigError) -> bool:
+    """Whether anything is there; refuses as :func:`looked_at` does."""
+    return looked_at(path, noun, fault) is not None
+
+
+def refusal(error: OSError) -> str:
+    """What the system refused to do with a file that it names, as a sentence; "" if it names none."""
+    if error.filename is None:
+        return ""
+    named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    return f"{_shown(named)} cannot be used ({_why(error)}); check the path and what it may be used for"
 
 
 def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> str:
@@ -49,6 +94,20 @@ def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
             f"{noun} {_shown(path)} is not text in UTF-8 (byte {error.start}); save it as UTF-8"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
+
+
+def sha256_of(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> str:
+    """Hash of a file's bytes, as hexadecimal digits.
+
+    Raises
+    ------
+    WseError
+        Of class `fault`: the file cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
         raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
 
 
@@ -164,9 +223,9 @@ def _why(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-def _shown(path: Path) -> str:
-    """A path for a message; a very long one is cut in the middle."""
-    text = str(path)
+def _shown(path: str | Path) -> str:
+    """A path for a message; a very long one is cut in the middle, and what a screen cannot show is escaped."""
+    text = str(path).replace("\0", "\\0")
     return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"
 
 

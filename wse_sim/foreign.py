@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import traceback
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from wse_sim.errors import WseError
+from wse_sim.files import is_file
 
 _PACKAGE = Path(__file__).parent
 
@@ -115,7 +117,7 @@ def file_of(spec: str) -> Path | None:
     """
     where = spec.rpartition(":")[0]
     if where.endswith(".py"):
-        return Path(where).resolve()
+        return Path(os.path.realpath(where))
     _look_in(Path.cwd())
     found = importlib.util.find_spec(where)
     return Path(found.origin) if found is not None and found.origin else None
@@ -137,15 +139,15 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
         Of class `kind`: the text names nothing, there is no such file, module or name, or the module's code raises.
     """
     where, _, name = spec.rpartition(":")
-    is_file = where.endswith(".py")
-    parts = [name] if is_file else [name, *where.split(".")]
+    names_file = where.endswith(".py")
+    parts = [name] if names_file else [name, *where.split(".")]
     if not all(part.isidentifier() for part in parts):
         raise kind(f"'{spec}' does not name {what}; give package.module:NAME or FILE.py:NAME")
-    if is_file and not Path(where).is_file():
+    if names_file and not is_file(where, f"'{spec}': file", kind):
         raise kind(f"'{spec}': there is no file {where}; name one that exists")
     with guarded(f"'{spec}'", kind):
         try:
-            module = _from_file(Path(where).resolve()) if is_file else _from_path(where)
+            module = _from_file(Path(where).resolve()) if names_file else _from_path(where)
         except ModuleNotFoundError as fault:
             raise kind(
                 f"'{spec}': no module named '{fault.name}'; "

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, SupportsIndex, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic import Field as PydanticField
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from wse_sim.errors import ConfigError, ModelError, WseError
+from wse_sim.files import looked_at
 from wse_sim.hardware import Cluster, Wafer
 
 MOST_COUNT = 10**9  # samples, tokens, steps: beyond it lies a slip of the keyboard, not a request
@@ -139,6 +140,14 @@ class Declared(BaseModel):
         except ValidationError as found:
             raise self.fault(self._sentence(found)) from None
 
+    @field_validator("*")
+    @classmethod
+    def _can_be_looked_at(cls, value: object, info: ValidationInfo) -> object:
+        """A path that the system cannot even look at is refused before any work."""
+        if isinstance(value, Path):
+            looked_at(value, str(info.field_name).replace("_", " "), cls.fault)
+        return value
+
     @classmethod
     def options(cls) -> Iterator[Option]:
         """The options in the order in which they are declared."""
@@ -202,7 +211,7 @@ def _read(name: str, field: FieldInfo) -> Option:
             pending += get_args(kind)
         else:
             kinds.append(kind)
-    plain = [kind for kind in (bool, int, float, str, Path) if kind in kinds]
+    plain = [kind for kind in (bool, int, float, Path, str) if kind in kinds]
     limits = tuple(
         (key, getattr(rule, key))
         for rule in field.metadata

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from wse_sim.errors import KernelError
-from wse_sim.files import read_text
+from wse_sim.files import is_file, is_folder, read_text
 from wse_sim.foreign import guarded
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.family import Family, Role
@@ -181,8 +181,8 @@ def load_path(path: str | Path) -> tuple[str, ...]:
     """
     load_families()
     path = Path(path)
-    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-    if not files or not all(file.is_file() for file in files):
+    files = sorted(path.glob("*.py")) if is_folder(path, "kernels path", KernelError) else [path]
+    if not files or not all(is_file(file, "kernel file", KernelError) for file in files):
         raise KernelError(f"kernels path '{path}' has no Python file; give a file or a folder of files")
     before = dict(REGISTRY)
     for file in files:

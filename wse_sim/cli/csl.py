@@ -9,7 +9,7 @@ import typer
 
 from wse_sim.cli.common import JsonOption, print_json
 from wse_sim.errors import WseError
-from wse_sim.files import claim_folder
+from wse_sim.files import claim_folder, is_folder
 
 RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 ThreadsOption = Annotated[
@@ -82,7 +82,7 @@ def check_command(
         raise WseError(f"--arch is '{arch}'; use wse2 or wse3")
     found = []
     for folder in folders:
-        if not folder.is_dir():
+        if not is_folder(folder, "folder", WseError):
             raise WseError(f"'{folder}' is not a folder; give a folder of examples")
         found += find_cases(folder, arch, only)
     cases = []

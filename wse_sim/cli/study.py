@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
 from wse_sim.declared import command
 from wse_sim.errors import WseError
+from wse_sim.files import is_file
 from wse_sim.options import Declared, Whole, option
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
     from wse_sim.studies.store import FILE, Store
 
     store_path = options.store or (options.out / FILE if options.out is not None else None)
-    there: Store | None = Store(store_path) if store_path is not None and store_path.is_file() else None
+    there: Store | None = (
+        Store(store_path) if store_path is not None and is_file(store_path, "store") else None
+    )
     planned: Planned = planned_sweep(spec) if spec.mode == "sweep" else _first_trial(spec)
     known = there.finished(planned.requests) if there is not None else set()
     missing = [key for key in planned.requests if key not in known]

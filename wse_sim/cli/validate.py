@@ -9,6 +9,8 @@ from pathlib import Path
 from wse_sim.cli.certainty import Certainty, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
 from wse_sim.declared import command
+from wse_sim.errors import WseError
+from wse_sim.files import is_folder
 from wse_sim.options import Declared, Timing, Whole, option
 
 
@@ -31,6 +33,10 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
 
     out = options.out
     say_without_effect(unused_bounds(certainty), screen.strict)
+    if options.sources is not None and not is_folder(options.sources, "sources", WseError):
+        raise WseError(
+            f"sources {options.sources} is no folder; give the folder around the published programs"
+        )
     suite = load_suite(options.data)
     workers = max(options.workers, certainty.interval_workers)
     with progress(screen.quiet) as say:

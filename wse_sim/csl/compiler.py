@@ -22,7 +22,7 @@ from wse_sim.csl.modules import ARCHES, LayoutState, Options
 from wse_sim.csl.unit import Compiler
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
-from wse_sim.files import claim_folder
+from wse_sim.files import claim_folder, is_file
 
 RECURSION = 20_000
 HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1
@@ -149,7 +149,7 @@ def compile_program(
     options = check_options(Options(**{FIELDS.get(name, name): value for name, value in given.items()}))  # type: ignore[arg-type]
     if out is not None:
         claim_folder(out, "-o")
-    if not Path(path).is_file():
+    if not is_file(path, "layout", WseError):
         raise WseError(f"there is no file '{path}'; name the file with the layout block")
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, RECURSION))

@@ -6,6 +6,7 @@ The layout phase evaluates one `layout` block; a program phase evaluates the `co
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -57,7 +58,7 @@ class Files:
         path = name if library else str(Path(importer).parent / name)
         if library:
             path = self._library(name, at)
-        elif not Path(path).is_file() and not path.endswith(".csl"):
+        elif not os.path.isfile(path) and not path.endswith(".csl"):
             path += ".csl"
         found = self.trees.get(path)
         if found is None:
@@ -73,9 +74,9 @@ class Files:
             name = f"<{inner}>"
         for folder in self.options.import_paths:
             candidate = Path(folder) / f"{inner}.csl"
-            if candidate.is_file():
+            if os.path.isfile(candidate):
                 return str(candidate)
-        if not _bundled(inner).is_file():
+        if not os.path.isfile(str(_bundled(inner))):
             known = ", ".join(f"<{n}>" for n in library_names())
             raise CslError(at, f"there is no library {name}; the libraries are {known}")
         return name
@@ -85,7 +86,7 @@ class Files:
             if path.startswith("<"):
                 return _bundled(path[1:-1]).read_text(encoding="utf-8")
             return Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: no text in UTF-8, a null byte in the name
             why = getattr(error, "strerror", None) or error
             raise CslError(at, f"cannot read '{name}' (as {path}): {why}") from error
 

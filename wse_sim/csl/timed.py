@@ -31,6 +31,7 @@ from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.commands import printed_by
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.fabric.vm.session import Session
+from wse_sim.files import is_file
 from wse_sim.hardware.wafer import Wafer
 
 HOST_CYCLES = 1000
@@ -93,7 +94,7 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     if run.commands:
         return (printed_by(folder / run.commands, run.printed) - run.offset) / run.per
     path = folder / run.layout
-    if not path.is_file():
+    if not is_file(path, "source", WseError):
         raise WseError(f"there is no file '{path}'; give the folder of the sources by --sources")
     program = compile_program(path, arch=arch, params=run.params, colors=run.colors, memcpy=run.memcpy)
     session = Session(program.image, wafer)

@@ -32,7 +32,7 @@ from torch._ops import OpOverload
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import Location, Plain
-from wse_sim.files import JSON
+from wse_sim.files import JSON, is_file
 
 if TYPE_CHECKING:
     import h5py
@@ -219,7 +219,7 @@ def save(
     Raises:
         ProgramError: weights are fetched off a checkpoint step, or a value cannot be stored.
     """
-    target = Path(os.fspath(path)).expanduser()
+    target = Path(os.path.expanduser(path))
     done: concurrent.futures.Future[Path] = concurrent.futures.Future()
     done.set_result(target)
     if not runtime.executes():
@@ -285,7 +285,7 @@ def _forget_oldest(newest: Path) -> None:
 
 def wait(path: str | os.PathLike[str] | None = None) -> None:
     """Until a file (or all files) that is written in the background is there."""
-    wanted = list(_pending) if path is None else [Path(os.fspath(path)).expanduser()]
+    wanted = list(_pending) if path is None else [Path(os.path.expanduser(path))]
     for target in wanted:
         future = _pending.pop(target, None)
         if future is not None:
@@ -408,9 +408,9 @@ def load(path: str | os.PathLike[str], map_location: Location | None = None, **k
     Raises:
         ProgramError: the file is missing, is no checkpoint, or is damaged.
     """
-    target = Path(os.fspath(path)).expanduser()
+    target = Path(os.path.expanduser(path))
     wait(target)
-    if not target.is_file():
+    if not is_file(target, "load: checkpoint", faults.ProgramError):
         raise faults.program_error(f"load: there is no file {target}; check the path")
     if not _is_hdf5(target):
         return _load_pickle(target, map_location, keywords)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from wse_sim.errors import ModelError
+from wse_sim.files import exists
 from wse_sim.foreign import guarded, loaded
 from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
@@ -309,7 +310,7 @@ def _finish(
 
 
 def _from_pt2(path: Path, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
-    if not path.exists():
+    if not exists(path, "model file", ModelError):
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
     if options.lora:
         raise ModelError(

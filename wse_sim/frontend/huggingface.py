@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from wse_sim.errors import ModelError
-from wse_sim.files import read_json
+from wse_sim.files import is_folder, read_json
 from wse_sim.frontend.parameters import MOST_LAYERS, MOST_PARAMETERS, MOST_SIZE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def from_config(
         raise ModelError(
             "hf: models need transformers, which is not installed; pip install wse-sim[hf]"
         ) from fault
-    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    file = Path(path) / "config.json" if is_folder(path, "model", ModelError) else Path(path)
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

@@ -88,7 +88,7 @@ def _bytes_of(path: Path) -> str | None:
     """Hash of a file; a word of its own if it does not read, so that the fault is found where it is explained."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null byte in the path
         return f"{time.time_ns()}"
 
 

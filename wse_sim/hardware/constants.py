@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_yaml
+from wse_sim.files import exists, read_yaml
 
 Evidence = Literal["silicon", "vendor", "simulator", "paper", "assumed"]
 EVIDENCE = get_args(Evidence)
@@ -139,7 +139,7 @@ class ConstantSet:
             base_name = str(data["base"])
             near = path.parent / f"{base_name}.yaml"
             self._check_bases(path)
-            base = load(str(near) if near.exists() and near != path else base_name)
+            base = load(str(near) if exists(near, "base") and near != path else base_name)
             fields |= {key: getattr(base, key) for key in type(base).model_fields}
         constants = data.get("constants") or {}
         if not isinstance(constants, dict):
@@ -159,7 +159,7 @@ class ConstantSet:
             if name is None:
                 return
             near = seen[-1].parent / f"{name}.yaml"
-            following = near if near.exists() and near != seen[-1] else self.path_of(str(name))
+            following = near if exists(near, "base") and near != seen[-1] else self.path_of(str(name))
             if following in seen:
                 circle = " -> ".join(str(one) for one in [*seen[seen.index(following) :], following])
                 raise ConfigError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.errors import WseError
-from wse_sim.files import read_json
+from wse_sim.files import is_file, read_json
 from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.store import FILE
@@ -68,7 +68,7 @@ class Folder:
         WseError
             If the folder holds no study.
         """
-        if not (path / LINK).is_file():
+        if not is_file(path / LINK, "study", WseError):
             raise WseError(f"{path} holds no study; run 'wse-sim study STUDY.yaml --out {path}' first")
         data = read_json(path / LINK)
         try:

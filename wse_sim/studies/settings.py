@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from wse_sim.errors import ConfigError, WseError
-from wse_sim.files import read_text
+from wse_sim.files import exists, is_file, read_text, sha256_of
 from wse_sim.foreign import file_of
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
@@ -186,7 +186,7 @@ def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
             f"parameter 'model.{next(iter(sizes))}' changes a size of '{name}', which is not a named model; "
             "name a model of 'wse-sim show models' or a YAML file"
         )
-    if ":" not in name and not Path(name).exists():
+    if ":" not in name and not exists(name, "model"):
         named_model(name)  # its sentence
     return name, _hash([name, _content(name)])
 
@@ -208,7 +208,5 @@ def _content(name: str) -> str:
             raise WseError(
                 f"model '{name}' cannot be found ({fault}); give package.module:factory or FILE.py:factory"
             ) from None
-        return (
-            hashlib.sha256(origin.read_bytes()).hexdigest() if origin is not None and origin.is_file() else ""
-        )
-    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+        return sha256_of(origin) if origin is not None and is_file(origin, "model") else ""
+    return sha256_of(name, "model")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ConfigError, WseError
+from wse_sim.files import exists, is_file
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ class Store:
 
     def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
         self.path = Path(path)
-        if readonly and not self.path.is_file():
+        if readonly and not is_file(self.path, "store"):
             raise ConfigError(f"store {self.path} does not exist; run the study first")
-        self._is_new = not self.path.exists()
+        self._is_new = not exists(self.path, "store")
         with self._told():
             self.db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
             self.db.execute("PRAGMA journal_mode=WAL")

@@ -73,7 +73,7 @@ class MeasurementStore:
 @cache
 def open_store(folder: Path | str | None = None) -> MeasurementStore:
     """The store in a folder (default: the user's); "none" keeps nothing on disk."""
-    if NOWHERE_ON_DISK in (folder, None if folder else os.environ.get(CACHE)):
+    if str(folder or os.environ.get(CACHE)) == NOWHERE_ON_DISK:
         return MeasurementStore(None)
     root = Path(folder or cache_folder()) / "wse_sim_timing"
     mine = root / source_hash()

@@ -22,7 +22,7 @@ from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
 from wse_sim.errors import WseError
-from wse_sim.files import read_text
+from wse_sim.files import is_file, read_text
 
 COMPAT = Path(__file__).parent.parent / "compat"
 
@@ -141,7 +141,7 @@ def cs_python(arguments: list[str]) -> int:
     if not arguments:
         raise WseError("cs-python needs a script; give FILE.py and its arguments")
     script = Path(arguments[0])
-    if not script.is_file():
+    if not is_file(script, "script", WseError):
         raise WseError(f"there is no script '{script}'; give FILE.py and its arguments")
     read_text(script, "the script", WseError)  # refused if it is no text
     sys.argv = [str(script), *arguments[1:]]
@@ -209,7 +209,7 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
     WseError
         If the file does not exist or is no text.
     """
-    if not file.is_file():
+    if not is_file(file, "command file", WseError):
         raise WseError(f"there is no command file '{file}'; give a file with cslc and cs_python lines")
     if "\x00" in read_text(file, "the command file", WseError):
         raise WseError(f"the command file {file} holds null bytes; give a file with cslc and cs_python lines")

@@ -64,7 +64,7 @@ def by_line(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @lru_cache(maxsize=256)
 def _lines_of(file: str) -> tuple[str, ...]:
     path = Path(file)
-    if not path.is_file():
+    if not os.path.isfile(path):
         path = Path(__file__).parent.parent / "lib" / f"{file.removeprefix('<').removesuffix('>')}.csl"
     try:
         return tuple(path.read_text(encoding="utf-8").splitlines())

@@ -36,6 +36,7 @@ from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
 from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session, Until
+from wse_sim.files import is_file
 from wse_sim.hardware import load_wafer
 
 IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
@@ -116,7 +117,7 @@ class SdkRuntime:
     def _poke_symbols(self) -> None:
         """Initial values that a Python layout gives to variables of single cores."""
         path = self.folder / SYMBOLS_FILE
-        if not path.is_file():
+        if not is_file(path):
             return
         self._spoil("the layout gives values to variables of single cores")
         with np.load(path) as values:

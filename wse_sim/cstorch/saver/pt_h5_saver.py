@@ -37,7 +37,7 @@ class PyTorchH5Saver:
     @staticmethod
     def is_valid_checkpoint(path: str | os.PathLike[str]) -> bool:
         """Whether the file is a checkpoint in HDF5."""
-        return Path(path).is_file() and checkpoint._is_hdf5(Path(path))
+        return os.path.isfile(path) and checkpoint._is_hdf5(Path(path))
 
     @staticmethod
     def extract_version(path: str | os.PathLike[str]) -> Version | None:
