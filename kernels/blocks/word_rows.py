@@ -11,7 +11,7 @@ row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v /
 With a slow function, rows may share the work: the sums of T / F tokens come back to each of F of them (the largest number up to
 R that divides T is min(R, T) here)::
 
-    row          T (2 m ceil(v / w) + v) + ceil(T / F) (3 v / 2) + for every item but the bias o + ceil(T / F) v / rate
+    row          T (2 m ceil(v / w) + v) + ceil(T / F) (3 v / 2 + for every item but the bias o + v / rate)
 
 For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
 whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.  The
@@ -108,8 +108,9 @@ def _shared(
 ) -> Size:
     """With rows that finish outputs in turn; infinite for a single row or token."""
     rows = np.minimum(tiling.rows, words)
-    size = ceil_div(tokens, np.minimum(rows, tokens)) * v
-    work = sum(_item_cycles(item, size, wafer) for item in items if item != "bias")
+    rounds = ceil_div(tokens, np.minimum(rows, tokens))
+    size = rounds * v
+    work = rounds * sum(_item_cycles(item, v, wafer) for item in items if item != "bias")
     moved = size + size / PAIR * (1 + ("residual" in items))
     each = tokens * (ceil_div(words, rows) * per_word + v) + moved + work
     return np.where((rows > 1) & (tokens > 1), each, np.inf)

@@ -25,12 +25,12 @@ from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements, stream_order
+from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
-MOST_BUNDLES = 4  # of a tensor; each has a color of its own
+MOST_BUNDLES = 8  # of a tensor; each has a color of its own
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,16 @@ def host_outputs(
     graph: KernelGraph, trees: Sequence[Tree], read: Mapping[str, Floats], rows: int
 ) -> NDArray[np.float16]:
     """(rows, N) from what the host collected."""
-    words = np.ascontiguousarray(next(iter(read.values())).reshape(-1))
-    found = words.view(np.float16).reshape(rows, -1)
-    last = next(tree for tree in trees if any(stream.consumer == HOST for stream in tree.streams))
-    order = stream_order(graph, last.tensor)
-    return found if order is None else found[:, np.argsort(order)]
+    parts = []
+    for i, tree in enumerate(trees):
+        if tree.host is not None:
+            words = np.ascontiguousarray(read[f"host out {i}"].reshape(-1))
+            parts.append((tree, words.view(np.float16).reshape(rows, -1)))
+    features = sum(part.shape[1] for _, part in parts)
+    out = np.zeros((rows, features), np.float16)
+    for tree, part in parts:
+        out[:, bundle_elements(graph, tree.tensor, features, tree.bundle, tree.bundles)] = part
+    return out
 
 
 def network_program(plan: PipelinedPlan, samples: int) -> Network:
@@ -120,14 +125,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
     regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
-    split(plan, regions)
-    try:
-        own, trees = _laid(plan, regions)
-    except ModelError:
-        # More streams side by side than ways: one each.
-        for region in regions:
-            region.bundles = {}
-        own, trees = _laid(plan, regions)
+    own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
         leaving = [
@@ -147,18 +145,24 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
 
 
 def _laid(
-    plan: PipelinedPlan, regions: Sequence[RegionKind]
+    plan: PipelinedPlan, regions: Sequence[RegionKind], most: int
 ) -> tuple[dict[str, list[int]], tuple[Tree, ...]]:
-    """Colors of the regions, and all trees."""
+    """Colors of the regions, and all trees of at most so many bundles; where there are no ways for them, of half as many."""
+    split(plan, regions, most)
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
-    return own, trees_of(plan, grid, regions, {})
+    try:
+        return own, trees_of(plan, grid, regions, {})
+    except ModelError:
+        if most == 1:
+            raise
+        return _laid(plan, regions, most // 2)
 
 
-def split(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> None:
+def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None:
     """Split tensors into as few bundles as let regions at their ends keep the pace of the slowest core.
 
-    Where no number does, the one with which they come nearest.
+    Where no number up to `most` does, the one with which they come nearest.
     """
     by_name = {region.name: region for region in regions}
     pace = max(region.issued_cycles() for region in regions)
@@ -166,10 +170,8 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> None:
     # What a region waits for at one end hides the other end: twice.
     for tensor in 2 * list(dict.fromkeys(stream.tensor for stream in streams)):
         same = [stream for stream in streams if stream.tensor == tensor]
-        if any(stream.consumer == HOST for stream in same):
-            continue
         ends = [by_name[name] for s in same for name in (s.producer, s.consumer) if name != HOST]
-        allowed = set(range(1, MOST_BUNDLES + 1)).intersection(*(region.splits(tensor) for region in ends))
+        allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for region in ends))
         late: dict[int, float] = {}
         for count in sorted(allowed):
             for region in ends:
@@ -209,7 +211,7 @@ def trees_of(
         reader = stream.consumer if stream.producer == HOST else ""
         groups.setdefault((stream.tensor, stream.producer, reader), []).append(stream)
     wafer = plan.wafer
-    # A core at the edge moves one word a cycle, so none has two streams.
+    # A core at the edge moves one word a cycle, so none has two streams, nor two bundles.
     edges = {stream.route[-1] for stream in plan.host_streams if stream.consumer == HOST}
     streams_colors = range(wafer.colors - HOST_COLORS - KERNEL_COLORS)
     out = []
@@ -220,19 +222,22 @@ def trees_of(
         order = [first.color, *(color for color in streams_colors if color != first.color)]
         inlets = [inlet for s in streams if s.consumer != HOST for inlet in by_name[s.consumer].inlets]
         inlets = [inlet for inlet in inlets if inlet.tensor == first.tensor]
-        bundles = 1 + max((inlet.bundle for inlet in inlets), default=0)
+        given = source_region.bundles.get(first.tensor, 1) if source_region is not None else 1
+        bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
+        out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
         beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
         for bundle in range(bundles):
             if source_region is None:
                 senders: tuple[Cell, ...] = (_edge(first.route[0], edges, wafer.rows),)
             else:
                 senders = source_region.bundle_senders(bundle)
-            sinks = [s.route[-1] for s in streams if s.consumer == HOST]
+            host = _edge(out_point, edges, wafer.rows) if bundle and out_point else out_point
+            sinks = [host] if host else []
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
             tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside)
             beside |= {tree.source, *senders, *tree.parents}
-            out.append(replace(tree, bundle=bundle, bundles=bundles))
+            out.append(replace(tree, bundle=bundle, bundles=bundles, host=host))
     return tuple(out)
 
 
@@ -262,17 +267,15 @@ def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) ->
 
 def off_edge(tree: Tree, cell: Cell, cols: int) -> str:
     """The port over the edge of the fabric, at the cell where a tree ends with the host."""
-    to_host = any(stream.consumer == HOST and stream.route[-1] == cell for stream in tree.streams)
-    return ("E" if cell[1] == cols - 1 else "W") if to_host else ""
+    return ("E" if cell[1] == cols - 1 else "W") if cell == tree.host else ""
 
 
 def route_tree(b: Builder, tree: Tree, cols: int) -> None:
     """Routes of all cells but a region's outlet, which the region sets."""
-    to_host = {stream.route[-1] for stream in tree.streams if stream.consumer == HOST}
 
     def onward(cell: Cell) -> str:
         ports = tree.ports(cell)
-        return (ports.replace("R", "") if cell in to_host else ports) + off_edge(tree, cell, cols)
+        return (ports.replace("R", "") if cell == tree.host else ports) + off_edge(tree, cell, cols)
 
     if tree.producer == HOST:
         b.route(tree.color, tree.source, rx="W" if tree.source[1] == 0 else "E", tx=onward(tree.source))
@@ -288,7 +291,6 @@ def host_streams(
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")
-    for stream in tree.streams:
-        if stream.consumer == HOST:
-            row, col = stream.route[-1]
-            b.host_out(f"host out {number}", tree.color, words, row, "E" if col == cols - 1 else "W")
+    if tree.host is not None:
+        row, col = tree.host
+        b.host_out(f"host out {number}", tree.color, words, row, "E" if col == cols - 1 else "W")

@@ -43,13 +43,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Tree(Way):
-    """The way of one tensor, or of one of its `bundles`."""
+    """The way of one tensor, or of one of its `bundles`; `host` is the cell at the edge at which it ends, if it does."""
 
     tensor: str
     producer: str
     streams: tuple[Stream, ...]
     bundle: int = 0
     bundles: int = 1
+    host: Cell | None = None
 
 
 def grown(

@@ -108,6 +108,15 @@ class Convolution(Dense):
     # ---- inlets ----------------------------------------------------------------------------------------------------
 
     @property
+    def words(self) -> list[int]:
+        """Words of a pixel that every row takes; rows have one bundle each."""
+        each, out = self.inputs // PAIR // self.streams, list[int]()
+        for bundle in range(self.streams):
+            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
+            out += self._shares(each, rows, has_last=bundle == self.streams - 1)
+        return out
+
+    @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Beside every row with inputs: all hear the image, or the bundle that their row has."""
         each = self.inputs // PAIR // self.streams

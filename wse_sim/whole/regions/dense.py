@@ -154,15 +154,15 @@ class Dense(RegionKind):
 
     @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides.
+        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides."""
+        return self._shares(self.inputs // PAIR, self.fed, has_last=True)
 
-        Rows have one bundle each.
-        """
-        each, out = self.inputs // PAIR // self.streams, list[int]()
-        for bundle in range(self.streams):
-            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
-            out += self._shares(each, rows, has_last=bundle == self.streams - 1)
-        return out
+    @property
+    def heard(self) -> list[list[int]]:
+        """Bundles of the inputs that the inlet of every row hears: those in which it has words."""
+        each = self.inputs // PAIR // self.streams
+        rows = self._dealt()[: self.fed]
+        return [list(range(int(words[0]) // each, int(words[-1]) // each + 1)) for words in rows]
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
         """Words of each of some rows, with the last one of the region among them or not."""
@@ -200,12 +200,11 @@ class Dense(RegionKind):
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Beside every row that takes inputs, or beside the first; of a residual at the last store."""
-        rows = 1 if self.is_narrow else self.fed
-        each = self.inputs // PAIR // self.streams
-        ends = [int(words[-1]) // each for words in self._dealt()[:rows]]
+        rows = [[0]] if self.is_narrow else self.heard
         here = tuple(
-            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), 0 if self.is_narrow else bundle)
-            for i, bundle in enumerate(ends)
+            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
+            for i, bundles in enumerate(rows)
+            for bundle in bundles
         )
         if "residual" not in self.items:
             return here
@@ -307,7 +306,8 @@ class Dense(RegionKind):
         What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
-        heard = each * self.inputs / PAIR / self.streams + 2 * max(self.words)
+        most = 1 if self.is_narrow else max(map(len, self.heard))
+        heard = max(each, most) * self.inputs / PAIR / self.streams + 2 * max(self.words)
         sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
         return max(self.issued_cycles() + self.held_up_cycles(), self.tokens * heard, self.tokens * sent)
 
@@ -343,32 +343,51 @@ class Dense(RegionKind):
         if self.is_narrow:
             self._only_inlet(b, colors[0], feed, samples)
             return
-        rows = slice(self.top, self.top + self.fed)
-        heard = self.inputs // self.streams
-        for color in dict.fromkeys(colors[: self.fed]):
+        size, bundles = self.inputs // self.streams, self.heard
+        for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
             # Inlets hear a word together: a deep queue lets one deal out while the others go on.
             b.input_queue(color, 1)
-        slots = [
-            b.buffer(f"{self.name}.arriving{i}", self.held * heard, "fp16", (rows, self.left - 1))
-            for i in (0, 1)
-        ]
+        hearing = {g: [i for i, heard in enumerate(bundles) if g in heard] for g in range(self.streams)}
+        slots = {
+            g: [
+                b.buffer(
+                    f"{self.name}.arriving{g} {turn}", self.held * size, "fp16",
+                    (slice(self.top + rows[0], self.top + rows[-1] + 1), self.left - 1),
+                )
+                for turn in (0, 1)
+            ]
+            for g, rows in hearing.items()
+        }  # fmt: skip
+        incoming = iter(colors)
         for i, words in enumerate(self._dealt()[: self.fed]):
-            inlet, place = b.core_class(f"{self.name} inlet {i}"), self.inlets[i]
+            inlet = b.core_class(f"{self.name} inlet {i}")
+            ways = [(g, next(incoming)) for g in bundles[i]]
+            threads = [RECEIVE + at for at in range(len(ways))]
 
-            def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
+            def receive(
+                turn: int,
+                inlet: CoreClass = inlet,
+                ways: Sequence[tuple[int, int]] = ways,
+                threads: Sequence[int] = threads,
+            ) -> None:
                 # Beside the deals, which go first: a row does not wait for the words of others.
-                receive_all(inlet, color, slots[turn].dsd(), RECEIVE, "low")
+                for thread, (g, color) in zip(threads, ways, strict=True):
+                    receive_all(inlet, color, slots[g][turn].dsd(), thread, "low")
 
             def work(
-                turn: int, inlet: CoreClass = inlet, words: IntArray = words, place: Inlet = place
+                turn: int,
+                inlet: CoreClass = inlet,
+                ways: Sequence[tuple[int, int]] = ways,
+                span: tuple[int, int] = (PAIR * int(words[0]), PAIR * int(words[-1]) + PAIR),
             ) -> None:
-                first = PAIR * int(words[0]) - place.bundle * heard
-                own = slots[turn].dsd(first, PAIR * len(words), step=heard)
                 with inlet.loop(self.held):
-                    inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
+                    for g, _ in ways:
+                        first, end = max(span[0], g * size), min(span[1], (g + 1) * size)
+                        own = slots[g][turn].dsd(first - g * size, end - first, step=size)
+                        inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
 
-            alternate(inlet, samples * self.tokens // self.held, receive, work, (RECEIVE,))
-            b.place(inlet, self.inlets[i].cell)
+            alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
+            b.place(inlet, (self.top + i, self.left - 1))
         self._route_rows(b, feed)
 
     @property

@@ -1,22 +1,25 @@
 """A dense layer whose rows share the work on the outputs, and send their tokens themselves.
 
-Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R, r = T / F tokens of a row; row b counts from
-the last one::
+Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R; a round is F tokens, one for each of F rows;
+row b counts from the last one::
 
     first row   its sums leave with the bias
-    last row    token t of a sample: keeps the sums if t mod F = 0, else sends them up the column as they come, to row t mod F
-    row b       takes its r tokens in beside the products; residual and activation; sends each when it is its turn
+    last row    token t of a round: keeps the sums if t = 0, else sends them up the column as they come, to row t
+    row b       takes its token in beside the products; residual and activation; sends it when it is its turn
 
-The tokens of a sample are finished after m tokens of the next, when their last sums have come back.  Token t leaves before
-token m + t of the next sample: rows send in turn, so that few words wait in the output queue of a core for those of another
-row, where they would hold up sums.  Rows are ahead of those below them, and m grows with it.  Cores of a row send in turn::
+The tokens of a round are finished after m tokens of the next, when their last sums have come back.  Rows send in turn, and a core has
+one output queue: words that wait for their turn in it hold up sums.  So token t leaves before token m + t of the next round,
+where products take as long as its words on their link.  Where they do not, all rows send what they have before they finish the next
+round: the work on the outputs sends no sums.  Rows are ahead of those below them, and m grows with it.  Cores of a row
+send in turn, for every bundle of the result; r = T / F::
 
-    row         T (k ceil(v / w) + v) + r v + r v / 2 sent [+ r v / 2 received] + sum over items of (o + r v / rate)
+    row         T (k ceil(v / w) + v) + r (v + v / 2 sent [+ v / 2 received] + sum over items of (o + v / rate))
     last row    the same, with r control words in place of r v
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
@@ -25,7 +28,7 @@ from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, divisor
-from wse_sim.whole.regions.dense import Dense, work_cycles
+from wse_sim.whole.regions.dense import SEND, Dense, Sent, work_cycles
 from wse_sim.whole.regions.turns import (
     deal,
     receive_all,
@@ -34,7 +37,7 @@ from wse_sim.whole.regions.turns import (
     route_winding,
 )
 
-SEND, TAKE, RESIDUAL = 1, (2, 3), 4  # microthreads; sums of even and odd samples
+TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 HOP_CYCLES = 8  # of sums from a row to the next, through both queues
 
 
@@ -43,7 +46,7 @@ class SharedDense(Dense):
 
     @property
     def own_colors(self) -> int:
-        """Inputs, two of sums, sums back up of even and odd samples; a residual."""
+        """Inputs, two of sums, sums back up of even and odd rounds; a residual."""
         return 5 + ("residual" in self.items)
 
     @property
@@ -63,28 +66,52 @@ class SharedDense(Dense):
 
     @property
     def share(self) -> int:
-        """Tokens that such a row finishes."""
+        """Rounds of a sample: tokens that such a row finishes."""
         return self.tokens // self.finishing
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
         return super()._shares(words, rows, has_last=False)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """The result leaves over one link."""
-        return (1,) if tensor == self.kernel.outputs[0] else super().splits(tensor)
+        """A result that leaves beside its region goes over one link."""
+        return (1,) if tensor == self.kernel.outputs[0] and self.is_westward else super().splits(tensor)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """All: there is one."""
-        return self.senders
+        """Row by row from the last, each from its end: columns that have features of a bundle."""
+        return tuple(cell for row in self._rows_of(bundle) for cell in row)
+
+    def _rows_of(self, bundle: int) -> list[list[Cell]]:
+        spans = [self._sent_into(bundle, position) for position in range(self.cols)]
+        has = [first < end for first, end in spans]
+        return [
+            [cell for cell, is_in in zip(row, has, strict=True) if is_in] for row in self._rows_of_senders()
+        ]
+
+    @property
+    def link_cycles(self) -> float:
+        """Cycles that a token is on its link."""
+        words = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
+        return self.wafer.wavelet_cycles * words
+
+    @property
+    def is_spaced(self) -> bool:
+        """Whether rows send beside their products, one token after the other: all tokens of a round leave before it ends."""
+        return self._late(self.finishing - 1) <= self.finishing - 1
 
     def late(self, place: int) -> int:
-        """Tokens of the next sample after which a row has its sums back, and the row below has sent its token.
+        """Tokens of the next round after which a row finishes its token."""
+        return min(self.finishing - 1, self._late(place) if self.is_spaced else self._back(place))
 
-        A row is so many hops of sums ahead of the last one as it lies above it; its sums come back over as many links.
-        """
+    def _back(self, place: int) -> int:
+        """Tokens after which a row has its sums back; they come over as many links as it lies above the last row."""
         each = max(self._products_cycles())
-        ahead = place * (HOP_CYCLES + max(0.0, self.features / PAIR - each))
-        return min(self.tokens - 1, 1 + ceil((ahead + 2 * HOP_CYCLES + place) / each))
+        return 1 + ceil((place * HOP_CYCLES + 2 * HOP_CYCLES + place) / each)
+
+    def _late(self, place: int) -> int:
+        """The same, and after which the row below has sent its token."""
+        each = max(self._products_cycles())
+        ahead = place * (HOP_CYCLES + max(0.0, self.link_cycles - each))
+        return 1 + ceil((ahead + 2 * HOP_CYCLES + place) / each)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -103,14 +130,14 @@ class SharedDense(Dense):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def _declare_finish(self, b: Builder) -> None:
-        size = self.share * self.outputs
+        v = self.outputs
         rows = (slice(self.last - self.finishing + 1, self.last + 1), self.columns)
-        self.got = [b.buffer(f"{self.name}.got{i}", size, "fp16", rows, bank=0) for i in (0, 1)]
-        self.given = b.buffer(f"{self.name}.given", size, "fp16", rows, bank=0)
+        self.got = [b.buffer(f"{self.name}.got{i}", v, "fp16", rows, bank=0) for i in (0, 1)]
+        self.given = [b.buffer(f"{self.name}.given{i}", v, "fp16", rows, bank=0) for i in (0, 1)]
         if "bias" in self.items:
-            self.bias = b.buffer(f"{self.name}.bias", self.outputs, "fp32", (self.top, self.columns), bank=2)
+            self.bias = b.buffer(f"{self.name}.bias", v, "fp32", (self.top, self.columns), bank=2)
         if "residual" in self.items:
-            self.residual = b.buffer(f"{self.name}.residual", size, "fp16", rows, bank=2)
+            self.residual = b.buffer(f"{self.name}.residual", v, "fp16", rows, bank=2)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Inlets, store, rows of products, of which the lowest finish outputs and send."""
@@ -119,22 +146,36 @@ class SharedDense(Dense):
             takers = [(self.last - place, col) for place in range(1, self.finishing)]
             for color in ports.own[3:5]:
                 route_takers(b, color, (self.last, col), takers, 0, "E")
-        rows = self._rows_of_senders()
-        route_rows_of_senders(b, ports.outward, rows, ports.towards)
+        sends = self._routed(b, ports)
         for i in range(self.height - self.finishing):
             core = b.core_class(f"{self.name} row {i}")
             self._row(core, i, ports, samples)
             b.place(core, (self.top + i, self.columns))
-        for place, row in enumerate(rows):
-            for position, cell in enumerate(row):
-                # All but the ends of a row do the same; the last column may have fewer outputs.
-                if position in (0, self.cols - 1):
-                    core = b.core_class(f"{self.name} row {self.height - 1 - place}, column {position}")
-                    _Finisher(self, core, ports, place, position).program(samples)
-                elif position == 1:
-                    core = b.core_class(f"{self.name} row {self.height - 1 - place}")
-                    _Finisher(self, core, ports, place, position).program(samples)
-                b.place(core, cell)
+        for place, row in enumerate(self._rows_of_senders()):
+            for number, kind in enumerate(dict.fromkeys(sends[cell] for cell in row)):
+                core = b.core_class(f"{self.name} row {self.height - 1 - place}, senders {number}")
+                _Finisher(self, core, ports, place, kind).program(samples * self.share)
+                for cell in row:
+                    if sends[cell] == kind:
+                        b.place(core, cell)
+
+    def _routed(self, b: Builder, ports: Ports) -> dict[Cell, tuple[Sent, ...]]:
+        """Routes of all senders, and what each sends of a token: a column in two bundles into the later one first."""
+        sends: dict[Cell, tuple[Sent, ...]] = {}
+        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+            rows = self._rows_of(bundle)
+            route_rows_of_senders(b, color, rows, towards)
+            for place, row in enumerate(rows):
+                for i, cell in enumerate(row):
+                    position = self._rows_of_senders()[place].index(cell)
+                    first, end = self._sent_into(bundle, position)
+                    is_end, is_last = i == len(row) - 1, place == self.finishing - 1
+                    if is_end and is_last:
+                        advance = None
+                    else:
+                        advance = "path" if is_end and len(row) > 1 else "local"
+                    sends[cell] = (Sent(color, first, end - first, advance), *sends.get(cell, ()))
+        return sends
 
     def _pass_on(self, core: CoreClass, row: int, ports: Ports) -> None:
         if row or "bias" not in self.items:
@@ -154,9 +195,9 @@ class SharedDense(Dense):
         for cell in cells:
             place = self.last - cell[0]
             first = place * self.features + rows[place].index(cell) * v
-            starts = range(first, self.tokens * self.features, self.finishing * self.features)
-            shares.append([(slot.dsd(at, v), v) for at in starts])
-        deal(store, color, shares, len(cells))
+            shares.append([(slot.dsd(first, v, step=self.finishing * self.features), v)])
+        with store.loop(self.share):
+            deal(store, color, shares, len(cells))
 
     def _route_residual(self, b: Builder, color: int) -> None:
         route_winding(b, color, self.stores[0], self._residual_cells())
@@ -184,61 +225,75 @@ class SharedDense(Dense):
     def issued_cycles(self) -> float:
         """As the module says; without work on the outputs they are moved at the pace of additions."""
         size, each = self.share * self.outputs, self._products_cycles()
-        work = work_cycles(self.work, size, self.wafer) or ceil(size / self.wafer.mov_fp16_per_cycle)
+        work = self.share * (
+            work_cycles(self.work, self.outputs, self.wafer)
+            or ceil(self.outputs / self.wafer.mov_fp16_per_cycle)
+        )
         work += size / PAIR * (1 + ("residual" in self.items))
         last = self.tokens * each[-1] + self.share * (self.finishing > PAIR) + work
-        first = (
-            self.height - self.finishing
-        )  # the first row that finishes outputs: its last column resets the way out
+        # The first row that finishes outputs: its last column resets the way out.
+        first = self.height - self.finishing
         rows = self.tokens * max(each[first:-1]) + size + work
         ends = self.tokens * each[first] + size + work + self.share
         return float(max(self.tokens * max(each), last, rows, ends))
 
+    def pace(self) -> float:
+        """Rows that send before they finish wait for their turns where the words of a round take longer than the work on it."""
+        found, round_cycles = super().pace(), self.finishing * self.link_cycles
+        if self.is_spaced:
+            return found
+        work = work_cycles(self.work, self.outputs, self.wafer)
+        return max(found, self.issued_cycles() + self.share * max(0.0, round_cycles - work))
+
 
 class _Finisher:
-    """The program of a core that finishes outputs: in row `place` from the last, at a position from the row's end."""
+    """The program of a core that finishes outputs: in row `place` from the last, and what it `sends`."""
 
-    def __init__(self, layer: SharedDense, core: CoreClass, ports: Ports, place: int, position: int) -> None:
-        self.layer, self.core, self.ports, self.place = layer, core, ports, place
+    def __init__(
+        self, layer: SharedDense, core: CoreClass, ports: Ports, place: int, sends: Sequence[Sent]
+    ) -> None:
+        self.layer, self.core, self.ports, self.place, self.sends = layer, core, ports, place, sends
         self.row = layer.height - 1 - place
-        self.length = layer.sent(position)
-        is_end, is_last = position == layer.cols - 1, place == layer.finishing - 1
         self.late = layer.late(place)
-        self.resets = is_end and is_last
-        self.advance = None if self.resets else ("path" if is_end and layer.cols > 1 else "local")
+        self.resets = [one.color for one in sends if one.advance is None]
 
-    def program(self, samples: int) -> None:
-        """All samples; the last of them leave without products beside them."""
+    def program(self, rounds: int) -> None:
+        """All rounds; the last of them leave without products beside them."""
         if "residual" in self.layer.items:
             self._receive_residual()
-        self._sample(0, finishes=False, has_older=False)
-        if samples > 1:
-            self._sample(1, has_older=False)
-        with self.core.loop(max(0, samples - 2) // 2):
-            self._sample(0)
-            self._sample(1)
-        if samples > 1 and samples % 2:
-            self._sample(0)
-        self._sample(samples % 2, is_there=False, has_older=samples > 1)
-        self._sample((samples + 1) % 2, is_there=False, finishes=False)
+        self._round(0, finishes=False, has_older=False)
+        if rounds > 1:
+            self._round(1, has_older=False)
+        with self.core.loop(max(0, rounds - 2) // 2):
+            self._round(0)
+            self._round(1)
+        if rounds > 1 and rounds % 2:
+            self._round(0)
+        self._round(rounds % 2, is_there=False, has_older=rounds > 1)
+        self._round((rounds + 1) % 2, is_there=False, finishes=False)
 
-    def _sample(
+    def _round(
         self, turn: int, *, is_there: bool = True, finishes: bool = True, has_older: bool = True
     ) -> None:
-        """The products of a sample, while the one before is finished and leaves, and the rest of the one before that."""
+        """The products of a round, while the one before is finished, and what is finished leaves."""
         layer, core = self.layer, self.core
         if is_there and self.place:
             sums = fabric_in(self.ports.own[3 + turn])
             core.mov(layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
-        for number in range(layer.tokens):
+        for number in range(layer.finishing):
             left = number - self.late
             if left == 0:
-                if has_older and self.resets:
-                    self._reset()
+                if layer.is_spaced:
+                    if has_older and self.resets:
+                        self._reset()
+                elif has_older:
+                    self._emit(turn)
                 if finishes:
-                    self._finish(layer.got[1 - turn], TAKE[1 - turn], more=is_there)
-            if finishes if left >= 0 else has_older:
-                self._send(left % layer.tokens, is_first=left == 0)
+                    self._finish(1 - turn, more=is_there)
+                if has_older and self.resets and not layer.is_spaced:
+                    self._reset()
+            if layer.is_spaced and (finishes if left >= 0 else has_older):
+                self._send(left % layer.finishing, turn=1 - turn if left >= 0 else turn, is_first=left == 0)
             if is_there:
                 self._token(turn, number)
 
@@ -249,44 +304,44 @@ class _Finisher:
             return
         layer._products(core, self.ports.own[0], self.row)
         above = fabric_in(self.ports.own[1 + layer.height % 2])
-        owner, v, back = number % layer.finishing, layer.outputs, self.ports.own[3 + turn]
-        if owner == 0:
-            kept = layer.got[turn].dsd(number // layer.finishing * v, v)
-            core.add(kept, layer.y.dsd(), above, start="none")
+        back = self.ports.own[3 + turn]
+        if number == 0:
+            core.add(layer.got[turn].dsd(), layer.y.dsd(), above, start="none")
             return
-        advance = "path" if owner < layer.finishing - 1 else None
+        advance = "path" if number < layer.finishing - 1 else None
         core.add(fabric_out(back, advance), layer.y.dsd(), above, start="none")
         if advance is None and layer.finishing > PAIR:
             core.control(back, Command.RESET, start="none")
 
-    def _send(self, token: int, *, is_first: bool) -> None:
-        """Before a token of the next sample: the token of this row whose turn it is."""
-        layer, core = self.layer, self.core
-        turn, owner = divmod(token, layer.finishing)
-        if self.resets and owner == 0 and not is_first:
+    def _send(self, token: int, *, turn: int, is_first: bool) -> None:
+        """Before a token of the next round: the token of this row if it is its turn."""
+        if self.resets and token == 0 and not is_first:
             self._reset()
-        if owner == self.place:
-            core.join(SEND)
-            core.mov(
-                fabric_out(self.ports.outward, self.advance), layer.given.dsd(turn * layer.outputs, self.length),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+        if token == self.place:
+            self._emit(turn)
+
+    def _emit(self, turn: int) -> None:
+        """What is finished leaves beside the main thread."""
+        self.core.join(SEND)
+        for part in self.sends:
+            part.emit(self.core, self.layer.given[turn])
 
     def _reset(self) -> None:
         """Behind the last row's token: all rows from the first again."""
         self.core.join(SEND)
-        self.core.control(self.ports.outward, Command.RESET, start="none")
+        for color in self.resets:
+            self.core.control(color, Command.RESET, start="none")
 
     def _receive_residual(self) -> None:
         receive_all(self.core, self.ports.own[-1], self.layer.residual.dsd(), RESIDUAL)
 
-    def _finish(self, got: Buffer, thread: int, *, more: bool) -> None:
+    def _finish(self, turn: int, *, more: bool) -> None:
         layer, core = self.layer, self.core
+        got, given = layer.got[turn], layer.given[turn]
         if self.place:
-            core.join(thread)
-        core.join(SEND)
+            core.join(TAKE[turn])
         if not layer.work:
-            core.mov(layer.given.dsd(), got.dsd(), dtype="fp16", start="none")
-        layer._finish(core, got, layer.given, layer.work, RESIDUAL)
+            core.mov(given.dsd(), got.dsd(), dtype="fp16", start="none")
+        layer._finish(core, got, given, layer.work, RESIDUAL)
         if more and "residual" in layer.work:
             self._receive_residual()
