@@ -65,6 +65,7 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
+    Flow,
     Footprint,
     How,
     Kept,
@@ -121,6 +122,10 @@ class Norm(OnRows):
     def is_affine(self, attrs: Attrs = NONE) -> bool:
         """With running statistics each channel has its scale and its shift."""
         return NormAttributes.of(attrs).statistics == "running"
+
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
+        """Row by row; rows that lie on a core each come out together, after the time of one."""
+        return Flow(rows=1 if NormAttributes.of(attrs).whole else dims["rows"])
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """A whole row on one core: rows come and go over the rows of cores."""

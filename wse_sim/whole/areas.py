@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -16,11 +16,15 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FabricPlace:
-    """The compute cores of a region."""
+    """The compute cores of a region.
+
+    `ahead_cycles`: what a core issues to take in operands of its first sample that may come before the last of them.
+    """
 
     name: str
     rows: slice
     cols: slice
+    ahead_cycles: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True)

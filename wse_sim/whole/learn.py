@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from wse_sim.engine.books import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
-from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -30,26 +28,19 @@ from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
-    BINS,
-    LEAST_CYCLES,
     busiest_links,
     check_weights,
-    first_busy,
     rows_of,
-    same_order,
     stepped,
     three,
 )
+from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.covered import check_any
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
 from wse_sim.whole.training.loss import mean_of
 
 Floats = NDArray[np.float32]
-LONGEST = 4
-"""Steps of the event engine in which every region of the fabric has started."""
-
-
 Trained = TrainingProgram | TrainedNetwork
 
 
@@ -99,6 +90,7 @@ class ComparedTraining:
     regions: tuple[RegionBusy, ...]
     link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
     alternating_step: float | None
+    starts_within: float  # cycles: starts on the fabric are known to a bin
     fabric: FabricResult = field(repr=False)
 
     @property
@@ -110,7 +102,9 @@ class ComparedTraining:
     def same_order(self) -> bool:
         """Whether regions start their first samples in the same order."""
         return same_order(
-            [region.engine_started for region in self.regions], [region.started for region in self.regions]
+            [region.engine_started for region in self.regions],
+            [region.started for region in self.regions],
+            self.starts_within,
         )
 
     def as_json(self) -> dict[str, object]:
@@ -259,12 +253,12 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
         alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
         priced = _in_rounds(priced, made.batch.in_flight)
     engine, measure = _engine_step(priced)
-    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(LONGEST * measure.step_cycles / BINS)))
+    bins = start_bins(engine)
     result = stepped(made.program, made.config, None, bins)
     regions = []
     areas, flights = (*made.areas, where), (*made.in_flight, made.in_flight[-1])
-    for area, stage, books, used, planned in zip(
-        areas, priced.stages, measure.books, flights, engine.regions, strict=True
+    for area, stage, books, used, start in zip(
+        areas, priced.stages, measure.books, flights, engine_starts(engine), strict=True
     ):
         place = (area.rows, area.cols)
         cells = result.busy[place]
@@ -280,13 +274,20 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
                 three(tuple(waits)),
                 stage.in_flight,
                 used,
-                float(planned.forward.starts[0][0]),
-                first_busy(result, place, bins),
+                start,
+                first_busy(result, area, bins, area.ahead_cycles),
             )
         )
     links = busiest_links(plan, made.areas, result.link_wavelets / plan.batch)
     return ComparedTraining(
-        plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), links, alternating, result
+        plan.batch,
+        measure.step_cycles,
+        float(result.cycles),
+        tuple(regions),
+        links,
+        alternating,
+        bins.cycles,
+        result,
     )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +41,7 @@ from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.dense import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins
 from wse_sim.whole.summed import summed_apart
 
 PRODUCTS = ("gemm", "conv2d")
@@ -63,8 +63,6 @@ SUMS = "dsum"
 """What kernels are called that add up the gradients of a tensor with several readers."""
 MEETS = PRODUCTS
 """Families whose price in training has the slope of what is fused to them."""
-BINS, LEAST_CYCLES = 1024, 8
-"""Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,7 @@ class Compared:
     regions: tuple[RegionTimes, ...]
     streams: tuple[StreamLinks, ...]
     link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
+    starts_within: float  # cycles: starts on the fabric are known to a bin
     whole: Made = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
 
@@ -118,7 +117,9 @@ class Compared:
     def same_order(self) -> bool:
         """Whether regions start their first samples in the same order."""
         return same_order(
-            [region.engine_started for region in self.regions], [region.started for region in self.regions]
+            [region.engine_started for region in self.regions],
+            [region.started for region in self.regions],
+            self.starts_within,
         )
 
     def as_json(self) -> dict[str, object]:
@@ -273,17 +274,17 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
     second = stepped(twice.program, twice.config, None)
-    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(second.cycles / BINS)))
-    first = stepped(once.program, once.config, None, bins)
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
+    bins = start_bins(engine)
+    first = stepped(once.program, once.config, None, bins)
     measure = PipelinedMeasure(engine)
     per_sample = {
         name: (getattr(second, name) - getattr(first, name)) / samples
         for name in ("busy", "stalled_in", "stalled_out", "idle", "link_wavelets")
     }
     regions = []
-    for area, books, region in zip(once.areas, measure.books, engine.regions, strict=True):
+    for area, books, start in zip(once.areas, measure.books, engine_starts(engine), strict=True):
         place = (area.rows, area.cols)
         cells = per_sample["busy"][place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
@@ -296,8 +297,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
                 area.issued_cycles,
                 three(books[BUSY + 1 :] / plan.batch),
                 three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
-                float(region.forward.starts[0][0]),
-                first_busy(first, place, bins),
+                start,
+                first_busy(first, area, bins, area.ahead_cycles),
             )
         )
     return Compared(
@@ -306,20 +307,10 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         tuple(regions),
         once.stream_links,
         busiest_links(plan, once.areas, per_sample["link_wavelets"]),
+        bins.cycles,
         once,
         second,
     )
-
-
-def first_busy(run: FabricResult, place: tuple[slice, slice], bins: BusyBins) -> float:
-    """Cycle of the bin in which a core of a rectangle first issues; the end of the run if no bin has one."""
-    busy = np.flatnonzero(run.busy_bins[(slice(None), *place)].any(axis=(1, 2)))
-    return float(busy[0] * bins.cycles if busy.size else run.cycles)
-
-
-def same_order(engine: Sequence[float], fabric: Sequence[float]) -> bool:
-    """Whether regions start in the same order in both."""
-    return bool(np.array_equal(np.argsort(engine, kind="stable"), np.argsort(fabric, kind="stable")))
 
 
 def busiest_links(

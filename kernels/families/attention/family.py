@@ -132,8 +132,9 @@ class Attention(Family):
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All keys of a sample before the first query; partial sums travel."""
-        return Flow(rows=dims["q"], is_barrier=True, sums_on_links=True)
+        """All keys of a sample before the first query; partial sums travel.  By pairs all results come at the end."""
+        rows = 1 if AttentionAttributes.of(attrs).pairs else dims["q"]
+        return Flow(rows=rows, is_barrier=True, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """By pairs: queries and results over the rows; queries come in beside another row than keys and values.

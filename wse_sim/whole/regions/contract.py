@@ -147,7 +147,13 @@ class PlacedKernel(ABC):
     @property
     def area(self) -> FabricArea:
         """Where its compute cores lie, and what they issue."""
-        return FabricArea(self.name, self.rows, self.columns, self.issued_cycles())
+        return FabricArea(
+            self.name, self.rows, self.columns, self.issued_cycles(), ahead_cycles=self.ahead_cycles()
+        )
+
+    def ahead_cycles(self) -> float:
+        """Cycles that a core issues to take in operands of a sample that may come before the last of them."""
+        return 0.0
 
     @abstractmethod
     def issued_cycles(self) -> float:

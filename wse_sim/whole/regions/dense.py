@@ -606,6 +606,10 @@ class Dense(RegionKind):
             last += self.tokens * (o + ceil(v / wafer.mov_fp32_per_cycle) - v)
         return float(max(self.tokens * max(each), last))
 
+    def ahead_cycles(self) -> float:
+        """A residual, on the last row."""
+        return self.tokens * self.outputs / PAIR * ("residual" in self.items)
+
     def _last_more(self) -> float:
         """What the last row issues per sample beyond the others."""
         return self._finish_cycles()

@@ -207,6 +207,10 @@ class PointwisePlace(PlacedKernel):
         """Beside the first column."""
         return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
 
+    def ahead_cycles(self) -> float:
+        """All operands but the last to come."""
+        return (len(self.kernel.inputs) - 1) * self.each / PAIR
+
     # ---- inlets ------------------------------------------------------------------------------------------------------
 
     def take_in(

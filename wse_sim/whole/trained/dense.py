@@ -214,6 +214,10 @@ class TrainedDense(TrainedKind):
         """Of the busiest compute core, both ways."""
         return self.products.issued_cycles()
 
+    def ahead_cycles(self) -> float:
+        """A residual, on the last row."""
+        return self.tokens * self._outputs / PAIR * self.has_residual
+
     def update_cycles(self) -> float:
         """Of the busiest compute core."""
         return self.products.update_cycles()

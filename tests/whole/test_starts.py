@@ -1,0 +1,67 @@
+"""When regions start: the work on all operands, in both simulators."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import plan_of
+from tests.whole.test_regions import Block
+from tests.whole.test_trained import Skip, training_plan
+from wse_sim import api
+from wse_sim.fabric.executors.base import BusyBins
+from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows
+from wse_sim.whole.areas import FabricPlace
+from wse_sim.whole.starts import first_busy, same_order
+
+
+def test_an_operand_taken_in_early_is_no_start() -> None:
+    """Bins of 10 cycles: a core takes a residual in for 4 cycles in the second, and works from the fourth on."""
+    busy = np.zeros((6, 1, 2), np.int64)
+    busy[1, 0, 1], busy[3:, 0, :] = 4, 10
+    run: Any = SimpleNamespace(busy_bins=busy, cycles=60)
+    place, bins = FabricPlace("layer", slice(0, 1), slice(0, 2)), BusyBins(6, 10)
+    assert first_busy(run, place, bins) == 10
+    assert first_busy(run, place, bins, ahead=4) == 30
+    assert first_busy(run, place, bins, ahead=100) == 60  # never: the end of the run
+
+
+@pytest.mark.parametrize(
+    ("engine", "fabric", "within", "same"),
+    [
+        ([0, 5, 9], [0, 50, 60], 0, True),
+        ([0, 5, 9], [0, 60, 50], 0, False),
+        ([0, 5, 9], [0, 60, 50], 10, True),  # one bin apart: neither is first
+        ([0, 5, 5], [0, 60, 50], 0, True),  # the engine has no order either
+        ([], [], 0, True),
+    ],
+)
+def test_starts_of_one_bin_have_no_order(
+    engine: list[float], fabric: list[float], within: float, same: bool
+) -> None:
+    """Two regions count as swapped where both simulators tell them apart."""
+    assert same_order(engine, fabric, within) is same
+
+
+def test_a_layer_starts_after_the_branch_that_it_adds() -> None:
+    """x + c(b(x)): c has the words of x before b does, and its first product after those of b."""
+    graph = inputs_over_rows(api.lower(Skip(16), (torch.zeros(1, 4, 16),)))
+    found = compare_with_engine(plan_of(graph, 32), 2)
+    assert [region.name for region in found.regions] == ["a", "b", "c"]
+    starts = [region.started for region in found.regions]
+    assert starts == sorted(starts)
+    assert found.same_order
+
+
+def test_a_block_that_trains_starts_as_the_engine_says() -> None:
+    """Norms and attention give all tokens at the end: the last region starts within 15 % of the plan, not at half of it."""
+    found = compare_training(training_plan(Block(16, 2, nn.ReLU()), (4, 16), 64, 4))
+    assert found.same_order
+    last = found.regions[-1]
+    assert last.name == "loss"
+    assert last.started == pytest.approx(last.engine_started, rel=0.15)
