@@ -30,6 +30,7 @@ test: lint
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "hypothesis or generated" --hypothesis-profile random
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.fabric --json

@@ -1,4 +1,6 @@
-"""What all tests share: nothing is read that an earlier run kept on disk, and which tests stay on one worker."""
+"""What all tests share: nothing is read that an earlier run kept on disk, which tests stay on one worker, and examples
+that are generated the same in every run.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from wse_sim import kept
 
 TESTS = Path(__file__).parent
+
+# Generated examples: "same" in every run and order of tests, or "random" and many more of them (make test-slow).
+# A profile says nothing of time: machines differ.
+COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+settings.register_profile("same", derandomize=True, **COMMON)
+settings.register_profile("random", derandomize=False, max_examples=1000, **COMMON)
+settings.load_profile("same")
+# Hypothesis draws now and then a constant that stands in the source of some module which happens to be loaded.  So
+# examples would depend on which tests a worker has run before, and on every edit.  It has no setting for that;
+# tests/test_generated.py would say if this did no longer help.
+NO_CONSTANTS = providers.Constants(integers=set(), floats=set(), bytes=set(), strings=set())
+providers._get_local_constants = lambda: NO_CONSTANTS
 
 # Machine code is compiled by the worker that needs it first.  Tests of these folders need the same code: on one worker
 # it is compiled once, and the workers that need it later find it on disk.

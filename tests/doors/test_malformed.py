@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
@@ -35,6 +35,7 @@ from wse_sim.cli import app
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.serialize import save
 
+pytestmark = pytest.mark.generated
 COMMAND = typer.main.get_command(app)
 NOWHERE = "/nowhere/thing.yaml"
 MOST_CPU_S, MOST_KIB = 20.0, 2 * 2**20
@@ -124,14 +125,8 @@ NUMBERS: list[Any] = [0, -1, 10**12, 10**30, 1e-300, 0.5, float("inf"), float("-
 
 
 def cases(count: int) -> settings:
-    """So many examples, the same in every run; no limit of time, as machines differ."""
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    """So many examples, and ten times as many where they are drawn at random."""
+    return settings(max_examples=count * settings().max_examples // 100)
 
 
 def options() -> list[tuple[str, str]]:

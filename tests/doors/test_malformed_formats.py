@@ -37,6 +37,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.frontend.parameters import ModelParameters
 from wse_sim.serialize import save
 
+pytestmark = pytest.mark.generated
 __all__ = ["here"]  # the fixture
 
 WORDS = re.compile(r"\w+|\s+|[^\w\s]")

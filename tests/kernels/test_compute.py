@@ -13,9 +13,7 @@ from wse_sim.kernels import family
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-EXAMPLES = settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+EXAMPLES = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 size = st.integers(1, 17)
 seeds = st.integers(0, 2**31)
 # Bound of the relative error of one rounding: half a unit in the last place of 1.
