@@ -1,12 +1,14 @@
 """The links of a stream, cell by cell: the plan's route, and inside the regions at its ends the shortest way.
 
 A path may not touch a router where its color is taken.  Cells cost 1 in the planned bundle and in the moving columns
-of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.
+of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.  Links among compute cores carry what these send each
+other; a way that goes around them has prices of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 import networkx as nx
@@ -16,6 +18,7 @@ from wse_sim.compiler.plan import Region, Stream
 
 Cell = tuple[int, int]
 COMPUTE, OFF_PLAN = 2.0, 8.0
+AROUND = 12.0  # cost of a compute core for a way that goes around
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
 
@@ -55,15 +58,39 @@ class Grid:
         return cells
 
     def path(
-        self, color: int, start: Cell, end: Cell, planned: set[Cell], regions: Iterable[Region]
+        self,
+        color: int,
+        start: Cell,
+        end: Cell,
+        planned: set[Cell],
+        regions: Iterable[Region],
     ) -> list[Cell] | None:
-        """Cells from `start` to `end`, or None if the color is taken on every way; the cells are then taken."""
+        """As :meth:`way`; the cells are then taken."""
+        found = self.way(color, start, end, planned, regions)
+        self.take(color, found or ())
+        return found
+
+    def way(
+        self,
+        color: int,
+        start: Cell,
+        end: Cell,
+        planned: set[Cell],
+        regions: Iterable[Region],
+        computing: AbstractSet[Cell] = frozenset(),
+    ) -> list[Cell] | None:
+        """Cells from `start` to `end`, or None if the color is taken on every way.
+
+        With cells `computing` the way goes around them, and off the plan where that is shorter.
+        """
         taken = self._taken.get(color, set()) - {start, end}
         held = tuple(regions)
 
         def cost(_: Cell, to: Cell, __: object) -> float | None:
             if to in taken:
                 return None
+            if computing:
+                return AROUND if to in computing else 1.0 + (to not in planned)
             for region in held:
                 if region.holds(*to):
                     moving = region.cols - region.compute_cores // region.rows
@@ -74,7 +101,6 @@ class Grid:
             found: list[Cell] = nx.dijkstra_path(self.graph, start, end, weight=cost)
         except nx.NetworkXNoPath:
             return None
-        self.take(color, found)
         return found
 
 

@@ -11,7 +11,8 @@ Symbols: k inputs and n outputs of a core; d samples in flight in a region; i a 
 
 Order of every core: forward of the first d samples; then backward of i - d and forward of i; then backward of the rest;
 then the update.  The inlet keeps the inputs of the d samples, so both products of a pass are triggered by words from
-the link.  Sums run in microthreads: while they wait for those of their neighbours, the core works on the next pass.
+the link.  Sums run in microthreads: while they wait for those of their neighbours, the core works on the next pass.  Along a
+long row they are passes late, so cores far down send their parts so many passes later.
 Loss: the moving core beside the last row takes the logits, too; softmax and cross entropy in fp32.
 Gradients add up in fp32 over the batch; the update is ``w -= r / B g`` on fp32 weights, rounded to fp16 for the products.
 
@@ -21,7 +22,8 @@ last row takes travel on the color of sums that no core of that row uses.
 values.py   weights, samples and labels as the buffers of cores, and back
 ways.py     layouts and ways of streams; their routes
 flight.py   samples in flight of every region
-layer.py    what the cores of a layer share: colors, buffers, order of the passes
+layer.py    what the cores of a layer share: colors and buffers
+order.py    order of the passes, as loops
 loss.py     the loss of a sample and its gradient, on one core
 moving.py   cores that move data: inlets, and those that deal gradients out
 cores.py    cores that compute: rows with inputs, and the last row

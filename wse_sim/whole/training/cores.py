@@ -20,9 +20,10 @@ from wse_sim.fabric.format.builder import Operand, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.training.layer import TrainedLayer
+from wse_sim.whole.training.order import BACKWARD, FORWARD, WEST, write_steps
 
-OUT, CAST, BACKWARD = 1, 2, 3  # microthreads: send outputs, gradients up a column, gradients of the inputs
-DOWN, WEST = 4, 5  # microthreads: sums of outputs, sums of gradients of the inputs
+OUT, CAST, COLLECTED = 1, 2, 3  # microthreads: send outputs, gradients up a column, gradients of the inputs
+DOWN, ALONG = 4, 5  # microthreads: sums of outputs, sums of gradients of the inputs
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def write_cores(layer: TrainedLayer, out: int, back: int | None, factor: float) 
     """
     lay, b = layer.layout, layer.b
     for i in range(layer.last):
-        kinds: dict[tuple[bool, bool, int], list[int]] = {}
+        kinds: dict[tuple[bool, bool, int, int], list[int]] = {}
         for col in range(lay.cols):
-            kinds.setdefault((col == 0, col == lay.cols - 1, col % 2), []).append(col)
-        for (is_first, is_final, _), members in kinds.items():
+            kinds.setdefault((col == 0, col == lay.cols - 1, col % 2, layer.lag(col)), []).append(col)
+        for (is_first, is_final, *_), members in kinds.items():
             core = b.core_class(f"{lay.name} row {i} columns {members[0]} to {members[-1]}")
             _core_with_inputs(layer, core, _Place(i, members[0], is_first, is_final), back, factor)
             for col in members:
@@ -89,9 +90,14 @@ def _core_with_inputs(
     def backward(slot: int) -> None:
         _weight_gradient(layer, core, at.row)
         if back is not None:
-            _input_gradient(layer, core, at, slot, back)
+            _input_gradient(layer, core, at, slot)
 
-    layer.schedule(core, layer.slots, forward, backward)
+    def west(slot: int) -> None:
+        if back is not None:
+            _sum_west(layer, core, at, slot, back)
+
+    passes = {FORWARD: forward, BACKWARD: backward, WEST: west}
+    write_steps(core, layer.rows, layer.slots, layer.lag(at.col), passes)
     core.join(DOWN)
     if (
         layer.sums_bias_above
@@ -117,23 +123,29 @@ def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
         core.add(layer.db.dsd(), layer.db.dsd(), layer.g.dsd())
 
 
-def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back: int) -> None:
-    """The gradients come again and trigger the products; sums run west, and the first column sends them on."""
-    v, k, ring = layer.layout.outputs, len(layer.layout.rows[at.row].inputs), layer.p_ring
-    own = layer.p.dsd(slot * ring, k, step=ring)
+def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int) -> None:
+    """The gradients come again and trigger the products."""
+    v, k = layer.layout.outputs, len(layer.layout.rows[at.row].inputs)
+    own = layer.p.dsd(slot * layer.p_ring, k, step=layer.p_ring)
     core.fmac_vectors(
         own, fabric_in(layer.cast), layer.x.dsd(0, k, stride=v), k,
         b_stride=1, length=v, dtype="mixed", wire="fp16x2", start="none", triggered=True, fresh=True,
     )  # fmt: skip
+
+
+def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back: int) -> None:
+    """Sums of the gradients of the inputs run west, and the first column sends them on."""
+    k, ring = len(layer.layout.rows[at.row].inputs), layer.p_ring
+    own = layer.p.dsd(slot * ring, k, step=ring)
     if at.is_first and not layer.layout.collects_apart:
         _sum_here(layer, core, at, own, slot, back)
         return
     here, behind = layer.along[at.col % 2], layer.along[(at.col + 1) % 2]
-    core.join(WEST)
+    core.join(ALONG)
     if at.is_final:
-        core.mov(fabric_out(here), own, start="none", thread=WEST, priority="high")
+        core.mov(fabric_out(here), own, start="none", thread=ALONG, priority="high")
     else:
-        core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=WEST, priority="high")
+        core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=ALONG, priority="high")
 
 
 def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, slot: int, back: int) -> None:
@@ -144,8 +156,8 @@ def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, sl
         core.mov(result, own)
     else:
         core.add(result, own, fabric_in(layer.along[(at.col + 1) % 2]), start="none")
-    core.join(BACKWARD)
-    core.mov(fabric_out(back, _turn(layer, at.row)), result, dtype="fp16", start="none", thread=BACKWARD)
+    core.join(COLLECTED)
+    core.mov(fabric_out(back, _turn(layer, at.row)), result, dtype="fp16", start="none", thread=COLLECTED)
 
 
 def _turn(layer: TrainedLayer, row: int) -> str | None:
@@ -167,8 +179,8 @@ def _write_collectors(layer: TrainedLayer, back: int) -> None:
         def take(turn: int, core: CoreClass = core, k: int = k, row: int = i) -> None:
             part = held.dsd(turn * size, k)
             core.mov(part, fabric_in(layer.along[0]), start="none")
-            core.join(BACKWARD)
-            core.mov(fabric_out(back, _turn(layer, row)), part, dtype="fp16", start="none", thread=BACKWARD)
+            core.join(COLLECTED)
+            core.mov(fabric_out(back, _turn(layer, row)), part, dtype="fp16", start="none", thread=COLLECTED)
 
         with core.loop(layer.rows // 2):
             take(0)

@@ -1,28 +1,20 @@
-"""What the cores of a layer that trains share: colors, buffers, and the order of their passes.
+"""What the cores of a layer that trains share: colors and buffers.
 
-Symbols: B samples; d of them in flight; k inputs and v outputs of a core::
-
-    forward 0 .. d - 1;  backward i - d, forward i for i = d .. B - 1;  backward B - d .. B - 1
-
-A buffer of samples in flight has d slots; sample i uses slot ``i mod d``.
+Symbols: d samples in flight; k inputs and v outputs of a core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder
-from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.layout import RegionLayout
-from wse_sim.whole.training.flight import Flight
+from wse_sim.whole.training.flight import Chains, Flight
 
 BANK_WORDS = 4
 """fp32 words over all banks of a core."""
-Pass = Callable[[int], None]
-"""Writes one pass of a sample whose slot is the number given, plus what the innermost loop counts."""
 
 
 @dataclass
@@ -36,6 +28,7 @@ class TrainedLayer:
     flight: Flight
     colors: tuple[int, ...]
     has_dx: bool  # its inputs have gradients
+    chains: Chains
 
     def __post_init__(self) -> None:
         self.slots = self.flight.rows
@@ -73,18 +66,6 @@ class TrainedLayer:
         self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=0)
         self.dx = b.buffer(f"{lay.name}.dx", self.slots * self.p_ring, "fp16", (rows, lay.left), bank=0)
 
-    def schedule(self, core: CoreClass, d: int, forward: Pass, backward: Pass) -> None:
-        """Passes of all samples, `d` in flight; both write that of the slot which the innermost loop counts."""
-        rounds, left = divmod(self.rows - d, d)
-        with core.loop(d):
-            forward(0)
-        with core.loop(rounds), core.loop(d):
-            backward(0)
-            forward(0)
-        with core.loop(left):
-            backward(0)
-            forward(0)
-        with core.loop(d - left):
-            backward(left)
-        with core.loop(left):
-            backward(0)
+    def lag(self, col: int) -> int:
+        """Passes that sums of gradients of the inputs lag behind in a column."""
+        return self.chains.passes(self.layout, col) if self.has_dx else 0

@@ -22,7 +22,7 @@ from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.training.cores import write_cores
-from wse_sim.whole.training.flight import in_flight
+from wse_sim.whole.training.flight import Chains, in_flight
 from wse_sim.whole.training.layer import TrainedLayer
 from wse_sim.whole.training.loss import check_loss, one_hot
 from wse_sim.whole.training.moving import (
@@ -34,6 +34,7 @@ from wse_sim.whole.training.moving import (
 from wse_sim.whole.training.values import Floats, tiles
 from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
 
+PASSES = 2  # of a sample: forward and backward
 MOST_LOSSES = 16
 """Cores of a loss: more would hold up the words that pass all of them."""
 
@@ -117,14 +118,16 @@ def training_program(
     )
     wafer = plan.wafer
     config = FabricConfig.from_wafer(wafer)
-    flights = in_flight(layouts, legs, config, rows, room)
+    relay = config.ring_delay_cycles + config.hop_cycles + 2  # out of the ring, over a link, into a queue
+    chains = Chains(relay, plan.pace_cycles / PASSES)
+    flights = in_flight(layouts, legs, config, rows, room, chains)
     b = Builder(wafer.rows, wafer.cols, config)
     first = wafer.colors - HOST_COLORS - 2 * KERNEL_COLORS
     colors = tuple(range(first, wafer.colors - HOST_COLORS))
     for color, queue in zip(colors, (0, 2, 3, 1, 4, 5), strict=True):
         b.input_queue(color, queue)
     for p, (layout, flight) in enumerate(zip(layouts, flights, strict=True)):
-        layer = TrainedLayer(b, wafer, layout, rows, flight, colors, has_dx=p > 0)
+        layer = TrainedLayer(b, wafer, layout, rows, flight, colors, p > 0, chains)
         _write_layer(layer, legs, p, -rate / rows, loss)
     _write_host(b, legs, rows, wafer.cols)
     return TrainingProgram(

@@ -13,8 +13,9 @@ of the next one, and each takes every word.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from math import ceil
 
 import networkx as nx
@@ -77,11 +78,11 @@ def laid_out(
     while True:
         layouts = _layouts(plan, kernels, wanted)
         wanted = [len(layout.fed) for layout in layouts]
-        for order in (1, -1):
+        for around, order in product((True, False), (1, -1)):
             try:
-                return layouts, _legs(plan, layouts, streams, order, losses)
+                return layouts, _legs(plan, layouts, streams, order, losses, around)
             except NoWayError:
-                if max(wanted) == 1 and order < 0:
+                if max(wanted) == 1 and order < 0 and not around:
                     raise
         wanted = [max(1, count - 1) for count in wanted]
 
@@ -116,12 +117,21 @@ def _layouts(
 
 
 def _legs(
-    plan: PipelinedPlan, layouts: Sequence[RegionLayout], streams: Sequence[Stream], order: int, losses: int
+    plan: PipelinedPlan,
+    layouts: Sequence[RegionLayout],
+    streams: Sequence[Stream],
+    order: int,
+    losses: int,
+    around: bool,
 ) -> Legs:
-    """The legs; those of the input are sought from the first inlet to the last, or the other way round (`order` -1)."""
+    """The legs; those of the input are sought from the first inlet to the last, or the other way round (`order` -1).
+
+    `around`: they go around compute cores where they can.
+    """
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
+    computing = frozenset(chain.from_iterable(map(_computing, layouts))) if around else frozenset()
     edge = _taken_ends(grid, layouts, streams)
-    inputs = _input_legs(grid, layouts[0], streams[0], edge, order)
+    inputs = _input_legs(grid, layouts[0], streams[0], edge, order, computing)
     forward: list[Leg] = []
     backward: list[Leg] = []
     for p, layout in enumerate(layouts):
@@ -133,18 +143,13 @@ def _legs(
             edge_cell = grid.nearest_free(stream.color, stream.route[-1])
             loss = _loss_cells(grid, layouts, stream.color, beside, losses)
             grid.take(stream.color, (beside, *loss))
-            out = _leg(grid, stream, stream.color, (loss[-1], edge_cell), [layout], outputs)
+            out = _leg(grid, stream, stream.color, (loss[-1], edge_cell), [layout], outputs, computing)
             before = (beside, *loss[:-1]) if loss != (beside,) else ()
             out = replace(out, cells=(*before, *out.cells), taps=loss)  # the loss listens
         else:
-            out = _leg(grid, stream, stream.color, (beside, after.inlet(0)), [layout, after], outputs)
-            out = replace(
-                out,
-                cells=(*out.cells, *_below_first_inlet(after)),
-                taps=tuple(after.inlet(g) for g in range(len(after.fed))),
-            )
+            out = _leg_to_inlets(grid, stream, beside, (layout, after), outputs, computing)
             ends = ((after.top, after.collector), beside)
-            backward.append(_leg(grid, stream, stream.color + 1, ends, [layout, after], outputs))
+            backward.append(_leg(grid, stream, stream.color + 1, ends, [layout, after], outputs, computing))
         forward.append(replace(out, cells=((layout.last, layout.left), *out.cells)))
     return Legs(tuple(inputs), tuple(forward), tuple(backward), loss)
 
@@ -155,9 +160,7 @@ def _loss_cells(
     """A way of `count` free cells from the core beside the last row on, as long as there is one; else that core alone."""
     held = set(grid.taken(color))
     for one in layouts:
-        rows, inner = range(one.top, one.last + 1), range(one.left, one.left + one.cols)
-        held |= {(row, col) for row in rows for col in inner}
-        held |= {(row, one.collector) for row in rows[:-1]}
+        held |= _computing(one) | {(row, one.collector) for row in range(one.top, one.last)}
         held |= {one.inlet(g) for g in range(len(one.fed))} | {(one.last, one.left - 1)}
     free = grid.graph.subgraph({cell for cell in grid.graph if cell not in held} | {beside})
     lengths = nx.single_source_shortest_path(free, beside, cutoff=count)
@@ -202,19 +205,61 @@ def _leg(
     ends: tuple[Cell, Cell],
     at: Sequence[RegionLayout],
     elements: range,
+    computing: AbstractSet[Cell],
 ) -> Leg:
     """The shortest way between two cells on a color, through the regions `at` and along the planned stream."""
-    cells = grid.path(color, *ends, grid.planned(stream), [layout.region for layout in at])
+    cells = grid.way(color, *ends, grid.planned(stream), [layout.region for layout in at], computing)
     if cells is None:
-        raise NoWayError(
-            f"tensor '{stream.tensor}' has no free route from '{stream.producer}' to '{stream.consumer}' on color "
-            f"{color}; use another placer or a larger wafer"
-        )
+        raise _no_way(stream, color)
+    grid.take(color, cells)
     return Leg(stream, color, tuple(cells), elements)
 
 
+def _no_way(stream: Stream, color: int) -> NoWayError:
+    """A stream without a way."""
+    return NoWayError(
+        f"tensor '{stream.tensor}' has no free route from '{stream.producer}' to '{stream.consumer}' on color "
+        f"{color}; use another placer or a larger wafer"
+    )
+
+
+def _leg_to_inlets(
+    grid: Grid,
+    stream: Stream,
+    start: Cell,
+    at: tuple[RegionLayout, RegionLayout],
+    elements: range,
+    computing: AbstractSet[Cell],
+) -> Leg:
+    """The way from the core beside the last row to the first inlet of the next region and down to its last, or up from there."""
+    after = at[1]
+    inlets = tuple(after.inlet(g) for g in range(len(after.fed)))
+    column = [inlets[0], *_below_first_inlet(after)]
+    planned, regions = grid.planned(stream), [layout.region for layout in at]
+    found = []
+    for cells in (column, column[::-1]):
+        way = grid.way(stream.color, start, cells[0], planned, regions, computing)
+        found += [] if way is None else [(*way, *cells[1:])]
+    if not found:
+        raise _no_way(stream, stream.color)
+    cells = min(found, key=len)
+    grid.take(stream.color, cells)
+    return Leg(stream, stream.color, cells, elements, inlets)
+
+
+def _computing(layout: RegionLayout) -> set[Cell]:
+    """The compute cores of a region."""
+    rows, cols = range(layout.top, layout.last + 1), range(layout.left, layout.left + layout.cols)
+    return {(row, col) for row in rows for col in cols}
+
+
 def _input_legs(
-    grid: Grid, layout: RegionLayout, stream: Stream, edge: Sequence[Cell], order: int
+    grid: Grid,
+    layout: RegionLayout,
+    stream: Stream,
+    edge: Sequence[Cell],
+    order: int,
+    computing: AbstractSet[Cell],
 ) -> list[Leg]:
     """A leg per bundle from the edge of the fabric to its inlet."""
     bundles = range(len(layout.fed))
@@ -228,6 +273,7 @@ def _input_legs(
             (edge[g], layout.inlet(g)),
             [layout],
             range(offsets[g], offsets[g + 1]),
+            computing,
         )
         for g in bundles[::order]
     }
