@@ -236,15 +236,15 @@ def _leg_to_inlets(
     inlets = tuple(after.inlet(g) for g in range(len(after.fed)))
     column = [inlets[0], *_below_first_inlet(after)]
     planned, regions = grid.planned(stream), [layout.region for layout in at]
-    found = []
+    found: list[tuple[Cell, ...]] = []
     for cells in (column, column[::-1]):
         way = grid.way(stream.color, start, cells[0], planned, regions, computing)
         found += [] if way is None else [(*way, *cells[1:])]
     if not found:
         raise _no_way(stream, stream.color)
-    cells = min(found, key=len)
-    grid.take(stream.color, cells)
-    return Leg(stream, stream.color, cells, elements, inlets)
+    best = min(found, key=len)
+    grid.take(stream.color, best)
+    return Leg(stream, stream.color, best, elements, inlets)
 
 
 def _computing(layout: RegionLayout) -> set[Cell]:
