@@ -151,6 +151,7 @@ def _laid(
     split(plan, regions, most)
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
+    grid.links |= frozenset[tuple[Cell, Cell]]().union(*(region.busy_links for region in regions))
     try:
         return own, trees_of(plan, grid, regions, {})
     except ModelError:

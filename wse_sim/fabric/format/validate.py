@@ -22,6 +22,7 @@ def validate(program: Program, config: FabricConfig) -> None:
     for slot in range(program.n_slots):
         _routes(program, slot, rx[program.route[slot]], tx[program.route[slot]])
     _uses(program, rx, tx)
+    _pairs(program, tx)
     _buffers(program)
 
 
@@ -113,15 +114,6 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
         for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
             if row[P.T_KIND] == P.TaskKind.DATA:
                 reads[c, row[P.T_KEY]] = True
-    wide = code[code[:, P.WIRE] == P.Wire.FP16X4]
-    steered = set(code[code[:, P.OP] == Op.CONTROL, P.D + P.BUF])
-    for place in (P.A, P.B):
-        mixed = steered & set(wide[wide[:, place + P.KIND] == Kind.FABRIC, place + P.BUF])
-        if mixed:
-            raise ProgramError(
-                f"color {program.slot_color[min(mixed)]} carries control wavelets and is read in pairs (fp16x4); "
-                "read it as fp16x2, or steer another color"
-            )
     for slot in range(program.n_slots):
         route = program.route[slot]
         for used, mask, verb, side in (
@@ -135,6 +127,44 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
                     f"core {program.core_name(core)} {verb} color {program.slot_color[slot]} but no route there "
                     f"{side} the ramp; add R to its {'rx' if verb == 'sends' else 'tx'}"
                 )
+
+
+def _pairs(program: Program, tx: npt.NDArray[np.uint8]) -> None:
+    """No control wavelet may come to a core that reads its color in pairs."""
+    code, owner = program.code, program.class_of_instruction()
+    is_wide = code[:, P.WIRE] == P.Wire.FP16X4
+    steers = code[:, P.OP] == Op.CONTROL
+    for slot in {int(each) for each in code[steers, P.D + P.BUF]}:
+        reads = np.zeros(len(code), bool)
+        for place in (P.A, P.B):
+            reads |= is_wide & (code[:, place + P.KIND] == Kind.FABRIC) & (code[:, place + P.BUF] == slot)
+        if not reads.any():
+            continue
+        sends = steers & (code[:, P.D + P.BUF] == slot)
+        onward = tx[program.route[slot]]
+        met = _reached(program, onward, np.isin(program.core_class, owner[sends]))
+        bad = met & (onward & P.PORT_BIT["R"] > 0) & np.isin(program.core_class, owner[reads])
+        if bad.any():
+            raise ProgramError(
+                f"color {program.slot_color[slot]} carries control wavelets to core {program.core_name(int(np.argmax(bad)))}, which "
+                "reads it in pairs (fp16x4); read it as fp16x2, or steer another color"
+            )
+
+
+def _reached(
+    program: Program, onward: npt.NDArray[np.uint8], sources: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Cores to which words of a color may come from `sources`, these among them, whatever the positions of switches."""
+    found, open_ = sources.copy(), np.flatnonzero(sources).tolist()
+    while open_:
+        row, col = divmod(open_.pop(), program.cols)
+        for port, (d_row, d_col) in enumerate(_NEIGHBOUR):
+            r, c = row + d_row, col + d_col
+            inside = 0 <= r < program.rows and 0 <= c < program.cols
+            if inside and onward[row * program.cols + col] >> port & 1 and not found[r * program.cols + c]:
+                found[r * program.cols + c] = True
+                open_.append(r * program.cols + c)
+    return found
 
 
 def _buffers(program: Program) -> None:

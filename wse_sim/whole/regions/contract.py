@@ -159,6 +159,11 @@ class PlacedKernel(ABC):
     def issued_cycles(self) -> float:
         """Cycles that the busiest core issues per sample, by the wafer's rates."""
 
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Links between neighbours that the region fills itself, so that other ways go around them where they can."""
+        return frozenset()
+
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
     def splits(self, tensor: str) -> tuple[int, ...]:

@@ -147,8 +147,9 @@ class Convolution(Dense):
                 # Beside the deals, which go first: the image comes in while the row is busy.
                 target = images[turn].dsd(0, windows.size)
                 inlet.mov(
-                    target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low"
-                )
+                    target, fabric_in(color),
+                    dtype="fp16", wire="fp16x4", start="none", thread=RECEIVE, priority="low",
+                )  # fmt: skip
 
             def work(turn: int, inlet: CoreClass = inlet, ends: tuple[int, int] = ends) -> None:
                 unfolding.emit(inlet, feed, images[turn], *ends)

@@ -18,6 +18,7 @@ that hold two samples each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import ceil, prod
 
 import numpy as np
@@ -30,7 +31,7 @@ from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
-from wse_sim.whole.paths import Cell
+from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import (
     PAIR,
     Floats,
@@ -43,15 +44,17 @@ from wse_sim.whole.regions.contract import (
     stream_order,
 )
 from wse_sim.whole.regions.turns import (
+    RELAY_SLOTS,
     advance_of,
     alternate,
     receive_all,
+    relay,
     route_senders,
     route_takers,
 )
 
 STORES = 3  # cores in which an early operand waits, where the region has room
-STORE = 1  # microthread of a store
+STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
 
@@ -182,18 +185,24 @@ class PointwisePlace(PlacedKernel):
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:
         """By operand the core that deals it out, and further ones in which it waits; the last is its inlet."""
-        rows, names = self.region.rows, self.kernel.inputs
-        room = max(0, rows - len(names))
+        names, cells = self.kernel.inputs, self._moving_cells()
+        room = max(0, len(cells) - len(names))
         out: dict[str, tuple[Cell, ...]] = {}
         at = 0
         for name in names:
             more = min(STORES - 1, room) if self.waits(name) else 0
             room -= more
-            out[name] = tuple(
-                (self.top + i % rows, self.left - 1 - i // rows) for i in range(at, at + 1 + more)
-            )
+            out[name] = cells[at : at + 1 + more]
             at += 1 + more
         return out
+
+    def _moving_cells(self) -> tuple[Cell, ...]:
+        """Cells beside the compute cores, neighbours in a snake: down the nearest column, up the next."""
+        rows = range(self.top, self.top + self.region.rows)
+        columns = range(self.left - 1, self.region.col - 1, -1)
+        return tuple(
+            (row, col) for i, col in enumerate(columns) for row in (rows if i % 2 == 0 else reversed(rows))
+        )
 
     def waits(self, tensor: str) -> bool:
         """Whether an operand comes earlier than another one and is no input of the model."""
@@ -251,33 +260,39 @@ class PointwisePlace(PlacedKernel):
             core.control(feed, Command.RESET, start="none")
 
     def _store(self, b: Builder, cells: tuple[Cell, ...], colors: list[int], feed: int, samples: int) -> None:
-        """Each store hands the sample before on while it receives one: to the next, the first one to the snake.
+        """Each store hands earlier samples on while it receives one: to the next, the first one to the snake.
 
-        `colors` bring a sample to each of them.
+        `colors` bring a sample to each of them.  The first one deals before it receives: what it deals shares links with other
+        operands, and its words come in while those go.
         """
         for i, cell in enumerate(cells):
             store = b.core_class(f"{self.name} store {cell}")
             slots = [
-                b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell) for turn in (0, 1)
+                b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell)
+                for turn in range(RELAY_SLOTS if i else 2)
             ]
 
             def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
-                receive_all(store, colors[i], slots[turn].dsd(), STORE)
+                store.mov(slots[turn].dsd(), fabric_in(colors[i]), dtype="fp16", wire="fp16x4", start="none", thread=STORE, priority="high" if i else "low")
 
             def hand_out(
                 turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
             ) -> None:
                 slot = slots[turn]
                 if i:
-                    store.mov(fabric_out(colors[i - 1]), slot.dsd(), dtype="fp16", start="none")
+                    out = fabric_out(colors[i - 1])
+                    store.mov(out, slot.dsd(), dtype="fp16", wire="fp16x4", start="none", thread=HAND_ON)
                 else:
                     self.deal(store, feed, slot)
 
-            alternate(store, samples, receive, hand_out, (STORE,))
-            b.place(store, cell)
             if i:
-                b.route(colors[i - 1], cell, rx="R", tx="N")
-                b.route(colors[i - 1], cells[i - 1], rx="S", tx="R")
+                relay(store, samples, receive, hand_out, (STORE, HAND_ON))
+                onward = direction(cell, cells[i - 1])
+                b.route(colors[i - 1], cell, rx="R", tx=onward)
+                b.route(colors[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
+            else:
+                alternate(store, samples, receive, hand_out, (STORE,))
+            b.place(store, cell)
 
     # ---- values ------------------------------------------------------------------------------------------------------
 
@@ -312,6 +327,17 @@ class Pointwise(PointwisePlace, RegionKind):
     def own_colors(self) -> int:
         """One per operand, two between stores."""
         return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Of the operands on their way to the first core and along the snake, and of the result on its way back."""
+        snake = [*pairwise(self.snake)]
+        links = {*snake, *((there, here) for here, there in snake)}
+        row, col = self.snake[0]
+        for first, *_ in self.stores.values():
+            way = [*((r, first[1]) for r in range(first[0], row, -1)), *((row, c) for c in range(first[1], col + 1))]
+            links |= {*pairwise(way)}
+        return frozenset(links)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Inlets and stores, then the cores of the snake."""

@@ -22,6 +22,7 @@ from wse_sim.whole.paths import BACK, Cell, direction
 
 # Routers of one position take a command, and one core's leave to overlook it, off a control word, unless told not to.
 KEEP = Switch([], pop="never")
+RELAY_SLOTS = 3  # samples that a core holds which hands them on
 
 
 def route_takers(
@@ -142,3 +143,30 @@ def alternate(
     if (count - 1) % 2:
         turn(0, more=True)
     turn((count - 1) % 2, more=False)
+
+
+def relay(
+    core: CoreClass,
+    count: int,
+    receive: Callable[[int], None],
+    send: Callable[[int], None],
+    threads: tuple[int, int],
+) -> None:
+    """`count` samples through three slots: one leaves and one waits while the next comes in, on a thread each."""
+    coming, leaving = threads
+
+    def turn(now: int, *, more: bool) -> None:
+        core.join(coming)
+        if more:
+            receive((now + 1) % RELAY_SLOTS)
+        core.join(leaving)
+        send(now)
+
+    receive(0)
+    rounds, rest = divmod(count - 1, RELAY_SLOTS)
+    with core.loop(rounds):
+        for now in range(RELAY_SLOTS):
+            turn(now, more=True)
+    for now in range(rest):
+        turn(now, more=True)
+    turn(rest, more=False)

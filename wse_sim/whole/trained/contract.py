@@ -109,11 +109,6 @@ class TrainedKind(PlacedKernel):
             ends += self.gradient_senders(tensor)
         return frozenset(ends)
 
-    @property
-    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links between neighbours that the region fills itself, so that other ways go around them where they can."""
-        return frozenset()
-
     @abstractmethod
     def most_in_flight(self) -> int:
         """Samples that the fullest core can hold."""
