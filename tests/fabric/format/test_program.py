@@ -10,7 +10,7 @@ from tests.work import python_calls
 from wse_sim.errors import ConfigError, DeadlockError, ProgramError
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.format.program import Command, Program
 from wse_sim.fabric.run import BusyBins, run_program
 from wse_sim.fabric.wseviz import export_trace
 from wse_sim.hardware import load_wafer
@@ -198,3 +198,30 @@ def test_a_program_for_the_whole_wafer_is_built_at_once(wse2: FabricConfig) -> N
     calls, program = python_calls(lambda: _crossing(wse2, 996, 757))
     assert calls <= 1.1 * small + 100
     assert program.nbytes() < 300e6
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_color_is_read_in_pairs_where_no_control_word_comes(wse2: FabricConfig, executor: str) -> None:
+    """Core 0 sends four words to core 1, which takes two at a time; on the same color core 2 sends a control word to core 3.
+
+    A control word from core 0 would come to core 1, between two words of a pair at worst.
+    """
+
+    def program(steers: int) -> Program:
+        b = Builder(1, 4, wse2)
+        for source in (0, 2):
+            b.route(0, (0, source), rx="R", tx="E")
+            b.route(0, (0, source + 1), rx="W", tx="R")
+        x = b.buffer("x", 8, "fp16")
+        sender, reader, third = (b.core_class(name) for name in ("sender", "reader", "third"))
+        sender.mov(fabric_out(0), x.dsd(), dtype="fp16", start="none")
+        reader.mov(x.dsd(), fabric_in(0), dtype="fp16", wire="fp16x4", start="none")
+        (sender, third)[steers // 2].control(0, Command.RESET, start="none")
+        for core, place in ((sender, 0), (reader, 1), (third, 2)):
+            b.place(core, (0, place))
+        return b.build()
+
+    found = run_program(program(2), wse2, executor=executor)
+    assert found.deadlock is None and found.busy[0].tolist() == [4, 2, 1, 0]
+    with pytest.raises(ProgramError, match=r"control wavelets to core \(0, 1\), which reads it in pairs"):
+        program(0)
