@@ -222,6 +222,7 @@ def test_a_color_is_read_in_pairs_where_no_control_word_comes(wse2: FabricConfig
         return b.build()
 
     found = run_program(program(2), wse2, executor=executor)
-    assert found.deadlock is None and found.busy[0].tolist() == [4, 2, 1, 0]
+    assert found.deadlock is None
+    assert found.busy[0].tolist() == [4, 2, 1, 0]
     with pytest.raises(ProgramError, match=r"control wavelets to core \(0, 1\), which reads it in pairs"):
         program(0)
