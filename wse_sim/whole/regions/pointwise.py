@@ -273,7 +273,15 @@ class PointwisePlace(PlacedKernel):
             ]
 
             def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
-                store.mov(slots[turn].dsd(), fabric_in(colors[i]), dtype="fp16", wire="fp16x4", start="none", thread=STORE, priority="high" if i else "low")
+                store.mov(
+                    slots[turn].dsd(),
+                    fabric_in(colors[i]),
+                    dtype="fp16",
+                    wire="fp16x4",
+                    start="none",
+                    thread=STORE,
+                    priority="high" if i else "low",
+                )
 
             def hand_out(
                 turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
@@ -335,7 +343,10 @@ class Pointwise(PointwisePlace, RegionKind):
         links = {*snake, *((there, here) for here, there in snake)}
         row, col = self.snake[0]
         for first, *_ in self.stores.values():
-            way = [*((r, first[1]) for r in range(first[0], row, -1)), *((row, c) for c in range(first[1], col + 1))]
+            way = [
+                *((r, first[1]) for r in range(first[0], row, -1)),
+                *((row, c) for c in range(first[1], col + 1)),
+            ]
             links |= {*pairwise(way)}
         return frozenset(links)
 

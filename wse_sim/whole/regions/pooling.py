@@ -161,9 +161,7 @@ class Pooling(RegionKind):
         cells, pixels = (self.rows, self.left - 1), self._core(self.words).pixels
         others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
         size = pixels * PAIR * self.words
-        slots = [
-            b.buffer(f"{self.name}.waiting{turn}", size, "fp16", cells) for turn in range(2 * is_stored)
-        ]
+        slots = [b.buffer(f"{self.name}.waiting{turn}", size, "fp16", cells) for turn in range(2 * is_stored)]
         for i, (place, color) in enumerate(zip(self.inlets, inward, strict=True)):
             inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
             before = i * self.words - place.bundle * heard
