@@ -10,6 +10,9 @@ compiled training kernel does it; backward (y (g - sum g y)) is products and one
 Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; of the e cycles, what its vector
 instructions do not issue is scalar code.  Band of cost against program: 2 %.
 
+whole (an attribute): a row lies on one core, rows over the R rows of cores, as in a whole model on the fabric: the instructions
+row by row without scalar code, D / 2 words of a row received and D / 2 sent besides.
+
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
 :mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
 """
@@ -46,16 +49,21 @@ from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_FRACTION,
     check_tiling,
+    least_share,
     pointwise,
     pointwise_footprint,
+    words,
 )
 from wse_sim.kernels.contract.family import (
+    NONE,
+    Attrs,
     Case,
     Cost,
     Dims,
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Tiling,
@@ -77,6 +85,7 @@ class SoftmaxAttributes(Attributes):
     """Attributes of a softmax: whether it gives the logarithm."""
 
     log: bool = attribute(False, "its logarithm")
+    whole: bool = attribute(False, "every row lies on one core, which no other helps")
 
 
 class Softmax(OnRows):
@@ -96,6 +105,10 @@ class Softmax(OnRows):
     attributes = SoftmaxAttributes
     color = "#fdd0a2"
 
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
+        """A whole row on one core: rows come and go over the rows of cores."""
+        return Lay("rows", "rows") if SoftmaxAttributes.of(attrs).whole else Lay()
+
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
         dtype = asked(how).dtype
@@ -110,6 +123,11 @@ class Softmax(OnRows):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
+        if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
+            row = whole_work(dtype, attrs).cost(1, dims["cols"], 1, 1, wafer)
+            return least_share(int(dims["rows"]), tiling.rows) * (
+                row + Cost(ramp=2.0 * words(dims["cols"], dtype))
+            )
         fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
@@ -181,6 +199,13 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
     return RowWork(
         vectors, shapes, fraction * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles
     )
+
+
+def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
+    """The instructions of a row that lies on one core, without scalar code."""
+    log = SoftmaxAttributes.of(attrs).log
+    matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}
+    return RowWork(LOG if log else softmax_vectors("x"), matrices | {"statistic": Shape(ROW)})
 
 
 # maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide

@@ -62,18 +62,6 @@ class Tied(Residual):
         return self.a(torch.relu(self.a(x)))
 
 
-class Transposed(Residual):
-    """A weight held as (inputs, outputs)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(16, 8))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """A plain product."""
-        return x @ self.weight
-
-
 MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "dense": (network((16, 8, 4)), (1, 16)),
     "odd rows": (nn.Sequential(nn.Linear(16, 7)), (1, 5, 16)),
@@ -91,7 +79,6 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "heads": (Heads(), (1, 16)),
     "tap": (Tap(), (1, 16)),
     "tied": (Tied(), (1, 16)),
-    "transposed": (Transposed(), (1, 16)),
 }
 
 
@@ -120,7 +107,7 @@ NOT_READ = [
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
 KINDS_ONLY = (
-    "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions, pooling, elementwise work; "
+    "a whole model on the fabric has dense layers, layer and RMS norms, softmax, attention, convolutions, pooling, elementwise work; "
     "leave it out"
 )
 NOT_COMPILED = [
@@ -129,14 +116,12 @@ NOT_COMPILED = [
     ("strided", INFERENCE, "has stride 3, limit 2; use a smaller one"),
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
-    ("softmax", INFERENCE, f"is of family softmax, {KINDS_ONLY}"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
     ("tap", TRAINING, "returns 'a.out' beside its last layer's output; return that one alone"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 'a.out' beside its last layer's output; return that one alone"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, and words hold 2; use an even number of features"),
-    ("transposed", INFERENCE, "holds its weight as (16, 8), a whole model on the fabric as (8, 16)"),
     ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, a whole model on the fabric in fp16"),
     ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),
     ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' does not train, and the whole fabric updates all"),

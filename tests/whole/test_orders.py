@@ -33,7 +33,6 @@ def lowered(function: Callable[..., torch.Tensor]) -> object:
 
 
 TURNED = {
-    "a weight (K, N)": (lambda m, x: m.norm(x) @ m.weight, "weight"),
     "a turned weight": (lambda m, x: F.linear(m.norm(x), m.weight.t()), "weight"),
     "a sum with another order of letters": (
         lambda m, x: torch.einsum("btk,kn->btn", m.norm(x), m.weight),
@@ -67,6 +66,13 @@ def test_another_order_is_named_and_refused(name: str) -> None:
     if "attention" not in tensor:  # which is refused before for its operands
         with pytest.raises(ModelError, match=f"takes '{tensor}' in another order than it lies"):
             check_graph(graph)
+
+
+def test_a_weight_as_inputs_and_outputs_is_turned() -> None:
+    """Square: only the views tell how it lies.  The fabric holds it as outputs and inputs."""
+    graph = lowered(lambda m, x: m.norm(x) @ m.weight)
+    check_graph(graph)
+    assert ("weight.T",) in [kernel.parameters for kernel in graph.kernels]
 
 
 @pytest.mark.parametrize("name", STRAIGHT)

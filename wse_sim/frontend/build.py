@@ -12,7 +12,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.orders import is_straight, parts_taken, reordered, taken_in_turn
+from wse_sim.frontend.orders import is_straight, parts_taken, reordered, taken_in_turn, taken_turned
 from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
@@ -154,6 +154,8 @@ class _Builder:
         takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
         if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
             takes = ()
+        if kernel.family == "gemm" and names:
+            takes = taken_turned(self.trace, nodes[0], self.tensor_of)
         return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes)
 
     def _as_output(self, name: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from numpy.typing import NDArray
+
 from wse_sim.errors import UnsupportedOpError
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
@@ -450,11 +452,20 @@ def mask_kind(trace: Trace, mask: Argument) -> str:
     if not trace.is_constant(mask):
         return "dense"
     value = trace.evaluate(mask.name)
-    if value is None or value.ndim < 2:
+    return "dense" if value is None else kind_of_mask(value)
+
+
+HIDDEN = -1e4
+"""The largest score that hides a key."""
+
+
+def kind_of_mask(value: NDArray[Any]) -> str:
+    """The same of a mask's values: what is seen, or what is added to the scores."""
+    if value.ndim < 2:
         return "dense"
     plane = value.reshape(-1, *value.shape[-2:])
-    seen = plane if plane.dtype == bool else plane > -1e4
-    if plane.dtype != bool and not ((plane == 0) | (plane <= -1e4)).all():
+    seen = plane if plane.dtype == bool else plane > HIDDEN
+    if plane.dtype != bool and not ((plane == 0) | (plane <= HIDDEN)).all():
         return "dense"
     if seen.all():
         return "none"

@@ -22,6 +22,7 @@ from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 MOST_ELEMENTS = 2**18
 """Of a tensor whose views are followed; of a larger one every view but a reshape counts as another order."""
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
 WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
 """Operators that read a weight as (K, N), and which of their operands it is."""
@@ -42,10 +43,18 @@ def reordered(
                 continue
             is_weight = weight is not None and base.kind == "parameter"
             turned = is_weight and ref == weight
-            straight = is_straight(trace, ref, samples, turned=turned) and not (is_weight and ref != weight)
+            is_left = is_weight and ref == node.args[WEIGHT_OF[node.op] - 1]
+            straight = is_straight(trace, ref, samples, turned=turned) and not is_left
             if not (straight and _keeps_order(node)):
                 found.append(tensor_of[base.name])
     return tuple(dict.fromkeys(found))
+
+
+def taken_turned(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+    """The weight that a product takes as it lies, as (K, N), by name; none if it has no such."""
+    weight = trace.node(node.args[WEIGHT_OF[node.op]]) if node.op in WEIGHT_OF else None
+    is_plain = weight is not None and weight.kind == "parameter" and len(weight.shape) == 2
+    return (tensor_of[weight.name],) if weight is not None and is_plain and weight.name in tensor_of else ()
 
 
 def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -95,7 +104,12 @@ def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, s
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does."""
+    """Whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does.
+
+    A softmax along another dimension than the last works on columns.
+    """
+    if node.op in SOFTMAXES:
+        return node.arg(1, "dim") in (-1, len(node.shape) - 1)
     if node.op != "einsum":
         return True
     left, _, right = str(node.args[0]).replace(" ", "").partition("->")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from wse_sim.frontend.classify import _distinct_heads
+from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
@@ -226,6 +226,15 @@ class Rotary:
         return made_from(node, "wse.rotary", (NodeRef(source.name), *turned.args[1:]))
 
 
+def _filled(step: Node, trace: Trace) -> str:
+    """What a constant mask of `masked_fill` lets through: "none" (all), "causal", or "dense" (anything else)."""
+    hidden = trace.evaluate(step.args[1].name) if isinstance(step.args[1], NodeRef) else None
+    number = _number(step.args[2])
+    if hidden is None or hidden.dtype != bool or number is None or number > HIDDEN:
+        return "dense"
+    return kind_of_mask(~hidden)
+
+
 def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
     """`factor` times what a step multiplies by; None if that is no one number."""
     if factor is None or step.op not in ("mul", "div"):
@@ -254,6 +263,7 @@ class SpelledAttention:
         if weights is None or weights.args[1] not in (-1, len(weights.shape) - 1):
             return None
         mask: Argument = None
+        causal = False
         factor: float | None = 1.0  # of the scores; None: they pass more than that
         value = weights.args[0]
         for _ in range(8):
@@ -261,13 +271,16 @@ class SpelledAttention:
             if step is None or step.kind != "call":
                 return None
             if step.op in ("matmul", "bmm"):
-                return self._made(node, step, step.args[:2], mask, p, trace, factor)
+                return self._made(node, step, step.args[:2], mask, p, trace, factor, causal)
             if step.op == "baddbmm":  # a bias on the scores
-                return self._made(node, step, step.args[1:3], step.args[0], p, trace, factor)
+                return self._made(node, step, step.args[1:3], step.args[0], p, trace, factor, causal)
             if step.op in ("add", "where", "masked_fill", "maximum", "max"):
                 found = self._masked(step, trace)
                 if found is None or (mask is not None and trace.is_constant(found[1]) is False):
                     return None
+                if step.op == "masked_fill" and found[1] is None:
+                    kind = _filled(step, trace)
+                    causal, factor = causal or kind == "causal", None if kind == "dense" else factor
                 value, mask = found[0], found[1] if mask is None else mask
             elif step.op == "tanh" or (step.op in ("mul", "div") and trace.is_constant(step.args[1])):
                 factor = _times(factor, step, trace)
@@ -302,6 +315,7 @@ class SpelledAttention:
         p: float,
         trace: Trace,
         factor: float | None,
+        causal: bool,
     ) -> Node | None:
         q, k = operands
         v = node.args[1]
@@ -325,6 +339,7 @@ class SpelledAttention:
             value_width=node.shape[-1],
             scale=factor,
             reshaped=factor is None,
+            is_causal=causal,
         )
 
 

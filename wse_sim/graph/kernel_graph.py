@@ -99,7 +99,7 @@ class Kernel:
     that it reads through views which change the order of elements or leave some out, and its result if the model returns
     it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
     numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
-    order, where inputs and parameters alone do not tell it.
+    order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K).
     """
 
     name: str

@@ -22,6 +22,7 @@ What is not covered is refused in one sentence.
 """
 
 from wse_sim.whole.covered import check_chain, check_outer_rows, check_wafer
+from wse_sim.whole.front import host_rows
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.page import measured
 from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
@@ -48,6 +49,7 @@ __all__ = [
     "compare_streaming",
     "compare_training",
     "compare_with_engine",
+    "host_rows",
     "inputs_over_rows",
     "measured",
     "run_streamed",

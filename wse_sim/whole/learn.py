@@ -25,6 +25,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
+from wse_sim.whole.front import finished, loss_of
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
@@ -158,6 +159,7 @@ def train_whole(
         If the program stops.
     """
     check_plan(plan, True, check_any)
+    loss_of(plan.graph, loss)
     weights = with_slices(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
@@ -178,7 +180,12 @@ def train_whole(
     result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
     mean, gradients, updated = made.learned(result)
     return TrainedRun(
-        made, mean, made.outputs(result), without_slices(gradients), without_slices(updated), result
+        made,
+        mean,
+        finished(plan.graph, made.outputs(result)),
+        without_slices(gradients),
+        without_slices(updated),
+        result,
     )
 
 
@@ -209,7 +216,7 @@ def _train_chain(
         mean_of(
             loss, np.concatenate([result.read(f"{name}.total").reshape(-1) for name in made.losses]), rows
         ),
-        words.view(np.float16)[:, : made.layouts[-1].n],
+        finished(plan.graph, words.view(np.float16)[:, : made.layouts[-1].n]),
         gradients,
         updated,
         result,
@@ -229,8 +236,10 @@ def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[Tr
     return min(found, key=lambda one: one[1].cycles)
 
 
-def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> ComparedTraining:
+def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTraining:
     """Step time and busy times of both simulators for one batch of the plan; the input is free in both.
+
+    The loss is squared error; cross entropy where the model ends with the logarithm of a softmax.
 
     The graph has no kernel for the loss, so the engine's plan gets a stage for it.
 
@@ -240,6 +249,7 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
         If the plan is not covered.
     """
     check_plan(plan, True, check_any)
+    loss = loss_of(plan.graph, loss)
     made: Trained
     if is_chain(plan.graph):
         made, _ = _fastest(plan, plan.batch, 0.0, loss)

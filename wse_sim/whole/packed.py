@@ -14,10 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.frontend.repeats import find_repeats
-from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.front import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.dense import items_of
 
@@ -26,12 +25,12 @@ COUNTS = {2: "two", 3: "three", 4: "four"}
 """Parts of a product that are taken apart."""
 SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
 """The name of some rows of a parameter, as Python writes them."""
+TURNED = ".T"
+"""What the name of a weight that is held turned ends with."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """The graph with as many products in the place of each one as parts of it are read; a note names them.
-
-    Of a graph that trains, the forward kernels are taken apart, and the gradients follow from them by rule.
+    """The forward graph with as many products in the place of each one as parts of it are read; a note names them.
 
     Taken apart are products with a weight (N, K), a bias or none, and one reader: attention that is known to read three slices
     one after the other (`packed`), or elementwise work on parts.  Parameters of the parts are named as slices:
@@ -39,12 +38,9 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
     """
     if not any(_parts_of(graph, kernel) for kernel in graph.kernels):
         return graph
-    if graph.training:
-        how = {name: str(graph.facts[name]) for name in ("optimizer", "recompute")}
-        return add_training(unpacked(_forward_graph(graph)), **how)
     tensors = dict(graph.tensors)
     kernels = list(graph.kernels)
-    notes = list(graph.notes)
+    notes: list[str] = []
     for reader in graph.kernels:
         names = _parts_of(graph, reader)
         product = next((kernel for kernel in kernels if names and reader.inputs[0] in kernel.outputs), None)
@@ -64,16 +60,7 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
         notes.append(
             f"'{product.name}' makes {what} in one product; on the fabric these are {COUNTS[len(names)]} layers"
         )
-    read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
-    lost = {name for kernel in graph.kernels for name in (*kernel.outputs, *kernel.parameters)} - read
-    kept = {name: tensor for name, tensor in tensors.items() if name not in lost}
-    return dataclasses.replace(
-        graph,
-        kernels=tuple(kernels),
-        tensors=frozen(kept),
-        repeats=find_repeats(kernels, kept),
-        notes=tuple(notes),
-    )
+    return with_kernels(graph, kernels, tensors, *notes)
 
 
 def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
@@ -101,18 +88,19 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
     return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=(), takes=())
 
 
-def _forward_graph(graph: KernelGraph) -> KernelGraph:
-    """What a graph that trains does forward."""
-    kernels = tuple(kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD)
-    read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
-    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in read}
-    return dataclasses.replace(
-        graph,
-        kernels=kernels,
-        tensors=frozen(tensors),
-        training=False,
-        repeats=find_repeats(kernels, tensors),
-    )
+def turned(graph: KernelGraph) -> KernelGraph:
+    """The forward graph with weights that lie as (K, N) held as (N, K), as torch.nn.Linear has them: ``weight.T``."""
+    tensors, kernels = dict(graph.tensors), []
+    for kernel in graph.kernels:
+        weight = kernel.takes[0] if kernel.family == "gemm" and kernel.takes else ""
+        if not weight or set(kernel.reordered) != {weight} or kernel.parameters[0] != weight:
+            kernels.append(kernel)
+            continue
+        name, whole = weight + TURNED, tensors[weight]
+        tensors[name] = dataclasses.replace(whole, name=name, shape=whole.shape[::-1])
+        parameters = (name, *kernel.parameters[1:])
+        kernels.append(dataclasses.replace(kernel, parameters=parameters, reordered=(), takes=()))
+    return with_kernels(graph, kernels, tensors) if kernels != list(graph.kernels) else graph
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
@@ -151,17 +139,20 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
 def with_slices(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """The weights, and the slices of them that the graph names."""
+    """The weights, and what the graph names of them: slices, and weights turned to (N, K)."""
     every = dict(weights)
     for name in graph.tensors:
         found = SLICE.fullmatch(name)
-        if found is not None and found["whole"] in weights:
-            every[name] = np.asarray(weights[found["whole"]])[int(found["first"]) : int(found["end"])]
+        whole = found["whole"] if found is not None else name
+        if whole.endswith(TURNED) and whole.removesuffix(TURNED) in weights:
+            every[whole] = np.asarray(weights[whole.removesuffix(TURNED)]).T
+        if found is not None and whole in every:
+            every[name] = np.asarray(every[whole])[int(found["first"]) : int(found["end"])]
     return every
 
 
 def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Values by parameter, those of slices put together."""
+    """Values by parameter: those of slices put together, turned weights as they lie in the module."""
     out: dict[str, NDArray[np.float32]] = {}
     parts: dict[str, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():
@@ -170,6 +161,7 @@ def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArr
             out[name] = value
         else:
             parts.setdefault(found["whole"], {})[int(found["first"])] = value
-    return out | {
-        name: np.concatenate([part for _, part in sorted(of.items())]) for name, of in parts.items()
+    out |= {name: np.concatenate([part for _, part in sorted(of.items())]) for name, of in parts.items()}
+    return {
+        name.removesuffix(TURNED): value.T if name.endswith(TURNED) else value for name, value in out.items()
     }

@@ -25,6 +25,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
+from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
@@ -33,8 +34,9 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import FabricPlace, Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
+from wse_sim.whole.front import behind_host, forward_graph, without_dropout, without_logarithm
 from wse_sim.whole.network import network_program
-from wse_sim.whole.packed import unpacked, with_slices
+from wse_sim.whole.packed import turned, unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
@@ -51,6 +53,7 @@ BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 LAYS: dict[str, dict[str, object]] = {
     "attention": {"pairs": True},
     "norm": {"whole": True},
+    "softmax": {"whole": True},
     "conv2d": {"unfolded": True},
     "gemm": {"word_rows": True},
     "pool2d": {"apart": True},
@@ -161,9 +164,7 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     and finish on their last row, a product that makes queries, keys and values at once becomes three
     (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
     """
-    graph = unpacked(graph)
-    if not graph.training:
-        graph = summed_apart(graph)
+    graph = _prepared(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
     is_network = not is_chain(graph)
@@ -196,6 +197,20 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         for kernel in graph.kernels
     )
     return dataclasses.replace(graph, kernels=kernels)
+
+
+def _prepared(graph: KernelGraph) -> KernelGraph:
+    """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
+    if not graph.training:
+        return summed_apart(unpacked(turned(behind_host(graph))))
+    forward = forward_graph(graph)
+    found = without_logarithm(without_dropout(forward))
+    found = unpacked(turned(behind_host(found, trains=True)))
+    if found is forward:
+        return graph
+    return add_training(
+        found, optimizer=str(graph.facts["optimizer"]), recompute=str(graph.facts["recompute"])
+    )
 
 
 def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:

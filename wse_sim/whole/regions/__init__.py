@@ -5,6 +5,7 @@ turns.py       cells that take words in turn, cells that send in turn
 dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
 norm.py        layer and RMS norm
+softmax.py     softmax of every token
 attention.py   softmax attention
 pointwise.py   elementwise work and activations
 flowing.py     dense layers whose results leave as they are summed
@@ -25,9 +26,10 @@ from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling
+from wse_sim.whole.regions.softmax import SoftmaxRegion
 
 KINDS: dict[str, type[RegionKind]] = {
-    kind.family: kind for kind in (Dense, NormRegion, Attention, Convolution, Pooling)
+    kind.family: kind for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling)
 } | dict.fromkeys(POINTWISE, Pointwise)
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 

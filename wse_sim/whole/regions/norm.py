@@ -21,7 +21,7 @@ from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
-from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing, issued
+from wse_sim.kernels.blocks.line_stages import Lines, Sharing, issued
 from wse_sim.kernels.families.norm import affine_of, forward_work
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -111,6 +111,12 @@ class NormPlace(PlacedKernel):
         return tuple((self.top + i, self.left) for i in range(self.height))
 
 
+def apart(work: RowWork) -> RowWork:
+    """The same instructions; the last one writes to a buffer of results, and not over the token."""
+    *before, last = work.vectors
+    return RowWork((*before, replace(last, to="result")), {**work.shapes, "result": work.shapes["x"]})
+
+
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
@@ -119,10 +125,7 @@ class NormRegion(NormPlace, RegionKind):
     @property
     def work(self) -> RowWork:
         """The instructions; the last one writes to a buffer of results, so that the next token can come meanwhile."""
-        found = forward_work("fp16", self.kernel.attrs, self.features)
-        *before, last = found.vectors
-        shapes = {**found.shapes, "result": found.shapes["x"]}
-        return RowWork((*before, replace(last, to="result")), shapes)
+        return apart(forward_work("fp16", self.kernel.attrs, self.features))
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """The inlet, and a class for every kind of turn among the cores."""
@@ -151,15 +154,15 @@ class NormRegion(NormPlace, RegionKind):
                 f"{self.name}.{name}", layout.elements(shape.kind), shape.dtype, where, bank=shape.bank
             )
             for name, shape in shapes.items()
-            if shape.kind != MATRIX and not shape.within
+            if name not in ("x", "result") and not shape.within
         }
-        apart = 1 if layout.length == 1 else self.features
+        stride = 1 if layout.length == 1 else self.features
         turns = []
         for i in (0, 1):
             x = b.buffer(f"{self.name}.x{i}", self.features, "fp16", where, bank=0)
             result = b.buffer(f"{self.name}.result{i}", self.features, "fp16", where, bank=0)
             buffers, alone = {**others, "x": x, "result": result}, Sharing(1, (), 0, 0)
-            turns.append(Lines(shapes, buffers, layout, alone, self.wafer, apart=apart))
+            turns.append(Lines(shapes, buffers, layout, alone, self.wafer, apart=stride))
         return turns
 
     def _core(

@@ -1,0 +1,176 @@
+"""Models as people write them: tables of tokens, masks spelled out, weights as (K, N), dropout, logarithms at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.whole.test_dense_chain import plan_of
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph
+from wse_sim.whole import host_rows, inputs_over_rows, run_whole, train_whole
+
+T, E, HEADS, WORDS = 4, 16, 2, 12
+IDS = torch.arange(3 * T).reshape(3, T) * 5 % WORDS
+
+
+class Turned(nn.Module):
+    """A layer with its weight as (inputs, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / math.sqrt(inputs))
+        self.bias = nn.Parameter(torch.randn(outputs) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, outputs)."""
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).reshape(*x.shape[:-1], -1)
+
+
+class Spelled(nn.Module):
+    """A small language model: tables, causal attention as products, dropout, a logarithm at the end."""
+
+    def __init__(self, fill: float = -math.inf, tied: bool = False) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, E), nn.Embedding(T, E)
+        self.norm, self.qkv, self.out = nn.LayerNorm(E), Turned(E, 3 * E), Turned(E, E)
+        self.drop, self.head, self.fill = nn.Dropout(0.5), nn.Linear(E, WORDS, bias=False), fill
+        self.register_buffer("seen", torch.ones(T, T).tril())
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        """The logarithm of the odds of every next word."""
+        x = self.drop(self.words(ids) + self.places(torch.arange(ids.shape[1])))
+        q, k, v = (
+            part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(E // HEADS)).masked_fill(self.seen == 0, self.fill)
+        mixed = self.drop(scores.softmax(-1)) @ v
+        x = x + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
+        return F.log_softmax(self.head(x), -1)
+
+
+def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
+    """The graph of a model of tokens, as it lies on the fabric."""
+    how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
+    return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
+
+
+def weights_of(model: nn.Module) -> dict[str, np.ndarray]:
+    """Parameters by name."""
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+def test_a_language_model_gives_the_values_of_pytorch() -> None:
+    """The host looks tokens up; the fabric does the rest, the softmax of the end too.
+
+    Seven kernels round to fp16 (2^-11) a few times each.  Without the mask the outputs would differ by far more.
+    """
+    torch.manual_seed(0)
+    model = Spelled()
+    graph = lowered(model)
+    assert any("the host looks up 'words.weight', 'places.weight'" in note for note in graph.notes)
+    assert {kernel.family for kernel in graph} == {"norm", "gemm", "attention", "softmax"}
+    rows = host_rows(graph, model, (IDS,))
+    with torch.no_grad():
+        wanted = model.eval()(IDS).numpy()
+        np.testing.assert_array_equal(rows, model.words(IDS) + model.places.weight)
+        model.seen.fill_(1.0)
+        open_to_all = model(IDS).numpy()
+    found = run_whole(plan_of(graph, 48), weights_of(model), rows).outputs
+    assert np.abs(found - wanted.reshape(found.shape)).max() < 14 * 2**-11 * np.abs(wanted).max()
+    assert np.abs(open_to_all - wanted).max() > 0.1
+
+
+def test_it_trains_without_dropout_and_with_its_tables_at_rest() -> None:
+    """Loss, gradients (of weights as they lie) and the outputs are PyTorch's where dropout is off."""
+    torch.manual_seed(0)
+    model = Spelled()
+    graph = lowered(model, training=True)
+    assert any("dropout is left out" in note for note in graph.notes)
+    assert any("these tables do not train" in note for note in graph.notes)
+    assert any("cross entropy) does the work of 'log_softmax'" in note for note in graph.notes)
+    ids = torch.cat([IDS, IDS.flip(1)])[:4]
+    labels = (ids * 7 + 1) % WORDS
+    plan = plan_of(graph, 48, phase="training", optimizer="sgd", batch=4, mode_options={"replicas": 1})
+    rows = host_rows(graph, model, (ids,))
+    weights = weights_of(model)
+    step = train_whole(plan, weights, rows, labels.numpy().reshape(-1), rate=0.5)
+    model.drop.p = 0.0
+    outputs = model(ids)
+    loss = F.nll_loss(outputs.flatten(0, 1), labels.flatten())
+    loss.backward()
+    assert abs(step.loss - loss.item()) < 2e-3 * loss.item()
+    found = step.outputs.reshape(outputs.shape)
+    assert np.abs(found - outputs.detach().numpy()).max() < 14 * 2**-11 * outputs.abs().max().item()
+    trained = {name for name, _ in model.named_parameters()} - {"words.weight", "places.weight"}
+    assert set(step.gradients) == trained
+    for name in trained:
+        gradient = model.get_parameter(name).grad.numpy()
+        assert np.abs(step.gradients[name] - gradient).max() < 0.01 * np.abs(gradient).max(), name
+        np.testing.assert_allclose(step.weights[name], weights[name] - 0.5 * step.gradients[name], atol=1e-6)
+    with pytest.raises(
+        ModelError, match="part of the cross entropy alone; take that, or leave 'log_softmax' out"
+    ):
+        train_whole(plan, weights, rows, labels.numpy().reshape(-1), rate=0.5, loss="squared error")
+
+
+def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
+    """Its gradient would lack the part of the look-ups; in inference it may be both."""
+    assert lowered(Spelled(tied=True)).kernel("head").parameters == ("words.weight",)
+    with pytest.raises(
+        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* weight of its own"
+    ):
+        lowered(Spelled(tied=True), training=True)
+
+
+def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
+    """A fill that hides nothing, and a mask of a band: the scores are not those that the fabric works out."""
+    mild, band = Spelled(fill=-1e-9), Spelled()
+    band.seen.copy_(torch.ones(T, T).triu(-1).tril())
+    for model in (mild, band):
+        graph = api.lower(model.eval(), (torch.zeros(1, T, dtype=torch.int64),))
+        assert graph.kernel("attention").attrs["unusual"] == "scores"
+    assert api.lower(Spelled().eval(), (IDS[:1],)).kernel("attention").attrs["causal"]
+
+
+class Columns(nn.Module):
+    """A softmax along the tokens, of as many tokens as features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(T, T)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """(batch, tokens, features)."""
+        return self.layer(x).softmax(1)
+
+
+def test_a_softmax_of_columns_is_refused() -> None:
+    """Its sizes are those of one along the last dimension, and its values are not."""
+    from wse_sim.whole import check_graph
+
+    graph = inputs_over_rows(api.lower(Columns(), (torch.zeros(1, T, T),)))
+    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it lies"):
+        check_graph(graph)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_softmax_region_issues_what_the_plan_prices(log: bool) -> None:
+    """The plan counts the instructions of the rows of a core and the words of the ramp, to the cycle."""
+    from wse_sim.whole import compare_with_engine
+
+    layer = nn.LogSoftmax(-1) if log else nn.Softmax(-1)
+    graph = inputs_over_rows(api.lower(nn.Sequential(nn.Linear(8, 12), layer), (torch.zeros(1, 6, 8),)))
+    compared = compare_with_engine(plan_of(graph, 24), 4)
+    region = compared.regions[-1]
+    assert region.busiest == pytest.approx(region.issued, abs=1.0)
+    assert region.engine == pytest.approx(region.issued, rel=0.02)

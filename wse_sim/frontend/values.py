@@ -1,0 +1,53 @@
+"""Values of tensors of a graph, worked out by PyTorch on the captured program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wse_sim.frontend.build import lower_trace
+from wse_sim.frontend.capture import export, trace_exported
+from wse_sim.frontend.precision import precision_of
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Keeps every value on the way."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.values[n.name] = super().run_node(n)
+        return self.values[n.name]
+
+
+def values_of(
+    module: torch.nn.Module, args: tuple[Any, ...], names: Collection[str]
+) -> dict[str, NDArray[np.float32]]:
+    """Values of those tensors of the module's graph that are among `names`, dropout off."""
+    was_training = module.training
+    module.eval()
+    try:
+        program = export(module, args, None, False).run_decompositions({})
+    finally:
+        module.train(was_training)
+    lowered = lower_trace(trace_exported(program, {}), precision=precision_of("mixed"), training=False)
+    given = iter(torch.utils._pytree.tree_leaves(args))
+    inputs = [
+        next(given)
+        if spec.kind.name == "USER_INPUT"
+        else program.state_dict.get(spec.target, program.constants.get(spec.target))
+        for spec in program.graph_signature.input_specs
+    ]
+    recorder = _Recorder(program.graph_module)
+    with torch.no_grad():
+        recorder.run(*inputs)
+    of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
+    return {
+        name: recorder.values[of_node[name]].detach().float().numpy() for name in names if name in of_node
+    }

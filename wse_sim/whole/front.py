@@ -1,0 +1,221 @@
+"""What is left to the host before a graph is laid on the fabric: tokens are looked up there, and dropout is left out.
+
+A model of tokens begins with tables: rows of embeddings, plus rows of positions.  The host looks them up and sends the sums, so
+the graph on the fabric begins behind them, with an input of (tokens, features).  The tables themselves do not train.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.fusions import DraftGraph, Epilogue
+from wse_sim.frontend.repeats import find_repeats
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.regions.contract import POINTWISE
+
+if TYPE_CHECKING:
+    import torch
+
+LOGARITHM = "logarithm of the loss"
+CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
+LOOKED_UP = "embedding"
+OF_HOST = (LOOKED_UP, "indexed", "layout", *POINTWISE)
+"""Families whose work the host does, where it hangs on look-ups."""
+
+
+def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
+    """The forward graph behind the tables that the host looks up; a note names them.
+
+    All kernels of :data:`OF_HOST` in front of every other go to the host, if they make one tensor of them; else the graph is as
+    it was.
+
+    Raises
+    ------
+    ModelError
+        If a table is the weight of a layer as well, and `trains`.
+    """
+    front = _front(graph)
+    rest = [kernel for kernel in graph.kernels if kernel not in front]
+    made = {name for kernel in front for name in kernel.outputs}
+    between = {name for kernel in rest for name in kernel.inputs if name in made}
+    leaves = any(graph.tensors[name].kind is TensorKind.OUTPUT for name in made)
+    if len(between) != 1 or leaves or not any(kernel.family == LOOKED_UP for kernel in front):
+        return graph
+    tables = [
+        name
+        for kernel in front
+        for name in kernel.parameters
+        if graph.tensors[name].kind is TensorKind.PARAMETER
+    ]
+    tied = [(name, kernel.name) for kernel in rest for name in kernel.parameters if name in tables]
+    if trains and tied:
+        table, layer = tied[0]
+        raise ModelError(
+            f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{layer}', and on the whole "
+            "fabric tables do not train; give the layer a weight of its own"
+        )
+    name = between.pop()
+    tensors = dict(graph.tensors)
+    tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT, per_sample=True)
+    looked = ", ".join(f"'{table}'" for table in dict.fromkeys(tables))
+    note = f"the host looks up {looked} and sends '{name}' to the fabric"
+    if trains:
+        note += ", and these tables do not train"
+    return with_kernels(graph, rest, tensors, note)
+
+
+def _front(graph: KernelGraph) -> list[Kernel]:
+    """Kernels of the host's families that hang on no other kernel."""
+    known = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
+    found = []
+    for kernel in graph.kernels:
+        if kernel.family in OF_HOST and known.issuperset(kernel.inputs):
+            found.append(kernel)
+            known.update(kernel.outputs)
+    return found
+
+
+def without_dropout(graph: KernelGraph) -> KernelGraph:
+    """The forward graph without dropout, and with the residual sums behind it in their products; a note says so."""
+    dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
+    if not dropped and not any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels):
+        return graph
+    tensors = dict(graph.tensors)
+
+    def source(name: str) -> str:
+        while name in dropped:
+            name = dropped[name]
+        return name
+
+    for name in dropped:
+        if tensors[name].kind is TensorKind.OUTPUT:
+            tensors[source(name)] = dataclasses.replace(tensors[source(name)], kind=TensorKind.OUTPUT)
+
+    def kept(kernel: Kernel) -> Kernel:
+        attrs = {**kernel.attrs, "dropout": 0.0} if "dropout" in kernel.attrs else kernel.attrs
+        lists = {
+            each: tuple(map(source, getattr(kernel, each)))
+            for each in ("inputs", "outputs", "reordered", "takes")
+        }
+        return dataclasses.replace(kernel, attrs=frozen(attrs), **lists)
+
+    kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
+    note = "dropout is left out: the whole fabric trains without it"
+    return _summed(with_kernels(graph, kernels, tensors, note), {source(name) for name in dropped})
+
+
+def without_logarithm(graph: KernelGraph) -> KernelGraph:
+    """The forward graph without the logarithm of a softmax at its end, which the cross entropy of a loss takes; a note says so.
+
+    The cross entropy of log softmax(x) is that of x.  The fact :data:`LOGARITHM` says what the host has to do to the outputs.
+    """
+    last = [
+        kernel for kernel in graph.kernels if kernel.family == "softmax" and kernel.attrs.get("log", False)
+    ]
+    outputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT]
+    if len(last) != 1 or list(last[0].outputs) != outputs or last[0].reordered:
+        return graph
+    logits = last[0].inputs[0]
+    shapes = [graph.tensors[name].shape for name in (logits, *outputs)]
+    if shapes[0] != shapes[1] or any(logits in k.inputs for k in graph.kernels if k is not last[0]):
+        return graph
+    tensors = dict(graph.tensors)
+    tensors[logits] = dataclasses.replace(tensors[logits], kind=TensorKind.OUTPUT)
+    kernels = [kernel for kernel in graph.kernels if kernel is not last[0]]
+    note = f"the loss (cross entropy) does the work of '{last[0].name}', and the fabric gives what that takes"
+    found = with_kernels(graph, kernels, tensors, note)
+    return dataclasses.replace(found, facts=frozen({**graph.facts, LOGARITHM: last[0].name}))
+
+
+def loss_of(graph: KernelGraph, wanted: str | None) -> str:
+    """The loss of a training run: `wanted`, or squared error; cross entropy alone where it takes a logarithm of the model.
+
+    Raises
+    ------
+    ModelError
+        If another loss is wanted there.
+    """
+    if LOGARITHM not in graph.facts:
+        return wanted or SQUARED
+    if wanted not in (None, CROSS_ENTROPY):
+        raise ModelError(
+            f"the loss is {wanted}, and '{graph.facts[LOGARITHM]}' of this model trains on the whole fabric as a part of the "
+            f"{CROSS_ENTROPY} alone; take that, or leave '{graph.facts[LOGARITHM]}' out"
+        )
+    return CROSS_ENTROPY
+
+
+def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.float16]:
+    """Outputs of a training run as the model gives them: the host takes the logarithm that the loss has taken for it."""
+    if LOGARITHM not in graph.facts:
+        return outputs
+    wide = outputs.astype(np.float32)
+    wide -= wide.max(axis=-1, keepdims=True)
+    return (wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))).astype(np.float16)
+
+
+def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
+    """Residual sums in the products of their operands, where only dropout lay between."""
+    outputs = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT}
+    draft = DraftGraph({kernel.name: kernel for kernel in graph.kernels}, dict(graph.tensors), outputs, True)
+    for kernel in graph.kernels:
+        reader = draft.only_reader(kernel) if kernel.name in draft.kernels else None
+        if (
+            reader is None
+            or reader.reordered
+            or reader.takes
+            or kernel.family != "gemm"
+            or kernel.outputs[0] not in dropped
+        ):
+            continue
+        Epilogue().apply(draft, draft.kernels[kernel.name])
+    return with_kernels(graph, draft.in_order(), draft.tensors)
+
+
+def forward_graph(graph: KernelGraph) -> KernelGraph:
+    """What a graph that trains does forward."""
+    forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    return dataclasses.replace(with_kernels(graph, forward, dict(graph.tensors)), training=False)
+
+
+def with_kernels(
+    graph: KernelGraph, kernels: Iterable[Kernel], tensors: dict[str, Tensor], *notes: str
+) -> KernelGraph:
+    """The graph of these kernels, with the tensors that they have."""
+    kernels = tuple(kernels)
+    read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
+    kept = {name: tensor for name, tensor in tensors.items() if name in read}
+    return dataclasses.replace(
+        graph,
+        kernels=kernels,
+        tensors=frozen(kept),
+        repeats=find_repeats(kernels, kept),
+        notes=(*graph.notes, *notes),
+    )
+
+
+def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[Any, ...]) -> NDArray[np.float32]:
+    """What the host sends for these arguments of the module, (samples, tokens, features): the input of `graph`.
+
+    Raises
+    ------
+    ModelError
+        If the graph is not of this module, or has several inputs.
+    """
+    from wse_sim.frontend.values import values_of
+
+    names = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
+    found = values_of(module, args, names)
+    if len(names) != 1 or names[0] not in found:
+        listed = ", ".join(f"'{name}'" for name in names)
+        raise ModelError(
+            f"the graph takes {listed}, which is not one tensor of this module; give the graph of the module"
+        )
+    return found[names[0]]

@@ -1,0 +1,44 @@
+"""Softmax or its logarithm over the features of every token: a column of cores, a token on each, as a norm lies.
+
+Symbols as in :mod:`wse_sim.whole.regions.norm`.  The instructions are those of the kernel's own program for whole rows:
+maximum, difference, exponentials, sum, quotient (or the logarithm of the sum, and its difference)::
+
+    per sample    t (instructions of D features + D / 2 received + D / 2 sent)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.line_programs import RowWork
+from wse_sim.kernels.families.softmax import whole_work
+from wse_sim.whole.regions.contract import Floats, refused
+from wse_sim.whole.regions.norm import NormRegion, apart
+
+
+class SoftmaxRegion(NormRegion):
+    """A softmax of every token in inference."""
+
+    family = "softmax"
+    title = "softmax"
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Over the last dimension of one operand."""
+        shapes = [graph.tensors[name].shape for name in (*kernel.inputs, *kernel.outputs)]
+        if len(shapes) != 2 or shapes[0] != shapes[1] or shapes[0][-1] != kernel.dims["cols"]:
+            raise refused(kernel, "is no softmax of one tensor over its last dimension", "give it dim=-1")
+        if not kernel.attrs.get("whole", False):
+            raise refused(
+                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+            )
+
+    @property
+    def work(self) -> RowWork:
+        """The instructions; the last one writes to a buffer of results."""
+        return apart(whole_work("fp16", self.kernel.attrs))
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """None: a softmax has no parameters."""
+        return {}
