@@ -100,11 +100,17 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
     def kept(kernel: Kernel) -> Kernel:
         attrs = {**kernel.attrs, "dropout": 0.0} if "dropout" in kernel.attrs else kernel.attrs
-        lists = {
-            each: tuple(map(source, getattr(kernel, each)))
-            for each in ("inputs", "outputs", "reordered", "takes")
-        }
-        return dataclasses.replace(kernel, attrs=frozen(attrs), **lists)
+
+        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(map(source, names))
+
+        return dataclasses.replace(
+            kernel,
+            attrs=frozen(attrs),
+            inputs=renamed(kernel.inputs),
+            reordered=renamed(kernel.reordered),
+            takes=renamed(kernel.takes),
+        )
 
     kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
     note = "dropout is left out: the whole fabric trains without it"
