@@ -78,12 +78,14 @@ class Flow:
     """How samples pass through a kernel.
 
     `rows`: pieces in which a sample flows (0: it has none of its own and follows its producer).  `is_barrier`:
-    the first row comes out only after the last has gone in.  `sums_on_links`: partial sums travel between the
+    the first row comes out only after the last has gone in.  `at_once`: all rows of a sample come out together, after the time of
+    one.  `sums_on_links`: partial sums travel between the
     cores of the kernel.  `skips_zero_weights`: a streamed weight that is zero is not sent and costs nothing.
     """
 
     rows: int = 0
     is_barrier: bool = False
+    at_once: bool = False
     sums_on_links: bool = False
     skips_zero_weights: bool = False
 

@@ -125,7 +125,7 @@ class Norm(OnRows):
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Row by row; rows that lie on a core each come out together, after the time of one."""
-        return Flow(rows=1 if NormAttributes.of(attrs).whole else dims["rows"])
+        return Flow(rows=dims["rows"], at_once=NormAttributes.of(attrs).whole)
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """A whole row on one core: rows come and go over the rows of cores."""

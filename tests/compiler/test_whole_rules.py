@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.whole.test_dense_chain import graph_of, network, plan_of, wafer
-from tests.whole.test_regions import Heads
+from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.compiler.coloring import assign_colors, colors_for_streams, conflicts
 from wse_sim.compiler.nets import Net, bundle_width, edge_channel
@@ -186,3 +186,21 @@ def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_
         assert (stage.forward_cycles, stage.backward_cycles) == wanted
     infers = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
     assert [group.rows_of_inputs(12) for group in make_groups(infers.graph)] == [12]
+
+
+def test_a_skip_has_room_for_what_it_goes_around() -> None:
+    """x + o(attention(norm(x))): a norm holds a sample until its tokens come out, attention one before it starts and one until then.
+
+    So the skip has room for 3 samples more than the branch, where rows that flow one by one leave it attention's one.
+    """
+    model = nn.Sequential(nn.Linear(32, 32), Block(32, 2, nn.ReLU()))
+    plain = api.lower(model, (torch.zeros(1, 8, 32),))
+    room = {}
+    for graph in (plain, inputs_over_rows(plain)):
+        plan = plan_of(graph, 96)
+        by_end = {(stream.producer, stream.consumer): stream for stream in plan.streams}
+        skip = by_end["0", "1.heads.o"]
+        names = {stream.producer for stream in plan.streams if stream.consumer == "1.heads.o"} - {"0"}
+        branch = by_end[names.pop(), "1.heads.o"]
+        room[graph is plain] = skip.capacity_samples - branch.capacity_samples
+    assert room == {True: 1, False: 3}

@@ -121,6 +121,8 @@ class Group:
     @property
     def rows_per_sample(self) -> int:
         """Rows in which a sample flows through the stage."""
+        if self.flow.at_once:
+            return 1
         return max(1, int(self.flow.rows)) if self.flow.rows else OWN_RHYTHM_ROWS
 
     @property

@@ -312,13 +312,18 @@ def _room(depth: dict[str, int], producer: str, consumer: str) -> int:
 
 
 def _barrier_depth(sizer: Sizer) -> dict[str, int]:
-    """Barriers on the longest path to each stage: a skip connection must buffer as many samples."""
+    """Samples that stages hold on the longest path to each of them: a skip connection must buffer as many.
+
+    A barrier holds a whole one before it starts; a stage whose rows come out at once holds one until it is through.
+    """
     producers: dict[str, list[str]] = {g.name: [] for g in sizer.groups}
     for producer, consumer in sizer.edges:
         producers[consumer].append(producer)
     depth: dict[str, int] = {}
     for group in sizer.groups:
-        depth[group.name] = int(group.is_barrier) + max(
-            (depth.get(p, 0) for p in producers[group.name]), default=0
+        depth[group.name] = (
+            int(group.is_barrier)
+            + int(group.flow.at_once)
+            + max((depth.get(p, 0) for p in producers[group.name]), default=0)
         )
     return depth

@@ -33,9 +33,15 @@ from wse_sim.whole.run import (
     check_weights,
     rows_of,
     stepped,
-    three,
 )
-from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins
+from wse_sim.whole.starts import (
+    core_waits,
+    engine_starts,
+    engine_waits,
+    first_busy,
+    same_order,
+    start_bins,
+)
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.covered import check_any
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
@@ -267,21 +273,22 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     result = stepped(made.program, made.config, None, bins)
     regions = []
     areas, flights = (*made.areas, where), (*made.in_flight, made.in_flight[-1])
-    for area, stage, books, used, start in zip(
-        areas, priced.stages, measure.books, flights, engine_starts(engine), strict=True
+    of_engine = engine_waits(engine, measure.step_cycles, measure.books.tolist())
+    for area, stage, books, used, start, waits in zip(
+        areas, priced.stages, measure.books, flights, engine_starts(engine), of_engine, strict=True
     ):
         place = (area.rows, area.cols)
         cells = result.busy[place]
-        core = np.unravel_index(int(cells.argmax()), cells.shape)
-        waits = (float(one[place][core]) for one in (result.stalled_in, result.stalled_out, result.idle))
+        row, col = np.unravel_index(int(cells.argmax()), cells.shape)
+        core = int(area.rows.start + row), int(area.cols.start + col)
         regions.append(
             RegionBusy(
                 area.name,
                 float(books[BUSY]),
                 float(cells.max()),
                 float(cells.mean()),
-                three(books[BUSY + 1 :]),
-                three(tuple(waits)),
+                waits,
+                core_waits(result, core, first_busy(result, area, bins)),
                 stage.in_flight,
                 used,
                 start,

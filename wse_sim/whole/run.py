@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.engine.books import BUSY
+from wse_sim.engine.books import BUSY, STALLED_OUTPUT
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
@@ -43,7 +43,7 @@ from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.dense import items_of
 from wse_sim.whole.regions.norm import affine_parts
-from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins
+from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
 
 PRODUCTS = ("gemm", "conv2d")
@@ -296,8 +296,10 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     measure = PipelinedMeasure(engine)
     per_sample = {
         name: (getattr(second, name) - getattr(first, name)) / samples
-        for name in ("busy", "stalled_in", "stalled_out", "idle", "link_wavelets")
+        for name in ("busy", "stalled_out", "link_wavelets")
     }
+    engine_period = measure.step_cycles / plan.batch
+    period = (second.cycles - first.cycles) / samples
     regions = []
     for area, books, start in zip(once.areas, measure.books, engine_starts(engine), strict=True):
         place = (area.rows, area.cols)
@@ -310,15 +312,15 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
                 float(cells.max()),
                 float(cells.mean()),
                 area.issued_cycles,
-                three(books[BUSY + 1 :] / plan.batch),
-                three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
+                steady_waits(engine_period, books[BUSY] / plan.batch, books[STALLED_OUTPUT] / plan.batch),
+                steady_waits(period, cells.max(), per_sample["stalled_out"][place][core]),
                 start,
                 first_busy(first, area, bins, area.ahead_cycles),
             )
         )
     return Compared(
-        measure.step_cycles / plan.batch,
-        (second.cycles - first.cycles) / samples,
+        engine_period,
+        period,
         tuple(regions),
         once.stream_links,
         busiest_links(plan, once.areas, per_sample["link_wavelets"]),
@@ -337,12 +339,6 @@ def busiest_links(
     for area in areas:
         planned[area.rows, area.cols] = counted[area.rows, area.cols] = 0
     return float(planned.max()), float(counted.max())
-
-
-def three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
-    """Three plain numbers."""
-    first, second, third = (float(value) for value in values)
-    return first, second, third
 
 
 def program_of(plan: PipelinedPlan, samples: int) -> Made:

@@ -1,8 +1,12 @@
-"""When regions start, in both simulators.
+"""When regions start, and what they do all the time, in both simulators.
 
 A region starts in the event engine when rows of all its operands have come.  On the fabric a core takes in an operand as it comes,
 so a layer takes the residual of its first sample long before that.  These cycles are left out (`ahead_cycles` of a place):
 both starts are those of the work on all operands.
+
+A region is idle before the first word of a step has come and after it has done its last; between, it is busy, stalled on output or stalled
+on input.  A core cannot know whether words that it waits for are those of a sample that has partly come, and the engine's own
+books, which call a region idle between two samples, are not held against it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from math import ceil
 
 import numpy as np
 
+from wse_sim.engine.books import BUSY, STALLED_OUTPUT
 from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.run import PipelinedRun
@@ -19,6 +24,8 @@ from wse_sim.whole.areas import FabricPlace
 
 BINS, LEAST_CYCLES = 1024, 8
 """Where the starts are looked for: bins, and cycles of one."""
+Waits = tuple[float, float, float]
+"""Cycles stalled on input, stalled on output and idle."""
 LONGEST = 4
 """Times the last start in the event engine at which every region of the fabric has started."""
 
@@ -39,6 +46,34 @@ def first_busy(run: FabricResult, place: FabricPlace, bins: BusyBins, ahead: flo
     issued = np.cumsum(run.busy_bins[:, place.rows, place.cols], axis=0)
     busy = np.flatnonzero((issued > ahead).any(axis=(1, 2)))
     return float(busy[0] * bins.cycles if busy.size else run.cycles)
+
+
+def engine_waits(engine: PipelinedRun, step_cycles: float, books: Sequence[Sequence[float]]) -> list[Waits]:
+    """Of a batch of training, by region: cycles stalled on input, stalled on output, idle."""
+    end = engine.records[0].end
+    idle = [
+        start + end - region.ends[0]
+        for start, region in zip(engine_starts(engine), engine.regions, strict=True)
+    ]
+    return [
+        _waits(step_cycles, book[BUSY], book[STALLED_OUTPUT], none)
+        for book, none in zip(books, idle, strict=True)
+    ]
+
+
+def core_waits(run: FabricResult, core: tuple[int, int], started: float) -> Waits:
+    """The same of a core that began at `started`."""
+    idle = started + run.cycles - run.halt_cycles[core]
+    return _waits(run.cycles, run.busy[core], run.stalled_out[core], idle)
+
+
+def steady_waits(period: float, busy: float, stalled_output: float) -> Waits:
+    """The same of a sample in a steady stream, where nothing is idle."""
+    return _waits(period, busy, stalled_output, 0.0)
+
+
+def _waits(cycles: float, busy: float, stalled_output: float, idle: float) -> Waits:
+    return float(cycles - busy - stalled_output - idle), float(stalled_output), float(idle)
 
 
 def same_order(engine: Sequence[float], fabric: Sequence[float], within: float = 0.0) -> bool:

@@ -133,8 +133,8 @@ class Attention(Family):
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """All keys of a sample before the first query; partial sums travel.  By pairs all results come at the end."""
-        rows = 1 if AttentionAttributes.of(attrs).pairs else dims["q"]
-        return Flow(rows=rows, is_barrier=True, sums_on_links=True)
+        pairs = AttentionAttributes.of(attrs).pairs
+        return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """By pairs: queries and results over the rows; queries come in beside another row than keys and values.

@@ -277,6 +277,7 @@ class RegionProcess:
         self.taken_until = 0.0
         self._stalls = (0.0, 0.0)  # cycles until then in which the cores wait: for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
+        self.ends: list[float] = []  # per batch of a training, cycles at which its update is over
         self.input_wait = 0.0  # cycles that a source waited for the host
         self._since = 0.0
         self._updated: simpy.Event | None = None
@@ -412,4 +413,5 @@ class RegionProcess:
         if self._updated is not None:
             self._updated.succeed()
             self._updated = None
+        self.ends.append(env.now)
         pipeline.part_done(lane.step)
