@@ -20,6 +20,7 @@ from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
+from wse_sim.kernels.blocks.training import fused_items
 
 # Operators that merely check something; they have no result.
 _CHECKS = frozenset(
@@ -156,7 +157,20 @@ class _Builder:
             takes = ()
         if kernel.family == "gemm" and names:
             takes = taken_turned(self.trace, nodes[0], self.tensor_of)
-        return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes)
+        factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0
+        return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes, factor=factor)
+
+    @staticmethod
+    def _factor(nodes: tuple[Node, ...]) -> float:
+        """What these operators multiply by; 0 where that is not one number."""
+        found = 1.0
+        for node in nodes[1:]:
+            if node.op in ("mul", "div", "true_divide"):
+                number = node.args[1]
+                if not isinstance(number, (int, float)) or not number:
+                    return 0.0
+                found *= number if node.op == "mul" else 1 / number
+        return found
 
     def _as_output(self, name: str) -> str:
         old = self.tensors[name]

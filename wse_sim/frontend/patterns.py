@@ -271,7 +271,15 @@ class SpelledAttention:
             if step is None or step.kind != "call":
                 return None
             if step.op in ("matmul", "bmm"):
-                return self._made(node, step, step.args[:2], mask, p, trace, factor, causal)
+                operands = []
+                for operand in step.args[:2]:
+                    scaled = trace.node(operand)
+                    while scaled is not None and scaled.op in ("mul", "div") and _number(scaled.args[1]):
+                        factor = _times(factor, scaled, trace)
+                        operand = scaled.args[0]
+                        scaled = trace.node(operand)
+                    operands.append(operand)
+                return self._made(node, step, tuple(operands), mask, p, trace, factor, causal)
             if step.op == "baddbmm":  # a bias on the scores
                 return self._made(node, step, step.args[1:3], step.args[0], p, trace, factor, causal)
             if step.op in ("add", "where", "masked_fill", "maximum", "max"):

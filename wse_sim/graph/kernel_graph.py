@@ -100,6 +100,7 @@ class Kernel:
     it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
     numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
     order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K).
+    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Kernel:
     reordered: tuple[str, ...] = ()
     parts: tuple[int, ...] = ()
     takes: tuple[str, ...] = ()
+    factor: float = 1.0
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

@@ -181,7 +181,7 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
     if not kernel.reordered or kernel.family == "attention":
         return
     name = kernel.reordered[0]
-    is_weight = graph.tensors[name].kind is TensorKind.PARAMETER
+    is_weight = name in kernel.parameters
     remedy = (
         "hold it as torch.nn.Linear does"
         if is_weight

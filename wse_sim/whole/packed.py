@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.factors import PARTS, affine_values
 from wse_sim.whole.front import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.dense import items_of
 
-PARTS = ("q", "k", "v")
 COUNTS = {2: "two", 3: "three", 4: "four"}
 """Parts of a product that are taken apart."""
 SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
@@ -141,7 +141,9 @@ def with_slices(
 ) -> dict[str, NDArray[np.float32]]:
     """The weights, and what the graph names of them: slices, and weights turned to (N, K)."""
     every = dict(weights)
-    for name in graph.tensors:
+    for name, tensor in graph.tensors.items():
+        if (values := affine_values(weights, name)) is not None:
+            every[name] = values.reshape(tensor.shape)
         found = SLICE.fullmatch(name)
         whole = found["whole"] if found is not None else name
         if whole.endswith(TURNED) and whole.removesuffix(TURNED) in weights:

@@ -202,6 +202,12 @@ class Reference:
         held = {name: self._copy(weights[parameter].reshape(-1)) for name, parameter in affine}
         return value * held.get("scale", torch.ones(())) + held.get("shift", torch.zeros(()))
 
+    def _softmax(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        function = torch.log_softmax if kernel.attrs.get("log", False) else torch.softmax
+        return function(operands[0].reshape(len(operands[0]), -1, int(kernel.dims["cols"])), -1)
+
     def _attention(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
@@ -266,6 +272,7 @@ _KINDS: dict[
     "gemm": Reference._dense,
     "conv2d": Reference._filters,
     "norm": Reference._norm,
+    "softmax": Reference._softmax,
     "attention": Reference._attention,
     "pool2d": Reference._pooling,
     **dict.fromkeys(("elementwise", "activation", "generated"), Reference._pointwise),

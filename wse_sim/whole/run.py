@@ -34,7 +34,13 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import FabricPlace, Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
-from wse_sim.whole.front import behind_host, forward_graph, without_dropout, without_logarithm
+from wse_sim.whole.factors import with_affine, with_scales
+from wse_sim.whole.front import (
+    behind_host,
+    forward_graph,
+    without_dropout,
+    without_logarithm,
+)
 from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import turned, unpacked, with_slices
 from wse_sim.whole.program import whole_program
@@ -202,10 +208,10 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 def _prepared(graph: KernelGraph) -> KernelGraph:
     """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
     if not graph.training:
-        return summed_apart(unpacked(turned(behind_host(graph))))
+        return summed_apart(unpacked(turned(with_scales(with_affine(behind_host(graph))))))
     forward = forward_graph(graph)
     found = without_logarithm(without_dropout(forward))
-    found = unpacked(turned(behind_host(found, trains=True)))
+    found = unpacked(turned(with_scales(behind_host(found, trains=True))))
     if found is forward:
         return graph
     return add_training(
