@@ -18,6 +18,7 @@ from wse_sim.compiler.plan import Region, Stream
 
 Cell = tuple[int, int]
 COMPUTE, OFF_PLAN = 2.0, 8.0
+SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another way does
 AROUND = 12.0  # cost of a compute core for a way that goes around
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
@@ -81,16 +82,17 @@ class Grid:
     ) -> list[Cell] | None:
         """Cells from `start` to `end`, or None if the color is taken on every way.
 
-        With cells `computing` the way goes around them, and off the plan where that is shorter.
+        With cells `computing` the way goes around them and around links of others, and off the plan where that is shorter.
         """
         taken = self._taken.get(color, set()) - {start, end}
         held = tuple(regions)
 
-        def cost(_: Cell, to: Cell, __: object) -> float | None:
+        def cost(here: Cell, to: Cell, _: object) -> float | None:
             if to in taken:
                 return None
             if computing:
-                return AROUND if to in computing else 1.0 + (to not in planned)
+                beside = SHARED * ((here, to) in self.links)
+                return beside + (AROUND if to in computing else 1.0 + (to not in planned))
             for region in held:
                 if region.holds(*to):
                     moving = region.cols - region.compute_cores // region.rows

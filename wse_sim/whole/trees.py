@@ -14,9 +14,7 @@ import networkx as nx
 
 from wse_sim.compiler.plan import Region, Stream
 from wse_sim.errors import ModelError
-from wse_sim.whole.paths import COMPUTE, OFF_PLAN, Cell, Grid, direction
-
-SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another tree does
+from wse_sim.whole.paths import COMPUTE, OFF_PLAN, SHARED, Cell, Grid, direction
 
 
 @dataclass(frozen=True)

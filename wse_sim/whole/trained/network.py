@@ -38,7 +38,7 @@ from wse_sim.whole.network import (
     tree_into,
     trees_of,
 )
-from wse_sim.whole.paths import BACK, Cell, Grid, direction
+from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import divisor, stream_order
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.kinds import trained_region_of
@@ -46,7 +46,7 @@ from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.training.loss import check_loss, mean_of
-from wse_sim.whole.trees import SHARED, Tree, Way, found_way, way_cost
+from wse_sim.whole.trees import Tree, Way, found_way, way_cost
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,9 @@ def _legs(
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     computing = frozenset(chain.from_iterable(map(_computing, layouts))) if around else frozenset()
     edge = _taken_ends(grid, layouts, streams)
+    for layout in layouts:  # outputs along the last row, gradients up the column that collects them
+        along = [(layout.last, layout.left + col) for col in range(layout.cols - 1, -2, -1)]
+        grid.links |= set(pairwise(along)) | set(pairwise(_collecting(layout)[::-1]))
     inputs = _input_legs(grid, layouts[0], streams[0], edge, order, computing)
     forward: list[Leg] = []
     backward: list[Leg] = []
@@ -160,7 +163,7 @@ def _loss_cells(
     """A way of `count` free cells from the core beside the last row on, as long as there is one; else that core alone."""
     held = set(grid.taken(color))
     for one in layouts:
-        held |= _computing(one) | {(row, one.collector) for row in range(one.top, one.last)}
+        held |= _computing(one).union(_collecting(one))
         held |= {one.inlet(g) for g in range(len(one.fed))} | {(one.last, one.left - 1)}
     free = grid.graph.subgraph({cell for cell in grid.graph if cell not in held} | {beside})
     lengths = nx.single_source_shortest_path(free, beside, cutoff=count)
@@ -176,10 +179,7 @@ def _taken_ends(grid: Grid, layouts: Sequence[RegionLayout], streams: Sequence[S
         row, left = layout.last, layout.left
         grid.take(streams[p + 1].color, ((row, left - 1 + col) for col in range(layout.cols + 1)))
         if p:
-            grid.take(
-                streams[p].color + 1,
-                ((layout.top + i, layout.collector) for i in range(len(layout.rows) - 1)),
-            )
+            grid.take(streams[p].color + 1, _collecting(layout))
     count, point = len(layouts[0].fed), streams[0].route[0]
     top = min(max(0, point[0] - count // 2), grid.rows - count)
     edge = [(top + g, point[1]) for g in range(count)]
@@ -212,6 +212,7 @@ def _leg(
     if cells is None:
         raise _no_way(stream, color)
     grid.take(color, cells)
+    grid.links |= set(pairwise(cells))
     return Leg(stream, color, tuple(cells), elements)
 
 
@@ -244,7 +245,13 @@ def _leg_to_inlets(
         raise _no_way(stream, stream.color)
     best = min(found, key=len)
     grid.take(stream.color, best)
+    grid.links |= set(pairwise(best))
     return Leg(stream, stream.color, best, elements, inlets)
+
+
+def _collecting(layout: RegionLayout) -> list[Cell]:
+    """The cores that collect gradients of the inputs, from the top."""
+    return [(row, layout.collector) for row in range(layout.top, layout.last)]
 
 
 def _computing(layout: RegionLayout) -> set[Cell]:
