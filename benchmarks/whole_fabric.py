@@ -26,7 +26,8 @@ from torch import nn
 
 from benchmarks import measured
 from benchmarks.measured import Row
-from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, round_words, strided
+from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, strided
+from benchmarks.whole_values import measure_values
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
@@ -262,6 +263,27 @@ NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, R
 )
 
 
+STREAMING = {"mode": "weight-streaming"}
+VALUES: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, int, Row], ...] = (
+    # model, a sample, columns of the wafer, samples of a batch, choices; two steps of training
+    ("196-64-64-10", lambda: network((196, 64, 64, 10)), (196,), 48, 64, {}),
+    ("192-64-64-10, weights streamed", lambda: network((192, 64, 64, 10)), (192,), 24, 192, STREAMING),
+    ("two convolutions, 4-16-32-32-10", lambda: strided((4, 16, 32), 16), (4, 16, 16), 24, 8, {}),
+    ("LeNet-5, maxima", lambda: lenet(nn.MaxPool2d), (1, 28, 28), 24, 8, {}),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 64, 8, {}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 64), (8, 32), 96, 8, {}),
+    ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 96, 8, {}),
+    ("two blocks, ReLU", lambda: blocks(nn.ReLU(), nn.ReLU()), (8, 32), 96, 8, {}),
+    ("two blocks, ReLU and GELU", lambda: blocks(nn.ReLU(), nn.GELU()), (8, 32), 96, 8, {}),
+    ("two blocks, GELU", lambda: blocks(nn.GELU(), nn.GELU()), (8, 32), 96, 8, {}),
+)
+
+
+def blocks(*activations: nn.Module) -> nn.Sequential:
+    """Blocks of 32 features and a layer of 8 classes."""
+    return nn.Sequential(*(Block(32, activation) for activation in activations), nn.Linear(32, 8))
+
+
 def normed(features: int) -> nn.Sequential:
     """Norms before two layers."""
     return nn.Sequential(
@@ -489,13 +511,8 @@ def measure_network(
     side: int,
     constants: Row,
     choices: Row,
-    *,
-    rounds: bool = False,
 ) -> Row:
-    """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples.
-
-    `rounds`: also beside a sequence of layers in PyTorch that rounds where streams do.
-    """
+    """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     torch.manual_seed(0)
@@ -512,10 +529,6 @@ def measure_network(
     weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
     labels = np.arange(len(outputs)) % outputs.shape[-1]
     step = train_whole(plan, weights, x.numpy(), labels, rate=0.1)
-    errors = {"gradient_error": _largest_error(step.gradients, gradients)}
-    if rounds:
-        round_words(model)
-        errors["rounded_gradient_error"] = _largest_error(step.gradients, _taught(model, x)[2])
     return {
         "model": name,
         "shape": shape,
@@ -525,7 +538,7 @@ def measure_network(
         **found.as_json(),
         "difference": found.difference,
         "output_error": float(np.abs(step.outputs - outputs).max() / np.abs(outputs).max()),
-        **errors,
+        "gradient_error": _largest_error(step.gradients, gradients),
         "loss_error": abs(step.loss / loss - 1),
     }
 
@@ -573,7 +586,7 @@ def measure_lenet(side: int) -> Row:
     """One batch of training of LeNet-5 with maxima, all forward first."""
     choices: Row = {"batch": 16, "schedule": "gpipe"}
     name = "LeNet-5, maxima"
-    return measure_network(name, lambda: lenet(nn.MaxPool2d), (1, 28, 28), side, {}, choices, rounds=True)
+    return measure_network(name, lambda: lenet(nn.MaxPool2d), (1, 28, 28), side, {}, choices)
 
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
@@ -588,6 +601,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
         *(measure_lenet(side) for side in LENET_SIDES),
     ],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
+    "values": lambda: [measure_values(*plan) for plan in VALUES],
     "states": states,
 }
 

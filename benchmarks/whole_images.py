@@ -86,27 +86,3 @@ def moved(model: nn.Module) -> nn.Module:
             other = value + 0.1 * torch.randn_like(value)
             value.copy_((other.abs() if name.endswith("running_var") else other).half())
     return model.eval()
-
-
-class _Rounded(torch.autograd.Function):
-    """To fp16 and back, values and gradients, as words of a stream are."""
-
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        """Values."""
-        return x.half().float()
-
-    @staticmethod
-    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-        """Gradients."""
-        return gradients[0].half().float()
-
-
-def round_words(model: nn.Module) -> None:
-    """Let results of the layers of a sequence pass as fp16 numbers, where a stream carries them: all but what goes into a ReLU.
-
-    Whether a ReLU is on, and which pixel is the largest of a window, may turn by a rounding; then both round alike.
-    """
-    for layer in model.children():
-        if not isinstance(layer, nn.ReLU | nn.Flatten):
-            layer.register_forward_hook(lambda _, __, found: _Rounded.apply(found))

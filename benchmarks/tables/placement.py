@@ -219,6 +219,19 @@ def _whole_trained_convolutions() -> str:
     return _trained("trained_convolutions")
 
 
+@table("whole.values")
+def _whole_values() -> str:
+    kinds = ("outputs", "gradient", "update")
+    rows = [
+        (row["model"], " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
+         *(" / ".join(f"{100 * error:.2f}" for error in row["errors"][kind]) + " %" for kind in kinds),
+         f"{row['turned']} / {row['turned_on_fabric']} of {row['selected']:,}" if row["selected"] else "-")
+        for row in measured.read("whole_fabric")["values"]["values"]
+    ]  # fmt: skip
+    head = ("model", "a sample", "cores", "outputs", "gradients", "updates", "turned")
+    return markdown(head, rows)
+
+
 def _trained(part: str) -> str:
     """Networks of regions that train: a batch of both simulators."""
     rows = [

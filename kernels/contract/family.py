@@ -95,18 +95,24 @@ class Lay:
     """How a kernel lies in its region, as far as its attributes settle it; the defaults settle nothing.
 
     `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
-    either): no more links side by side than there are of them.  `least_rows` of the region.  `store_bytes` of the
-    fullest core that moves data.  `more_colors` it takes beside the three of a kernel.  `rows_without_inputs`: rows
+    either): no more links side by side than there are of them.  `least_rows` of the region, and
+    `least_cols` that compute.  `store_bytes` of the fullest core that moves data.  `more_colors` it takes beside the three of a kernel.  `rows_without_inputs`: rows
     of the region that hold no weights.  `most_links` side by side of every stream to and from it (0: no limit but the cores).
     """
 
     takes_over: str = ""
     gives_over: str = ""
     least_rows: int = 1
+    least_cols: int = 1
     store_bytes: Size = 0
     more_colors: int = 0
     rows_without_inputs: int = 0
     most_links: int = 0
+
+
+def lay_of_operands(count: int) -> Lay:
+    """Of work that takes every operand in at a core of its own beside those that compute: one in each of two rows, two columns for more."""
+    return Lay(least_rows=min(count, 2), least_cols=1 + (count > 2))
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,12 @@ from wse_sim.kernels.contract.family import (
     Dims,
     How,
     Kept,
+    Lay,
     Link,
     ProgramOptions,
     Tiling,
     asked,
+    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import (
     Attributes,
@@ -69,6 +71,11 @@ class Elementwise(OnElements):
     def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
         """One per operand, one for the result."""
         return ElementwiseAttributes.of(attrs).inputs + 1
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """In whole words, operands come in at cores of their own."""
+        stated = ElementwiseAttributes.of(attrs)
+        return lay_of_operands(stated.inputs) if stated.in_words else Lay()
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a product can scale its results, or add a tensor of their size."""

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.whole.test_dense_chain import graph_of, network, plan_of, wafer
+from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.compiler.coloring import assign_colors, colors_for_streams, conflicts
@@ -25,6 +26,7 @@ from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.network import network_program
 from wse_sim.whole.regions import region_of
+from wse_sim.whole.trained import trained_network
 
 
 class Skip(nn.Module):
@@ -141,6 +143,24 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
     graph = graph_of(network((400, 120, 84, 10)), 400, training=True, optimizer="sgd")
     plan = plan_of(inputs_over_rows(graph), 16, phase="training", optimizer="sgd")
     assert min(stage.region.rows for stage in plan.stages) >= 2
+
+
+def test_a_region_has_the_columns_that_its_parts_need():
+    """The gradient of a residual and the collectors of attention take a moving column more, in place of one that computes.
+
+    So such regions have two columns that compute.  Before, one that had no more than one was refused after the compiler was done.
+    """
+    graph = inputs_over_rows(
+        api.lower(Block(16, 2), (torch.zeros(1, 4, 16),), training=True, optimizer="sgd")
+    )
+    least = {group.name: group.least_cols for group in make_groups(graph)}
+    assert least == dict.fromkeys(least, 1) | {"heads.o": 2, "down": 2, "heads.attention": 2}
+    sums = make_groups(laid(Gated(8, 16), 4, 8))[-2]
+    assert (sums.forward.family, sums.least_rows, sums.least_cols) == ("generated", 2, 1)
+    plan = plan_of(graph, 24, phase="training", optimizer="sgd", batch=8, mode_options={"placer": "snake"})
+    for stage in plan.stages:
+        assert stage.region.compute_cores // stage.region.rows >= least[stage.name]
+    assert trained_network(plan, 8).in_flight
 
 
 def test_a_residual_that_no_core_can_store_does_not_fit():

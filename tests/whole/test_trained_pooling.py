@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.whole_images import round_words
 from tests.whole.alone import EPS, Alone, check_alone, region_alone
 from tests.whole.test_trained import RATE, training_plan
 from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
 from wse_sim.kernels.contract.family import Tiling
-from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.pooling import TrainedPooling
+from wse_sim.whole.values import check_values
 
 Image = tuple[int, int, int]
 POOLS: dict[str, tuple[nn.Module, Image]] = {
@@ -129,11 +128,7 @@ def test_cycles_on_paper() -> None:
 
 
 def test_a_network_with_pooling_trains() -> None:
-    """A small LeNet: four images in flight, two rounds; loss, outputs, gradients and updates against PyTorch.
-
-    Whether a ReLU is on, or which pixel is the largest, may turn by a rounding to fp16, and a gradient of the first layer by
-    a tenth.  So PyTorch rounds where streams do; then both choose alike.
-    """
+    """A small LeNet: four images in flight, two rounds; loss, outputs, gradients and updates beside a PyTorch that rounds where streams do."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.AvgPool2d(2),
@@ -144,23 +139,9 @@ def test_a_network_with_pooling_trains() -> None:
         parameter.data = parameter.data.half().float()
     x, labels = torch.randn(8, 1, 12, 12).half().float(), torch.arange(8) % 6
     plan = training_plan(model, (1, 12, 12), 20)
-    made = trained_network(plan, 8, RATE, "cross entropy", 4)
-    weights = {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
-    result = stepped(made.program, made.config, made.inputs(weights, x.flatten(1).numpy(), labels.numpy()))
-    assert made.batch.in_flight == 4
-    loss, gradients, updated = made.learned(result)
-    round_words(model)
-    y = model(x)
-    wanted = nn.functional.cross_entropy(y, labels)
-    wanted.backward()
-    assert loss == pytest.approx(wanted.item(), rel=1e-3)
-    assert np.abs(made.outputs(result) - y.detach().numpy()).max() < 4 * EPS * y.abs().max()
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad.numpy()
-        # Each of four kernels on the way back rounds once more, and sums of pixels have some of their own.
-        bound = 8 * EPS * np.abs(gradient).max()
-        assert np.abs(gradients[name] - gradient).max() < bound, name
-        assert np.abs(updated[name] - (weights[name] - RATE * gradient)).max() < RATE * bound, name
+    assert trained_network(plan, 8, most_in_flight=4).batch.in_flight == 4
+    found = check_values(model, plan, x.numpy(), labels.numpy(), rate=RATE, in_flight=4)
+    assert all(found.worst(kind).rounded_error < 8 * EPS for kind in found.kinds), found.text()
 
 
 def test_the_plan_counts_turns_as_waiting() -> None:

@@ -86,6 +86,11 @@ class Group:
         return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
 
     @property
+    def least_cols(self) -> int:
+        """Columns of cores that compute without which its region has no room for its parts."""
+        return self.lay.least_cols
+
+    @property
     def has_row_apart(self) -> bool:
         """Whether a row without inputs finishes outputs: in a layer that trains on samples of one row, inputs over the rows."""
         return bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
@@ -362,12 +367,14 @@ class Sizer:
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
-        """Bytes of the fullest core, one that computes or one that moves data; endless where rows are missing."""
+        """Bytes of the fullest core, one that computes or one that moves data; endless where rows or columns are missing."""
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         if group.moving_bytes:
             held = np.maximum(held, group.moving_bytes)
-        return np.where(np.asarray(rows) < group.least_rows, np.inf, held) if group.least_rows > 1 else held
+        for sides, least in ((rows, group.least_rows), (cols, group.least_cols)):
+            held = np.where(np.asarray(sides) < least, np.inf, held) if least > 1 else held
+        return held
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""

@@ -249,10 +249,16 @@ class _Taught:
         found = self.rounded(reference, weights, x)
         left = _distance(found.gradients, wanted)
         turned: tuple[tuple[int, int], ...] = ()
-        for unit in _undecided(reference.before) if wanted else ():
-            other = self.rounded(dataclasses.replace(reference, turned=(*turned, unit)), weights, x)
-            if (distance := _distance(other.gradients, wanted)) < NEARER * left:
-                found, left, turned = other, distance, (*turned, unit)
+        units = _undecided(reference.before) if wanted else []
+        # A unit of a large share hides those of smaller ones: again until none is found.
+        before = None
+        while before != turned:
+            before = turned
+            for unit in units:
+                tried = tuple(sorted({*turned, unit}))
+                other = self.rounded(dataclasses.replace(reference, turned=tried), weights, x)
+                if (distance := _distance(other.gradients, wanted)) < NEARER * left:
+                    found, left, turned = other, distance, tried
         return found, len(turned)
 
     def _total(self, outputs: torch.Tensor) -> torch.Tensor:

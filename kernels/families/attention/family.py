@@ -139,12 +139,15 @@ class Attention(Family):
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """By pairs: queries and results over the rows; queries come in beside another row than keys and values.
 
-        Collected, sums along the columns take two colors more.
+        Collected, sums along the columns take two colors more, and a second moving column takes the place of one that computes.
         """
         asked_for = AttentionAttributes.of(attrs)
         if not asked_for.pairs:
             return Lay()
-        return Lay(gives_over="rows", least_rows=2, more_colors=4 if asked_for.collected else 2)
+        collected = asked_for.collected
+        return Lay(
+            gives_over="rows", least_rows=2, least_cols=1 + collected, more_colors=4 if collected else 2
+        )
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
         """Causal masks are not exploited."""

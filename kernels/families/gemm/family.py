@@ -126,7 +126,16 @@ class Gemm(WeightProduct):
         if lay.takes_over != "rows":
             return lay
         if GemmAttributes.of(attrs).trained_rows:
-            return replace(lay, least_rows=2, more_colors=3, rows_without_inputs=1, most_links=1)
+            # The gradient of a residual has a moving column of its own, which a narrow region takes from those that compute.
+            ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
+            return replace(
+                lay,
+                least_rows=2,
+                least_cols=1 + ends_added,
+                more_colors=3,
+                rows_without_inputs=1,
+                most_links=1,
+            )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
             store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
             shares = not SPECIAL_FUNCTIONS.isdisjoint(fused_forward(attrs, Phase.FORWARD).split(","))

@@ -40,11 +40,13 @@ from wse_sim.kernels.contract.family import (
     Flow,
     How,
     Kept,
+    Lay,
     Link,
     Probe,
     ProgramOptions,
     Tiling,
     asked,
+    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import (
     Attributes,
@@ -86,6 +88,11 @@ class Generated(OnElements):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""
         return Flow(rows=dims.get("rows", 0))
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """In whole words, operands come in at cores of their own."""
+        stated = GeneratedAttributes.of(attrs)
+        return lay_of_operands(stated.inputs) if stated.in_words else Lay()
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a rotation of pairs stands alone."""
