@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.whole.test_dense_chain import network
 from tests.whole.test_streaming import plan_of, wafer
+from wse_sim.engine.options import Options
+from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import Phase
 from wse_sim.modes.weight_streaming.links import WEST, program_region, streaming_wavelets
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.run import StreamingRun
 from wse_sim.modes.weight_streaming.steps import whole_words
 from wse_sim.whole.streaming.edges import arriving_blocks
 from wse_sim.whole.streaming.program import streamed_program
@@ -32,10 +37,33 @@ def test_a_column_takes_whole_words() -> None:
     assert whole_words(kernel, 98) == 1.0
 
 
+def test_what_bounds_a_phase_that_the_edges_set_the_pace_of() -> None:
+    """Two layers of 48 to 48 on 4 x 48 columns, at a word in 4 cycles: 48 words of weights a round, 192 cycles.
+
+    The first one: 48 rounds of weights and a word of biases for each column, and the way: 50 cycles over the wafer, two ramps (5 in all), and 47
+    cores, 6 cycles each.  In the meantime words of the second one fill its queues and so cross the edge no more: 8 in the ring of
+    a core that sends, 2 in each of two routers, 6 in the queue of the next one, and two rounds of one word: 20 for each column.
+    But the edge was free for the way alone: 337 cycles.
+    """
+    plan = streaming_plan((48, 48, 48), 4, 48, 4)
+    slow = plan.wafer.derive(io_bytes_per_s=plan.wafer.clock_hz)
+    free = [dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases]
+    run = StreamingRun(
+        dataclasses.replace(plan, wafer=slow, phases=tuple(free)), Options(steps=1), None, RunTrace(is_on=False, unit_s=1.0)
+    )
+    run.execute()
+    first, second = run.books.phases.sum(axis=1) * plan.wafer.clock_hz
+    way = 50 + 5 + 47 * 6
+    assert [phase.way_cycles for phase in plan.phases] == [way, way]
+    assert first == pytest.approx(49 * 192 + way, rel=1e-9)
+    assert second == pytest.approx(first - way, rel=1e-9)
+    assert [phase.ahead_bytes for phase in plan.phases] == [4 * 48 * 20] * 2
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("sizes", "cols"), [((196, 64, 64, 10), 24), ((64, 32, 10), 48)])
 def test_as_many_bytes_as_the_program_sends(sizes: tuple[int, ...], cols: int, training: bool) -> None:
-    """Words of all feeders, 4 bytes each: the plan counts them but for a bias in words, and rounds that fill up the last owner."""
+    """Words of all feeders, 4 bytes each: the plan counts them but for a bias in words."""
     plan = streaming_plan(sizes, 8, cols, 16, training=training)
     made = streamed_program(plan)
     words = sum(size * times for size, times in arriving_blocks(made.layout)) * made.layout.cols

@@ -143,11 +143,14 @@ def test_step_is_near_the_engines(training: bool, band: float) -> None:
 
 
 def test_slow_links_bind_both() -> None:
-    """At 2 GB/s the edge gives 1.8 bytes a cycle: 4,160 bytes of weights take 2,288 cycles, then the last round."""
+    """At 2 GB/s the edge gives 1.8 bytes a cycle: 4,160 bytes of weights take 2,288 cycles.
+
+    Then the last ones cross 8 x 8 cores and climb two ramps (19), and their sums pass 7 cores, 6 cycles each.
+    """
     plan = plan_of(network((64, 32)), wafer(8, 8, io_bytes_per_s=2e9), 16, lanes=1)
     found = compare_streaming(plan)
-    assert found.engine_step == pytest.approx(4160 * 1.1e9 / 2e9, rel=1e-6)
-    assert found.fabric_step == pytest.approx(found.engine_step, rel=0.05)
+    assert found.engine_step == pytest.approx(4160 * 1.1e9 / 2e9 + 19 + 7 * 6, rel=1e-6)
+    assert found.fabric_step == pytest.approx(found.engine_step, rel=0.03)
 
 
 def test_what_is_not_covered_is_refused_in_one_sentence() -> None:

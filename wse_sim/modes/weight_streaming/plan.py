@@ -18,9 +18,11 @@ STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 1
 class StreamedPhase:
     """One kernel on the whole wafer for one micro-batch.
 
-    Its time is ``max(compute_cycles / clock, I/O of edge_weight_bytes and edge_gradient_bytes, floor_s)`` plus the
-    spill traffic, which is not overlapped.  A column takes its part of a round of weights in whole words, so `filled` times the
-    bytes that there are cross the edge.
+    Its time is ``max(compute_cycles / clock, I/O of edge_weight_bytes and edge_gradient_bytes + way_cycles / clock, floor_s)``
+    plus the spill traffic, which is not overlapped.  A column takes its part of a round of weights in whole words, so `filled`
+    times the bytes that there are cross the edge.  The last weights still have a way of `way_cycles` when they have crossed it:
+    over the wafer, and with their sums through the lane.  The first gradients have one before they cross it.
+    `ahead_bytes` of weights wait between the edge and the cores when the phase begins, if the edge was free before.
     """
 
     name: str
@@ -38,6 +40,8 @@ class StreamedPhase:
     flops: int
     output_elements: int = 0  # of all products with streamed weights: what their partial sums add up to
     filled: float = 1.0
+    way_cycles: float = 0.0
+    ahead_bytes: float = 0.0
 
     @property
     def edge_weight_bytes(self) -> float:

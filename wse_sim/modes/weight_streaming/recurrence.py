@@ -5,7 +5,8 @@ n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of 
 
     stream      s_n = max(s_{n-1} + W_{n-1} / M, update of its weights, end of the phase of stream n - D)
     phase       b   = max(end before, s_n + d)
-                e   = b + max(c / f, W / B, s_n + d + W / M - b, G / B, t) + X / A
+                a   = min(P / B, max(0, b - max(s_n + d, last of the weights before)))
+                e   = b + max(c / f, W / B - a + v / f, s_n + d + W / M - b + v / f, G / B + v / f, t) + X / A
     gradient    put_j  = max(e, get_{j-D})         the wafer goes on
                 get_j  = max(put_j, done_{j-1})
                 done_j = max(get_j, e + d) + update
@@ -51,6 +52,8 @@ def step_seconds(plan: WeightStreamingPlan, path: InputPath, steps: int = 3) -> 
             * plan.optimizer_bytes_per_parameter
             / cluster.memoryx_update_bytes_per_s,
             2 * gradients / cluster.memoryx_update_bytes_per_s,
+            np.array([p.way_cycles for p in phases]) / wafer.clock_hz,
+            np.array([p.ahead_bytes for p in phases]) / edge,
         )
     )
     first, targets = _update_lists(plan)
@@ -81,7 +84,7 @@ def _update_lists(plan: WeightStreamingPlan) -> tuple[IntArray, IntArray]:
 
 @kernel
 def _schedule(
-    seconds: FloatArray,  # (8, phases): compute, weights at the edge, stream, gradients, floor, spill, update, sum
+    seconds: FloatArray,  # (10, phases): compute, weights at the edge, stream, gradients, floor, spill, update, sum, way, ahead
     has_weights: NDArray[np.bool_],
     has_gradients: NDArray[np.bool_],
     first: IntArray,
@@ -103,7 +106,7 @@ def _schedule(
     fresh, coming = np.zeros(phases), np.zeros(phases)
     released, got = np.zeros(depth), np.zeros(depth)  # of the last `depth` streams and gradients, in a ring
     streams = taken = batches = 0
-    stream_free = taker_free = now = added_s = 0.0
+    stream_free = taker_free = now = added_s = edge_free = 0.0
     there = before = 0.0  # when the host gave the last batch; when the wafer began the one before it
     begun = 0.0
     for step in range(steps):
@@ -125,7 +128,14 @@ def _schedule(
                     first_word, last_word = start + latency_s, start + latency_s + seconds[2, i]
                 start_s = max(now, first_word)
                 stream_s = last_word - start_s if has_weights[i] else 0.0
-                busy_s = max(seconds[0, i], seconds[1, i], stream_s, seconds[3, i], seconds[4, i])
+                busy_s = max(seconds[0, i], seconds[4, i])
+                if has_weights[i]:
+                    ahead_s = min(seconds[9, i], max(0.0, start_s - max(first_word, edge_free)))
+                    weights_s = max(seconds[1, i] - ahead_s, stream_s)
+                    edge_free = start_s + weights_s
+                    busy_s = max(busy_s, weights_s + seconds[8, i])
+                if has_gradients[i]:
+                    busy_s = max(busy_s, seconds[3, i] + seconds[8, i])
                 now = start_s + busy_s + seconds[5, i]
                 if has_weights[i]:
                     released[streams % depth] = now

@@ -1,11 +1,12 @@
 """The weight streaming schedule: one kernel at a time on the whole wafer.
 
-Symbols: for a phase of c cycles, W weight bytes in, G gradient bytes out, X spilled bytes; f clock, B
-bytes/s of wafer I/O each way (full duplex), A bytes/s of the activation servers, t floor of a launch::
+Symbols: for a phase of c cycles, W weight bytes in, G gradient bytes out, X spilled bytes, v cycles on the way between the edge and
+the end of a lane, P bytes that wait there; f clock, B bytes/s of wafer I/O each way (full duplex), A bytes/s of the activation servers, t floor of a launch::
 
     start     max(end of the phase before, first weights at the wafer)
-    end       max(start + c / f, start + W / B, last weights at the wafer, start + G / B, start + t)
-              + X / A
+    ahead     min(P / B, time from the first weights at the wafer and the last ones of the phase before to start)
+    end       max(start + c / f, start + W / B - ahead + v / f, last weights at the wafer + v / f, start + G / B + v / f,
+              start + t) + X / A
     next      when the gradients have a place in the queue of MemoryX
 
 The floor is a maximum: the next launch is prepared while a phase runs.  Spill is not overlapped.
@@ -94,6 +95,7 @@ class StreamingRun:
         self.input_sent = 0
         self.input_received = 0
         self._path = path
+        self._edge_free_s = 0.0  # since when no weights cross the edge
         self._batches = simpy.Store(self.env, capacity=INPUT_PREFETCH)
 
     @property
@@ -176,7 +178,7 @@ class StreamingRun:
         row = books.phases[index]
         rate = min(plan.wafer.io_bytes_per_s, self.swarmx.bytes_per_s)
         begin = env.now
-        last_weights = begin
+        first = last_weights = begin
         if phase.weight_bytes:
             first, last_weights = yield from self.memoryx.next_weights()
             if first > env.now:
@@ -185,8 +187,13 @@ class StreamingRun:
         row[STALLED_INPUT] += start - begin
         books.add("weight_latency", start - begin)
         compute = cycles_to_s(phase.compute_cycles, plan.wafer.clock_hz)
-        weights = max(phase.edge_weight_bytes / rate, last_weights - start)
-        times = (compute, weights, phase.edge_gradient_bytes / rate, phase.floor_s)
+        ahead = min(phase.ahead_bytes / rate, max(0.0, start - max(first, self._edge_free_s)))
+        weights = max(phase.edge_weight_bytes / rate - ahead, last_weights - start)
+        if phase.weight_bytes:
+            self._edge_free_s = start + weights
+        gradients = phase.edge_gradient_bytes / rate
+        way = cycles_to_s(phase.way_cycles, plan.wafer.clock_hz)
+        times = (compute, weights + way * (weights > 0), gradients + way * (gradients > 0), phase.floor_s)
         duration = max(times)
         cause = CAUSES[times.index(duration)]
         books.add(cause, duration)
@@ -207,7 +214,7 @@ class StreamingRun:
             self.received_bytes += phase.weight_bytes
             write("weights in", "weights", start, weights, phase.weight_bytes, flow)
         if phase.gradient_bytes:
-            write("gradients out", "gradients", start, times[2], phase.gradient_bytes, flow)
+            write("gradients out", "gradients", start + way, gradients, phase.gradient_bytes, flow)
         if phase.spill_bytes:
             spill = phase.spill_bytes / min(
                 plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s

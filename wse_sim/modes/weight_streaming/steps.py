@@ -40,12 +40,13 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
+from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
-from wse_sim.units import BYTES_PER_DTYPE
+from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
@@ -110,11 +111,16 @@ def estimate_step_s(plan: WeightStreamingPlan) -> float:
     io = min(plan.wafer.io_bytes_per_s, cluster.swarmx_bytes_per_s, cluster.memoryx_bytes_per_s)
     spill_rate = plan.cluster.activation_server_bytes_per_s
     one = sum(
-        max(p.compute_cycles / clock, p.edge_weight_bytes / io, p.edge_gradient_bytes / io, p.floor_s)
-        + p.spill_bytes / spill_rate
+        max(p.compute_cycles / clock, _io_s(p, io, clock), p.floor_s) + p.spill_bytes / spill_rate
         for p in plan.phases
     )
     return one * plan.micro_batches
+
+
+def _io_s(phase: StreamedPhase, bytes_per_s: float, clock_hz: float) -> float:
+    """Weights or gradients over the edge, and their way on the wafer."""
+    size = max(phase.edge_weight_bytes, phase.edge_gradient_bytes)
+    return size / bytes_per_s + phase.way_cycles / clock_hz if size else 0.0
 
 
 # The steps, in the order in which they run
@@ -523,9 +529,31 @@ def _phases(
                 flops=kernel.flops,
                 output_elements=fact.output_elements,
                 filled=filled,
+                way_cycles=_way_cycles(wafer, lanes, is_gradient=gradient) if fact.elements else 0.0,
+                ahead_bytes=_ahead_bytes(kernel, wafer, lanes) if fact.elements and not gradient else 0.0,
             )
         )
     return tuple(phases)
+
+
+def _way_cycles(wafer: Wafer, lanes: int, *, is_gradient: bool) -> float:
+    """From the edge to the farthest core, and sums from core to core: along a lane, those of gradients along a column."""
+    cores = wafer.program_rows if is_gradient else wafer.program_cols // lanes
+    fill = fill_cycles(wafer.program_rows, wafer.program_cols, wafer)
+    return float(fill + (cores - 1) * relay_cycles(wafer))
+
+
+def _ahead_bytes(kernel: Kernel, wafer: Wafer, lanes: int) -> float:
+    """Words of a column between the edge and its cores: two rounds at the core that takes them in, and what queues hold.
+
+    These are its output queues, two routers and the input queue of the next core.
+    """
+    columns = wafer.program_cols // lanes
+    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
+    rounds = 2 * ceil(ceil(rest / columns) / 2)
+    outgoing = max(wafer.output_queue_wavelets) + wafer.ramp_cycles
+    queues = outgoing + 2 * wafer.router_queue_wavelets + wafer.input_queue_wavelets[0]
+    return float(BYTES_PER_WAVELET * columns * (rounds + queues))
 
 
 def core_memory(

@@ -175,7 +175,7 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
     edge = min(plan.wafer.io_bytes_per_s, whole.edge_bytes_per_s)
     phases = tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
     free = dataclasses.replace(plan, wafer=plan.wafer.derive(io_bytes_per_s=edge), phases=phases)
-    engine = StreamingRun(free, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine = StreamingRun(free, Options(steps=1), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     clock = plan.wafer.clock_hz
     runs = []
