@@ -49,7 +49,10 @@ def test_what_bounds_a_phase_that_the_edges_set_the_pace_of() -> None:
     slow = plan.wafer.derive(io_bytes_per_s=plan.wafer.clock_hz)
     free = [dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases]
     run = StreamingRun(
-        dataclasses.replace(plan, wafer=slow, phases=tuple(free)), Options(steps=1), None, RunTrace(is_on=False, unit_s=1.0)
+        dataclasses.replace(plan, wafer=slow, phases=tuple(free)),
+        Options(steps=1),
+        None,
+        RunTrace(is_on=False, unit_s=1.0),
     )
     run.execute()
     first, second = run.books.phases.sum(axis=1) * plan.wafer.clock_hz

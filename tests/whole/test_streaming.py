@@ -108,7 +108,7 @@ def test_cycles_of_a_core_on_paper() -> None:
 
     A round of one output: 8 x 4 products, two a cycle, and 4 sums: 20 cycles.  32 rounds, and 2 words of bias: 642.
     Results: s t words come in, and s times t sums with the bias, two a cycle.  Three columns differ: the first adds the
-    bias to the last of its results as it comes (t), the last has its results, and sends one word that ends the product.
+    bias to the last of its results as it comes (t), the last has its results, and sends a word that ends each of four turns.
     """
     model = network((64, 32))
     plan = plan_of(model, wafer(8, 8), 32, lanes=1)
@@ -116,7 +116,7 @@ def test_cycles_of_a_core_on_paper() -> None:
     cells = run.fabric.busy[1:9]
     assert np.all(cells[:, 1:7] == 642 + 4 * 4 + 4 * 2)
     assert np.all(cells[:, 0] == 642 + 3 * 4 + 3 * 2 + 4)
-    assert np.all(cells[:, 7] == 642 + 4 * 2 + 1)
+    assert np.all(cells[:, 7] == 642 + 4 * 2 + 4)
     # Beside that a step waits for the first words, and once for sums to pass 8 cores, 6 cycles each, and come back.
     assert 666 + 7 * 6 + 7 < run.fabric.cycles < 666 + 8 * 6 + 8 + 60
 

@@ -17,10 +17,11 @@ from wse_sim.whole.streaming.layout import StreamedLayout
 class Colors:
     """One color each, or two that alternate from core to core."""
 
-    weights: int = 0  # up or down the columns
+    weights: int = 0  # down the columns
     gradients: int = 1  # along the lanes, by every core in turn
     sums: tuple[int, int] = (2, 3)  # along the lanes
     back: int = 4  # results, from the last column of a lane to their owners
+    rising: int = 5  # weights from the row below to the row above
     along: tuple[int, int] = (6, 7)  # sums of weight gradients along the columns
     arriving: tuple[int, int] = (8, 9)  # on the outer rows, from the west and from the east edge
     leaving: tuple[int, int] = (10, 11)
@@ -31,7 +32,7 @@ COLORS = Colors()
 GRADIENTS_QUEUE = 1
 QUEUES = {
     0: (COLORS.weights,),
-    GRADIENTS_QUEUE: (COLORS.gradients, *COLORS.arriving),
+    GRADIENTS_QUEUE: (COLORS.gradients, *COLORS.arriving, COLORS.rising),
     2: COLORS.sums,
     3: (COLORS.back,),
     4: COLORS.along,

@@ -68,6 +68,7 @@ def write_edges(b: Builder, layout: StreamedLayout) -> None:
 def _feed(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer) -> None:
     color = COLORS.arriving["WE".index(stream.edge)]
     count, row = len(stream.columns), stream.weights_row
+    sent = COLORS.weights if stream.is_downward else COLORS.rising
     words = sum(count * size * times for size, times in arriving_blocks(layout))
     b.host_in(f"weights {stream.number}", color, words, row, stream.edge)
     cells = {layout.fabric_col(lane, col) for lane in range(layout.lanes) for col in stream.columns}
@@ -81,12 +82,17 @@ def _feed(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer)
             _leave(core, color, scrap, i * size)
             core.mov(held[turn].dsd(0, size), fabric_in(color), start="none")
             _leave(core, color, scrap, (count - 1 - i) * size)
-            core.mov(fabric_out(COLORS.weights), held[turn].dsd(0, size), start="none", thread=SENDER)
+            core.mov(fabric_out(sent), held[turn].dsd(0, size), start="none", thread=SENDER)
 
         _in_turns(core, arriving_blocks(layout), keep_and_send)
         for lane in range(layout.lanes):
             b.place(core, (row, layout.fabric_col(lane, col)))
             _route_down(b, layout, stream, layout.fabric_col(lane, col))
+    if not stream.is_downward:
+        relay = b.core_class(f"relay of stream {stream.number}")
+        relay.mov(fabric_out(COLORS.weights), fabric_in(sent), length=words // count, start="none")
+        for col in cells:
+            b.place(relay, (layout.area.row - 1, col))
 
 
 def _in_turns(core: CoreClass, blocks: Iterable[tuple[int, int]], write: Callable[[int, int], None]) -> None:
@@ -116,19 +122,25 @@ def _route_from_edge(b: Builder, color: int, row: int, edge: str, cells: set[int
 
 
 def _route_down(b: Builder, layout: StreamedLayout, stream: EdgeStream, col: int) -> None:
-    """From the feeder to all cores of the column."""
+    """From the feeder to all cores of the column; those of the row below go up first, and a core above turns them around.
+
+    Words that run up some columns and down others keep all waiting: the first row has those of one column long before
+    those of its neighbour, the last row the other way round, and every row must take each word.
+    """
     area = layout.area
-    onward, back = ("S", "N") if stream.is_downward else ("N", "S")
-    end = area.row + area.rows - 1 if stream.is_downward else area.row
-    step = 1 if stream.is_downward else -1
-    b.route(COLORS.weights, (stream.weights_row, col), rx="R", tx=onward)
-    for row in range(stream.weights_row + step, end + step, step):
-        inside = area.row <= row < area.row + area.rows
+    top, end = area.row - 1, area.row + area.rows - 1
+    if not stream.is_downward:
+        b.route(COLORS.rising, (stream.weights_row, col), rx="R", tx="N")
+        b.route(COLORS.rising, (slice(area.row, stream.weights_row), col), rx="S", tx="N")
+        b.route(COLORS.rising, (top, col), rx="S", tx="R")
+    first = stream.weights_row if stream.is_downward else top
+    b.route(COLORS.weights, (first, col), rx="R", tx="S")
+    for row in range(first + 1, end + 1):
         b.route(
             COLORS.weights,
             (row, col),
-            rx=back,
-            tx=("R" if inside else "") + ("" if row == end else onward),
+            rx="N",
+            tx=("R" if row >= area.row else "") + ("" if row == end else "S"),
         )
 
 

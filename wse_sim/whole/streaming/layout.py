@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Region
@@ -62,6 +63,12 @@ class Pass:
     def owners(self) -> int:
         """Columns of a lane that own rounds."""
         return ceil_div(self.rounds, self.owned)
+
+    def turns(self) -> Iterator[int]:
+        """The results of a product in their order: one of every owner, from the last column to the first, then the next."""
+        for turn in range(self.owned):
+            for col in reversed(range(self.owners)):
+                yield from self.rounds_of(col)[turn : turn + 1]
 
     def rounds_of(self, col: int) -> range:
         """Rounds that a column owns."""

@@ -7,9 +7,9 @@ Symbols: x the features at rest on a core, W their weights of one round, t token
     j > 0       y + what comes from the west, sent on
     j = c - 1   the result, sent back to its owner (or kept)
 
-Every core so takes t cycles for the sums of a round, and an owner t more for each of its results.  Owners take turns
-from the last column to the first: each lags behind its neighbour in the west by the hop alone, and none waits for the
-time that an owner takes.  A router lets results pass when its own core has had the last of its own.
+Every core so takes t cycles for the sums of a round, and an owner t more for each of its results.  Owners take turns, one
+round each, from the last column to the first: each lags behind its neighbour in the west by the hop alone, and none waits
+for the time that an owner takes.  A router lets results pass when its own core has had one, until a control word ends the turn.
 
 Sums from both ends towards the owner were tried first: it adds twice, 2 t cycles, and all others wait for it.  Then a
 ring that begins behind the owner: the owner is a way around the ring behind its neighbour, both hear one stream of
@@ -108,30 +108,31 @@ class _Rounds:
     def end(self) -> None:
         """The last column: results to their owners, the nearest first."""
         lay, core, one = self.cores.layout, self.core, self.one
-        last = one.owners - 1
-        own = len(one.rounds_of(lay.cols - 1))
-        with core.loop(own):
-            _multiply(self.cores, core, one, self.rest)
-            core.add(self.cores.raw.dsd(0, lay.held, step=lay.held), self._own, self._behind(), start="none")
-        with core.loop(lay.cols - 1 - one.owners if not own else 0):  # columns without results
-            core.control(COLORS.back, Command.ADVANCE, start="none")
-        if not own:
-            self._send(len(one.rounds_of(last)))
-        with core.loop(last):
-            self._send(one.owned)
-        core.control(COLORS.back, Command.RESET, start="none")
+        own, shortest = len(one.rounds_of(lay.cols - 1)), len(one.rounds_of(one.owners - 1))
+        others = min(one.owners, lay.cols - 1)
+        with core.loop(shortest):
+            if own:
+                _multiply(self.cores, core, one, self.rest)
+                core.add(
+                    self.cores.raw.dsd(0, lay.held, step=lay.held), self._own, self._behind(), start="none"
+                )
+            self._turn(others)
+        with core.loop(one.owned - shortest):
+            self._turn(others if own else others - 1)
         with core.loop(own):
             self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
 
-    def _send(self, rounds: int) -> None:
-        """The results of one owner; the last word turns its router to let others pass."""
-        with self.core.loop(rounds - 1):
-            self._send_round(None)
-        self._send_round("path")
+    def _turn(self, owners: int) -> None:
+        """A result for each of so many owners: its last word turns the router there to let those of the others pass."""
+        with self.core.loop(self.cores.layout.cols - 1 - owners):  # columns without a result
+            self.core.control(COLORS.back, Command.ADVANCE, start="none")
+        with self.core.loop(owners):
+            self._send_round()
+        self.core.control(COLORS.back, Command.RESET, start="none")
 
-    def _send_round(self, advance: str | None) -> None:
+    def _send_round(self) -> None:
         _multiply(self.cores, self.core, self.one, self.rest)
-        self.core.add(fabric_out(COLORS.back, advance), self._own, self._behind(), start="none")
+        self.core.add(fabric_out(COLORS.back, "path"), self._own, self._behind(), start="none")
 
     def _keep(self, source: Operand, first: int = 0) -> None:
         """A sum and its bias become a result, number `first` and on in the turns of the loop around."""

@@ -127,8 +127,7 @@ def _sent(layout: StreamedLayout, one: Pass, weights: Mapping[str, Floats]) -> l
     matrix = weights[layer.weight] if one.kind == "forward" else weights[layer.weight].T
     wide = np.zeros((one.rounds, cols * one.rest), np.float32)
     wide[: matrix.shape[0], : matrix.shape[1]] = matrix
-    turns = [number for owner in reversed(range(one.owners)) for number in one.rounds_of(owner)]
-    blocks = [_paired(wide.reshape(one.rounds, cols, one.rest)[turns])]
+    blocks = [_paired(wide.reshape(one.rounds, cols, one.rest)[list(one.turns())])]
     if one.kind == "forward" and layer.bias:
         bias = np.zeros((1, cols * one.owned), np.float32)
         bias[0, : layer.n] = weights[layer.bias]
