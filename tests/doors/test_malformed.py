@@ -309,7 +309,8 @@ def test_every_size_of_a_transformers_configuration(here: Path) -> None:
     pytest.importorskip("transformers")
     base = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 64, "n_head": 4,
             "vocab_size": 100, "n_positions": 32}  # fmt: skip
-    bad = [-1, 0, 10**12, 10**30, 0.5, float("inf"), float("nan"), "x", [], {}, True, 255]
+    bad = [-1, 0, 10**12, 10**30, 0.5, float("inf"), float("nan"), "x", [], {}, True, 255, None, "", "9" * 5000, [[]], [None],
+           ["x"], ["__init__"], {"x": []}, "\x00", 10**400]  # fmt: skip
     file = here / "config.json"
 
     @cases(60)
@@ -317,7 +318,7 @@ def test_every_size_of_a_transformers_configuration(here: Path) -> None:
     def case(key: str, value: Any) -> None:
         if value == 255 and key != "n_head":
             key = "n_head"
-        if isinstance(value, (list, dict)) and key.startswith("n_"):
+        if (value is None or isinstance(value, (list, dict))) and key.startswith(("n_", "vocab")):
             value = -1
         file.write_text(json.dumps({**base, key: value}))
         check(["show", "model", f"hf:{file}"], here, must=2)

@@ -85,9 +85,10 @@ def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
     data = read_json(file, "the configuration", ModelError)
     if not isinstance(data, dict) or "model_type" not in data:
         raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")
-    if data["model_type"] not in transformers.CONFIG_MAPPING:
+    kind = data["model_type"]
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise ModelError(
-            f"{file}: key 'model_type' is {data['model_type']!r}, which transformers {transformers.__version__} does not "
+            f"{file}: key 'model_type' is {kind!r}, which transformers {transformers.__version__} does not "
             "know; correct it or install a transformers that has it"
         )
     try:
