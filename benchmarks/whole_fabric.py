@@ -474,7 +474,7 @@ def states() -> list[Row]:
         links = found["busiest_link_words_per_sample"]
         kept = {
             "phase": phase,
-            "links": [links["plan"], links["fabric"]],
+            "links": [links["plan"], links["fabric"], links["moving"]],
             "same_order": found["same_order_of_starts"],
         }
         rows += [

@@ -181,7 +181,7 @@ def _whole_states() -> str:
     for row in measured.read("whole_fabric")["values"]["states"]:
         name = row.get("model") or "-".join(map(str, row["sizes"]))
         plan = (row["phase"], f"{name}, {row['side']} rows")
-        links = f"{row['links'][0]:,.0f} / {row['links'][1]:,.0f}"
+        links = " / ".join(f"{words:,.0f}" for words in row["links"])
         head = (*plan, links, "equal" if row["same_order"] else "not") if plan != before else ("", "", "", "")
         rows.append((*head[:2], row["region"], split(row["plan"]), split(row["fabric"]), *head[2:]))
         before = plan
@@ -192,7 +192,7 @@ def _whole_states() -> str:
             "region",
             "event engine (%)",
             "fabric (%)",
-            "busiest link, plan / fabric",
+            "busiest link between regions, plan / fabric, and of moving cores",
             "order of starts",
         ),
         rows,

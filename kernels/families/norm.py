@@ -128,8 +128,8 @@ class Norm(OnRows):
         return Flow(rows=dims["rows"], at_once=NormAttributes.of(attrs).whole)
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """A whole row on one core: rows come and go over the rows of cores."""
-        return Lay("rows", "rows") if NormAttributes.of(attrs).whole else Lay()
+        """A whole row on one core: rows come and go over the rows of cores, one after the other over one link."""
+        return Lay("rows", "rows", most_links=1) if NormAttributes.of(attrs).whole else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""

@@ -65,3 +65,14 @@ def test_a_block_that_trains_starts_as_the_engine_says() -> None:
     last = found.regions[-1]
     assert last.name == "loss"
     assert last.started == pytest.approx(last.engine_started, rel=0.15)
+
+
+def test_links_between_regions_carry_what_the_plan_says() -> None:
+    """Norms, attention and layers one link wide: the busiest link outside of all regions has the words that the map has.
+
+    Links inside regions have more: those on which inlets deal out what they took in.
+    """
+    graph = inputs_over_rows(api.lower(Block(32, 2, nn.ReLU()), (torch.zeros(1, 8, 32),)))
+    words = compare_with_engine(plan_of(graph, 96), 2).link_words
+    assert words.fabric == pytest.approx(words.plan, rel=0.1)
+    assert words.moving > words.fabric == 8 * 32 / 2

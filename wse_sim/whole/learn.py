@@ -29,6 +29,7 @@ from wse_sim.whole.front import finished, loss_of
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
+    LinkWords,
     busiest_links,
     check_weights,
     rows_of,
@@ -95,7 +96,7 @@ class ComparedTraining:
     engine_step: float
     fabric_step: float
     regions: tuple[RegionBusy, ...]
-    link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
+    link_words: LinkWords
     alternating_step: float | None
     starts_within: float  # cycles: starts on the fabric are known to a bin
     fabric: FabricResult = field(repr=False)
@@ -121,7 +122,7 @@ class ComparedTraining:
             "engine_step": self.engine_step,
             "fabric_step": self.fabric_step,
             "regions": [dataclasses.asdict(region) for region in self.regions],
-            "busiest_link_words_per_sample": dict(zip(("plan", "fabric"), self.link_words, strict=True)),
+            "busiest_link_words_per_sample": dataclasses.asdict(self.link_words),
             "same_order_of_starts": self.same_order,
             "alternating_step": self.alternating_step,
         }
@@ -295,7 +296,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
                 first_busy(result, area, bins, area.ahead_cycles),
             )
         )
-    links = busiest_links(plan, made.areas, result.link_wavelets / plan.batch)
+    links = busiest_links(plan, result.link_wavelets / plan.batch)
     return ComparedTraining(
         plan.batch,
         measure.step_cycles,

@@ -10,7 +10,7 @@ The event engine's busy time of a region stands beside that of its busiest core.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +32,7 @@ from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.areas import FabricPlace, Made, StreamLinks
+from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.front import (
@@ -105,6 +105,19 @@ class RegionTimes:
 
 
 @dataclass(frozen=True)
+class LinkWords:
+    """Words of a sample on the busiest link between regions, by the plan and on the fabric, and on that of moving cores.
+
+    The plan leads a stream from the middle of a region to that of the next.  On the fabric it ends at inlets in the moving
+    columns, which also deal its words out; so only links outside of all regions are the same ones.
+    """
+
+    plan: float
+    fabric: float
+    moving: float
+
+
+@dataclass(frozen=True)
 class Compared:
     """Cycles per sample in a steady stream of samples."""
 
@@ -112,7 +125,7 @@ class Compared:
     fabric_period: float
     regions: tuple[RegionTimes, ...]
     streams: tuple[StreamLinks, ...]
-    link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
+    link_words: LinkWords
     starts_within: float  # cycles: starts on the fabric are known to a bin
     whole: Made = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
@@ -138,7 +151,7 @@ class Compared:
             "fabric_period_cycles": self.fabric_period,
             "regions": [dataclasses.asdict(region) for region in self.regions],
             "streams": [dataclasses.asdict(stream) for stream in self.streams],
-            "busiest_link_words_per_sample": dict(zip(("plan", "fabric"), self.link_words, strict=True)),
+            "busiest_link_words_per_sample": dataclasses.asdict(self.link_words),
             "same_order_of_starts": self.same_order,
         }
 
@@ -329,22 +342,28 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         period,
         tuple(regions),
         once.stream_links,
-        busiest_links(plan, once.areas, per_sample["link_wavelets"]),
+        busiest_links(plan, per_sample["link_wavelets"]),
         bins.cycles,
         once,
         second,
     )
 
 
-def busiest_links(
-    plan: PipelinedPlan, areas: Sequence[FabricPlace], words: NDArray[np.floating]
-) -> tuple[float, float]:
-    """Words of a sample on the busiest link outside of compute cores: by the plan, and of `words` (rows, cols, 4 or more)."""
-    planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4].copy()
-    planned = planned.copy()
-    for area in areas:
-        planned[area.rows, area.cols] = counted[area.rows, area.cols] = 0
-    return float(planned.max()), float(counted.max())
+def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords:
+    """Words of a sample on the busiest links, by the plan and of `words` (rows, cols, 4 or more)."""
+    planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4]
+    between, moving = np.ones(counted.shape[:2], bool), np.zeros(counted.shape[:2], bool)
+    for stage in plan.stages:
+        region = stage.region
+        rows = slice(region.row, region.row + region.rows)
+        between[rows, region.col : region.col + region.cols] = False
+        moving_cols = region.cols - region.compute_cores // region.rows
+        moving[rows, region.col : region.col + moving_cols] = True
+
+    def most(values: NDArray[np.floating], where: NDArray[np.bool_]) -> float:
+        return float(values[where].max(initial=0.0))
+
+    return LinkWords(most(planned, between), most(counted, between), most(counted, moving))
 
 
 def program_of(plan: PipelinedPlan, samples: int) -> Made:

@@ -137,7 +137,7 @@ class Attention(Family):
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """By pairs: queries and results over the rows; queries come in beside another row than keys and values.
+        """By pairs: queries and results over the rows; queries come in beside another row than keys and values, each over a link.
 
         Collected, sums along the columns take two colors more, and a second moving column takes the place of one that computes.
         """
@@ -146,7 +146,11 @@ class Attention(Family):
             return Lay()
         collected = asked_for.collected
         return Lay(
-            gives_over="rows", least_rows=2, least_cols=1 + collected, more_colors=4 if collected else 2
+            gives_over="rows",
+            least_rows=2,
+            least_cols=1 + collected,
+            more_colors=4 if collected else 2,
+            most_links=1,
         )
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
