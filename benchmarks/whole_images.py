@@ -61,6 +61,45 @@ def residual() -> nn.Module:
     return nn.Sequential(*first, Residual(8), Residual(8), *last)
 
 
+class Narrowing(nn.Module):
+    """Two convolutions with batch norms, the first of stride 2, and a skip of one tap and stride 2 around them."""
+
+    def __init__(self, channels: int, filters: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, filters, 3, stride=2, padding=1, bias=False)
+        self.second = nn.Conv2d(filters, filters, 3, padding=1, bias=False)
+        self.skip = nn.Conv2d(channels, filters, 1, stride=2, bias=False)
+        self.middle, self.end, self.side = (nn.BatchNorm2d(filters) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, lines, columns)."""
+        return (self.end(self.second(self.middle(self.first(x)).relu())) + self.side(self.skip(x))).relu()
+
+
+def resnet(stride: int) -> nn.Module:
+    """A ResNet of three stages of one block, with 8, 16 and 16 channels (32 without a stride before them)."""
+    last = 16 * (3 - stride)
+    first = [nn.Conv2d(2, 8, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    stages = [Residual(8), Narrowing(8, 16), Narrowing(16, last)]
+    return nn.Sequential(*first, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, 10))
+
+
+def mnist() -> nn.Module:
+    """The network of PyTorch's MNIST example on 14 x 14 pixels, half as wide or less, without its last logarithm of a softmax."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(400, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def vgg() -> nn.Module:
+    """Three convolutions of 3 x 3 taps with maxima behind each, as VGG has them, then two dense layers."""
+    layers: list[nn.Module] = []
+    for channels, filters in ((2, 8), (8, 16), (16, 16)):
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
 CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
     # model, image, columns of the wafer
     ("two of stride 2, 4-16-32-32-10", lambda: strided((4, 16, 32), 16), (4, 16, 16), 16),
@@ -75,6 +114,12 @@ CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
     ("two, overlapping maxima between", pooled, (4, 16, 16), 24),
     ("two residual blocks, batch norms", residual, (2, 16, 16), 24),
     ("the same", residual, (2, 16, 16), 40),
+    ("ResNet, three stages", lambda: resnet(2), (2, 16, 16), 24),
+    ("the same", lambda: resnet(2), (2, 16, 16), 40),
+    ("ResNet, three stages, four times the pixels", lambda: resnet(1), (2, 16, 16), 48),
+    ("MNIST example", mnist, (1, 14, 14), 32),
+    ("VGG, three stages", vgg, (2, 16, 16), 24),
+    ("the same", vgg, (2, 16, 16), 40),
 )
 
 

@@ -7,7 +7,8 @@ Symbols: an image of H x W pixels of e channels, windows of r lines and s column
                lines follow each other without a gap; the faster
 
 A first vector is moved, or the first two are combined at once, where that is faster.  Maxima are taken in fp16, means are
-summed in fp32.  Lines around an image are left out, columns around are at rest beside the lines.
+summed in fp32.  Lines around an image are left out, columns around are at rest beside the lines.  Cores of a column send their
+words of a pixel in turn, and wait while others do: (cores - 1) e / 2 cycles a pixel, but for the last ones, which wait in queues.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
 BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
 SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
 NOWHERE = ("", 0)
+MOST_STREAMS = 4  # side by side that carry an image
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def words_apart(channels: Size, rows: Size) -> Size:
 def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer) -> Cost:
     """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use."""
     windows = Windows.sized(dims, around)
-    words = np.asarray(words_apart(int(dims["c"]) // PAIR * PAIR, tiling.rows))
+    channel_words = int(dims["c"]) // PAIR
+    words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
     found = {n: PooledCore(windows, PAIR * n, is_max, wafer) for n in np.unique(words).tolist()}
     moved = {n: (core.pixels + core.results) * core.each / PAIR for n, core in found.items()}
     issued = {n: core.issued_cycles() for n, core in found.items()}
@@ -60,9 +63,24 @@ def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Waf
     def each(table: dict[int, float]) -> Size:
         return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
 
+    def waits(n: int) -> tuple[float, float]:
+        cores = int(ceil_div(channel_words, n))
+        bundles = max(
+            b for b in range(1, MOST_STREAMS + 1) if b == 1 or cores % b == channel_words % cores == 0
+        )
+        turns = found[n].turn_cycles(cores // bundles)
+        image = wafer.wavelet_cycles * found[n].pixels * (channel_words // bundles)
+        return turns, max(0.0, image - found[n].issued_cycles() - turns)
+
     zero = 0.0 * tiling.rows * tiling.cols
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
-    return Cost(compute=each(issued) - each(moved) + zero, ramp=each(moved) + zero, idle=idle)
+    return Cost(
+        compute=each(issued) - each(moved) + zero,
+        ramp=each(moved) + zero,
+        idle=idle,
+        stalled_input=each({n: waits(n)[1] for n in found}) + zero,
+        stalled_output=each({n: waits(n)[0] for n in found}) + zero,
+    )
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,12 @@ class PooledCore(PoolCore):
     def issued_cycles(self) -> float:
         """Words received and sent, and all instructions."""
         return float((self.pixels + self.results) * self.each / PAIR + sum(map(self._cycles, self.steps())))
+
+    def turn_cycles(self, cores: int) -> float:
+        """While the other cores of a column send their words of a pixel it waits, but for its last words, which wait in its queues."""
+        wafer = self.wafer
+        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
+        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
     def steps(self) -> list[Step]:
         """The instructions: lines of windows, then their columns."""

@@ -299,4 +299,4 @@ def trained_apart_cost(
     waits = 1.0 * dims["b"] * (cores - 1) * words * pixels
     zero = 0.0 * tiling.rows * tiling.cols
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
-    return Cost(compute=each(issued) + zero, fabric=waits + zero, ramp=each(moved) + zero, idle=idle)
+    return Cost(compute=each(issued) + zero, ramp=each(moved) + zero, idle=idle, stalled_output=waits + zero)

@@ -43,25 +43,29 @@ def word_rows_cost(
     wafer: Wafer,
     *,
     shares: bool = False,
+    waits: bool = False,
 ) -> Cost:
-    """Cycles of the busiest core for `tokens` of `words` of inputs; with `shares` rows may share slow functions, and waits count."""
+    """Cycles of the busiest core for `tokens` of `words` of inputs.
+
+    With `shares` rows may share slow functions; with `waits` or `shares` it counts how long rows wait for the last one.
+    """
     items = tuple(part.strip() for part in fused.split(",") if part.strip())
     v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
     per_word = PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
-    issued, waits = _finishing(tokens, words, v, per_word, items, tiling, wafer)
-    if not shares:
-        waits = 0.0 * waits
+    issued, stalled = _finishing(tokens, words, v, per_word, items, tiling, wafer)
+    if not shares and not waits:
+        stalled = 0.0 * stalled
     others = []
     if set(items) <= LIGHT:
         others.append(_flowing(tokens, words, v, per_word, items, tiling, wafer))
     if shares and not SPECIAL_FUNCTIONS.isdisjoint(items):
         others.append(_shared(tokens, words, v, per_word, items, tiling, wafer))
     for other in others:
-        is_first = issued + waits < other
-        issued, waits = np.where(is_first, issued, other), np.where(is_first, waits, 0.0)
+        is_first = issued + stalled < other
+        issued, stalled = np.where(is_first, issued, other), np.where(is_first, stalled, 0.0)
     sums = 1.0 * tokens * v
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
-    return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=waits)
+    return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=stalled)
 
 
 def _finishing(

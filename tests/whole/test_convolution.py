@@ -13,7 +13,7 @@ from tests.whole.test_dense_chain import wafer
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole import compare_with_engine, inputs_over_rows, network, run_whole
 from wse_sim.whole.covered import check_graph
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
@@ -109,6 +109,38 @@ def test_a_residual_block_with_batch_norms() -> None:
     del weights["end.running_var"]
     with pytest.raises(ModelError, match="running_var"):
         run_whole(plan, weights, images.numpy())
+
+
+def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
+    """16 x 16 pixels of 4 channels are 512 words: the sum's operands come over one link, 2 x (512 words and one that turns back).
+
+    So much the plan says of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
+    """
+    model = Residual().eval()
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),)))
+    plan = api.compile(graph, mode="pipelined", wafer=wafer(40), batch=16, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    found = compare_with_engine(plan, 8)
+    total = next(region for region in found.regions if region.name.endswith("sum"))
+    assert total.engine + total.engine_waits[0] == pytest.approx(2 * 513, abs=1)
+    assert found.fabric_period == pytest.approx(found.engine_period, rel=0.05)
+    for region in found.regions:
+        assert region.busiest == pytest.approx(region.engine, rel=0.01), region
+
+
+def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of all pixels of 16 channels in one stream: eight words of each of 8 x 8 pixels go by every inlet.
+
+    Cores compute meanwhile, so that is a sample's time; in streams side by side it is that of a core.
+    """
+    layers = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
+    graph = inputs_over_rows(api.lower(layers, (torch.zeros(1, 16, 8, 8),)))
+    plan = api.compile(graph, mode="pipelined", wafer=wafer(16), batch=16, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    several = compare_with_engine(plan, 8)
+    assert several.fabric_period == pytest.approx(several.regions[0].issued, rel=0.01)
+    monkeypatch.setattr(network, "MOST_BUNDLES", 1)
+    assert compare_with_engine(plan, 8).fabric_period == pytest.approx(8 * 8 * 8, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means"])

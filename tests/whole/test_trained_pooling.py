@@ -153,7 +153,7 @@ def test_the_plan_counts_turns_as_waiting() -> None:
     dims, tiling = found.kernel.dims, Tiling(3, 1, "stationary")
     planned = [trained_apart_cost(dims, 0, True, way, tiling, found.wafer) for way in (True, False)]
     assert (
-        sum(float(cost.total - cost.idle - cost.fabric) for cost in planned)
+        sum(float(cost.total - cost.idle - cost.stalled_output) for cost in planned)
         == int(dims["b"]) * found.issued_cycles()
     )
     each = sum(float(cost.total - cost.idle) for cost in planned) / int(dims["b"])

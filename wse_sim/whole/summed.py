@@ -59,7 +59,7 @@ def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> 
         sample_dim="elements",
         inputs=(between, residual),
         parameters=(),
-        attrs=frozen({"ops": ",".join(("add", *items[place + 1 :])), "inputs": 2}),
+        attrs=frozen({"ops": ",".join(("add", *items[place + 1 :])), "inputs": 2, "stored": True}),
         flops=0,
         saved_bytes=0,
     )

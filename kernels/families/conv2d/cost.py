@@ -31,16 +31,24 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
 
 
 def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
-    """Pixels unfolded into runs of whole words, which lie over the rows."""
+    """Pixels unfolded into runs of whole words, which lie over the rows.
+
+    The inlet of a row hears the image, or some channels of it, two words a cycle, and sends the words of its row.  A link brings a
+    word in `wavelet_cycles`, and takes a word of the result, or of some channels of it.
+    """
     pixels = dims["b"] * dims["out_h"] * dims["out_w"]
     words = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR)
-    found = word_rows_cost(pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer)
-    # The inlet of a row hears the image, or some channels of it, and sends the words of its row.
+    found = word_rows_cost(
+        pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer, waits=True
+    )
     others = np.maximum(1, tiling.rows - 1)
     streams = max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
     heard = dims["b"] * dims["h"] * dims["w"] * dims["c"] / PAIR / np.minimum(streams, others)
     sent = 1.0 * pixels * ceil_div(words, np.minimum(others, words))
-    return found + Cost(ramp=np.maximum(0.0, heard + sent - found.compute - found.fabric))
+    leaving = 1.0 * pixels * dims["k"] / PAIR / np.minimum(MOST_STREAMS, tiling.cols)
+    link = wafer.wavelet_cycles * np.maximum(heard, leaving)
+    pace = found.compute + found.fabric + found.stalled_input
+    return found + Cost(stalled_input=np.maximum(0.0, np.maximum(heard / 2 + sent, link) - pace))
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

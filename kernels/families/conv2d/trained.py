@@ -54,7 +54,7 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: 
     if phase is Phase.WEIGHT_GRADIENT:
         return _cost(alone)
     both = region.backward(has_bias=stated.has_bias, has_dx=True)
-    return Cost(compute=both[0] - alone[0], ramp=_waits(both) - _waits(alone))
+    return Cost(compute=both[0] - alone[0], stalled_input=_waits(both) - _waits(alone))
 
 
 Busiest = tuple[Size, Size]
@@ -62,7 +62,7 @@ Busiest = tuple[Size, Size]
 
 
 def _cost(busiest: Busiest) -> Cost:
-    return Cost(compute=busiest[0], ramp=_waits(busiest))
+    return Cost(compute=busiest[0], stalled_input=_waits(busiest))
 
 
 def _waits(busiest: Busiest) -> Size:

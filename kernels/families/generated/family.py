@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import numpy as np
+
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
@@ -25,11 +27,13 @@ from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
 from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
+    bytes_of,
     ceil_div,
     check_tiling,
     per_core,
     pointwise,
     row_allreduce,
+    words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -67,6 +71,10 @@ class GeneratedAttributes(Attributes):
     ops: str = attribute("", "operators, comma-separated, in order; sum, mean, amax or amin may end it")
     inputs: int = attribute(1, "operands", at_least=1)
     in_words: bool = attribute(False, "cores have whole words, which they receive and send")
+    stored: bool = attribute(
+        False,
+        "in words, and an operand that comes early waits in stores; operands share the link to the first core",
+    )
 
 
 class Generated(OnElements):
@@ -99,6 +107,12 @@ class Generated(OnElements):
         stated = GeneratedAttributes.of(attrs)
         return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
 
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """Two rows have room for the stores, which hold three samples; words go from store to store on two colors."""
+        if not GeneratedAttributes.of(attrs).stored:
+            return Lay()
+        return Lay(least_rows=2, more_colors=1, store_bytes=3 * bytes_of("fp16") * dims["elements"])
+
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions, special elements and all-reduces of the chain."""
         phase, dtype, attrs = asked(how)
@@ -116,6 +130,12 @@ class Generated(OnElements):
             inputs=GeneratedAttributes.of(attrs).inputs,
             in_words=GeneratedAttributes.of(attrs).in_words,
         )
+        stated = GeneratedAttributes.of(attrs)
+        if stated.stored and tiling.mapping == "stationary":
+            # A word of every operand for each element, and a control word behind each operand.
+            entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
+            issued = cost.total - cost.idle - cost.fabric
+            cost = replace(cost, fabric=0.0 * issued, stalled_input=np.maximum(0.0, entry - issued))
         reductions = sum(op in REDUCTIONS for op in ops)
         if not reductions:
             return cost

@@ -53,7 +53,7 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-STORES = 3  # cores in which an early operand waits, where the region has room
+STORES = 3  # cores in which an early operand waits at most
 STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
@@ -190,7 +190,7 @@ class PointwisePlace(PlacedKernel):
         out: dict[str, tuple[Cell, ...]] = {}
         at = 0
         for name in names:
-            more = min(STORES - 1, room) if self.waits(name) else 0
+            more = min(self.most_stores(name) - 1, room) if self.waits(name) else 0
             room -= more
             out[name] = cells[at : at + 1 + more]
             at += 1 + more
@@ -208,8 +208,16 @@ class PointwisePlace(PlacedKernel):
         """Whether an operand comes earlier than another one and is no input of the model."""
         if self.graph.tensors[tensor].kind is TensorKind.INPUT:
             return False
+        return self.kernels_before(tensor) > 0
+
+    def kernels_before(self, tensor: str) -> int:
+        """By how many kernels the longest way to another operand is longer than that to this one."""
         depths = {name: depth_of(self.graph, name) for name in self.kernel.inputs}
-        return depths[tensor] < max(depths.values())
+        return max(depths.values()) - depths[tensor]
+
+    def most_stores(self, tensor: str) -> int:
+        """Cores in which an early operand waits, where the region has room."""
+        return STORES
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -335,6 +343,10 @@ class Pointwise(PointwisePlace, RegionKind):
     def own_colors(self) -> int:
         """One per operand, two between stores."""
         return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    def most_stores(self, tensor: str) -> int:
+        """One for every two kernels on the longer way and the one that deals; with more an operand comes late."""
+        return min(STORES, 1 + ceil(self.kernels_before(tensor) / 2))
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:

@@ -13,7 +13,7 @@ is worked on.  Means are scaled as they leave::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, refused
 from wse_sim.whole.regions.turns import advance_of, alternate, route_senders
 
-RECEIVE, SEND = 1, 1  # microthreads: of a core, of an inlet
+RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16
 
 
@@ -91,32 +91,16 @@ class Pooling(RegionKind):
             return (1,)
         return tuple(count for count in range(1, self.height + 1) if self.height % count == 0)
 
-    @property
-    def _heard(self) -> int:
-        """Words of a pixel that an inlet hears."""
-        return self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
+    def pace(self) -> float:
+        """Cores wait for their turns to send; words of a bundle come in while none of its cores computes, at worst.
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether inlets store an image: so words come in while cores compute, and each is received and sent."""
-        return self._inlet_cycles(is_stored=True) < self._inlet_cycles(is_stored=False)
-
-    def _inlet_cycles(self, *, is_stored: bool) -> float:
-        """Cycles per sample in which words of a bundle come in, at worst.
-
-        Without a store while none of its cores computes: a vector instruction without words is one step, in which a core takes none.
+        A vector instruction without words is one step, in which a core takes none.
         """
         core = self._core(self.words)
-        if is_stored:
-            return float(core.pixels * (self._heard + self.words))
-        return core.issued_cycles() - (core.pixels + core.results) * self.words + core.pixels * self._heard
-
-    def pace(self) -> float:
-        """Cores wait for their turns to send, or for the words of a bundle."""
-        core = self._core(self.words)
+        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
-        own = core.issued_cycles() + core.results * (cores - 1) * self.words
-        return max(own, min(self._inlet_cycles(is_stored=stored) for stored in (False, True)))
+        issued, moved = core.issued_cycles(), (core.pixels + core.results) * self.words
+        return max(issued + core.turn_cycles(cores), issued - moved + core.pixels * heard)
 
     def words_of(self, core: int) -> int:
         """Words of a pixel that a core keeps."""
@@ -156,49 +140,20 @@ class Pooling(RegionKind):
                         b.place(core, cell)
 
     def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
-        """Every inlet hands on its core's words of a pixel, as they come or an image later, and takes in the others."""
-        heard, is_stored = self._heard, self.is_stored
+        """Every inlet hands on its core's words of a pixel, and takes in the others."""
+        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cells, pixels = (self.rows, self.left - 1), self._core(self.words).pixels
         others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
-        size = pixels * PAIR * self.words
-        slots = [b.buffer(f"{self.name}.waiting{turn}", size, "fp16", cells) for turn in range(2 * is_stored)]
         for i, (place, color) in enumerate(zip(self.inlets, inward, strict=True)):
             inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
             before = i * self.words - place.bundle * heard
-
-            def image(
-                to: Buffer | None,
-                inlet: CoreClass = inlet,
-                color: int = color,
-                own: int = own,
-                before: int = before,
-            ) -> None:
-                whole = own == heard
-                with inlet.loop(1 if whole else pixels):
-                    for words, is_own in ((before, False), (own, True), (heard - before - own, False)):
-                        if words:
-                            count = PAIR * words * (pixels if whole else 1)
-                            here = fabric_out(feed) if to is None else to.dsd(0, count, step=count)
-                            target = here if is_own else others.dsd(0, PAIR * words)
-                            inlet.mov(target, fabric_in(color), length=count, dtype="fp16", start="none")
-
-            def store(
-                turn: int, inlet: CoreClass = inlet, own: int = own, image: Callable[..., None] = image
-            ) -> None:
-                image(slots[turn])
-                inlet.join(SEND)
-                waiting = slots[turn].dsd(0, pixels * PAIR * own)
-                inlet.mov(fabric_out(feed), waiting, dtype="fp16", start="none", thread=SEND)
-
-            if not is_stored:
-                with inlet.loop(samples):
-                    image(None)
-            else:
-                with inlet.loop(samples // 2):
-                    store(0)
-                    store(1)
-                if samples % 2:
-                    store(0)
+            whole = own == heard
+            with inlet.loop(samples), inlet.loop(1 if whole else pixels):
+                for words, is_own in ((before, False), (own, True), (heard - before - own, False)):
+                    if words:
+                        target = fabric_out(feed) if is_own else others.dsd(0, PAIR * words)
+                        count = PAIR * words * (pixels if whole else 1)
+                        inlet.mov(target, fabric_in(color), length=count, dtype="fp16", start="none")
             b.place(inlet, place.cell)
 
     def _write_core(
