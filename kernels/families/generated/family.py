@@ -97,21 +97,21 @@ class Generated(OnElements):
         """Row by row."""
         return Flow(rows=dims.get("rows", 0))
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """In whole words, operands come in at cores of their own."""
-        stated = GeneratedAttributes.of(attrs)
-        return lay_of_operands(stated.inputs) if stated.in_words else Lay()
-
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a rotation of pairs stands alone."""
         stated = GeneratedAttributes.of(attrs)
         return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """Two rows have room for the stores, which hold three samples; words go from store to store on two colors."""
-        if not GeneratedAttributes.of(attrs).stored:
-            return Lay()
-        return Lay(least_rows=2, more_colors=1, store_bytes=3 * bytes_of("fp16") * dims["elements"])
+        """In whole words, operands come in at cores of their own.
+
+        A store holds three samples of an operand that waits, and words go from store to store on two colors.
+        """
+        stated = GeneratedAttributes.of(attrs)
+        found = lay_of_operands(stated.inputs) if stated.in_words else Lay()
+        if not stated.stored:
+            return found
+        return replace(found, more_colors=1, store_bytes=3 * bytes_of("fp16") * dims["elements"])
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions, special elements and all-reduces of the chain."""
