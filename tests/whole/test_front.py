@@ -174,3 +174,30 @@ def test_a_softmax_region_issues_what_the_plan_prices(log: bool) -> None:
     region = compared.regions[-1]
     assert region.busiest == pytest.approx(region.issued, abs=1.0)
     assert region.engine == pytest.approx(region.issued, rel=0.02)
+
+
+class TokensFirst(nn.Module):
+    """A block as PyTorch has it by default: (tokens, batch, features)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.TransformerEncoderLayer(E, HEADS, E), nn.Linear(E, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(tokens, batch, 6)."""
+        return self.head(self.block(x))
+
+
+def test_tokens_may_come_before_the_batch() -> None:
+    """The first dimension of the input counts as samples, and attention shows that it holds tokens."""
+    torch.manual_seed(0)
+    model = TokensFirst().eval()
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(T, 1, E),)))
+    assert graph.samples == 1
+    assert any("the first dimension holds the 4 tokens of one sample" in note for note in graph.notes)
+    plan = plan_of(graph, 48)
+    x = torch.randn(3, T, E).half().float()
+    found = run_whole(plan, weights_of(model), x.numpy()).outputs
+    with torch.no_grad():
+        wanted = model(x.transpose(0, 1)).transpose(0, 1).numpy()
+    assert np.abs(found - wanted.reshape(found.shape)).max() < 16 * 2**-11 * np.abs(wanted).max()

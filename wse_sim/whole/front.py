@@ -71,6 +71,25 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     return with_kernels(graph, rest, tensors, note)
 
 
+def with_tokens_first(graph: KernelGraph) -> KernelGraph:
+    """The forward graph with one sample where attention shows that the first dimension holds its tokens; a note says so.
+
+    Samples are counted by the first dimension of the input.  Of (tokens, 1, features) and of (tokens, features), as many
+    modules of PyTorch take them, that is the number of tokens.
+    """
+    attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
+    if graph.samples == 1 or not attention:
+        return graph
+    if any((kernel.dims["b"], kernel.dims["q"]) != (1, graph.samples) for kernel in attention):
+        return graph
+    kernels = [
+        dataclasses.replace(kernel, sample_dim="b") if kernel.family == "attention" else kernel
+        for kernel in graph.kernels
+    ]
+    note = f"the first dimension holds the {graph.samples} tokens of one sample"
+    return dataclasses.replace(with_kernels(graph, kernels, dict(graph.tensors), note), samples=1)
+
+
 def _front(graph: KernelGraph) -> list[Kernel]:
     """Kernels of the host's families that hang on no other kernel."""
     known = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}

@@ -38,6 +38,7 @@ from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.front import (
     behind_host,
     forward_graph,
+    with_tokens_first,
     without_dropout,
     without_logarithm,
 )
@@ -221,9 +222,9 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 def _prepared(graph: KernelGraph) -> KernelGraph:
     """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
     if not graph.training:
-        return summed_apart(unpacked(turned(with_scales(with_affine(behind_host(graph))))))
+        return summed_apart(unpacked(turned(with_scales(with_affine(behind_host(with_tokens_first(graph)))))))
     forward = forward_graph(graph)
-    found = without_logarithm(without_dropout(forward))
+    found = without_logarithm(without_dropout(with_tokens_first(forward)))
     found = unpacked(turned(with_scales(behind_host(found, trains=True))))
     if found is forward:
         return graph
