@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 12 and 9 of convolutions, 26 of transformers and layers of several tokens,
+14 plans of inference and 14 of training as pipelines, 14 and 12 of weight streaming, 12 and 9 of convolutions, 26 of transformers and layers of several tokens,
 11 of networks that train.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
@@ -88,8 +88,13 @@ STREAMED: tuple[tuple[tuple[int, ...], int, int, int, Row], ...] = (
     ((192, 96, 48, 24), 24, 24, 192, {"links": 0.3}),
     ((196, 64, 64, 10), 24, 24, 192, {"links": 0.3}),
     ((400, 120, 84, 10), 16, 40, 128, {}),
+    ((196, 64, 64, 10), 24, 96, 192, {"lanes": 1}),
+    ((128, 64, 64, 32), 16, 48, 256, {"lanes": 4}),
+    ((192, 64, 64, 10), 24, 24, 96, {}),
+    ((96, 160, 24, 72, 12), 20, 24, 160, {}),
+    ((128, 128, 64, 16), 24, 24, 192, {"base": "wse3"}),
 )
-STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7]
+STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7] + STREAMED[8:]
 
 
 CONVOLVED_TRAINED: tuple[tuple[tuple[int, ...], int, int, Row, Row], ...] = (
@@ -356,7 +361,7 @@ def measure_streaming(
     """One plan of weight streaming: four streams carry four bytes a cycle each."""
     outer = 2 if training else 1
     size = {"rows": rows + 2 * outer, "cols": cols, "program_rows": rows, "program_cols": cols}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=2)
+    wafer = load_wafer(choices.get("base", "wse2")).derive(**size, io_channels_per_edge=2)
     links = choices.get("links", 1.0)
     wafer = wafer.derive(io_bytes_per_s=links * 4 * 4 * wafer.clock_hz)
     model = network(sizes).half().float()

@@ -143,7 +143,7 @@ def _whole_training() -> str:
 def _whole_streamed() -> str:
     kept = measured.read("whole_fabric")["values"]
     rows = [
-        (part, "-".join(map(str, row["sizes"])) + (", slow links" if "links" in row else ""), f"{row['rows']} x {row['cols']}",
+        (part, "-".join(map(str, row["sizes"])) + (", slow links" if "links" in row else "") + (", WSE-3" if "base" in row else ""), f"{row['rows']} x {row['cols']}",
          str(row["lanes"]), str(row["tokens"]), f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}",
          percent(row["difference"]))
         for part, key in (("inference", "streamed"), ("training", "streamed_training"))
