@@ -7,6 +7,7 @@ words, so most programs end; shuffled instructions, switches and blocked tasks m
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -346,6 +347,9 @@ class _Maker:
         return RandomProgram(self.b.build(), inputs)
 
 
+@functools.lru_cache(
+    maxsize=4
+)  # several executors in turn get one program; test_contract.py: none changes it
 def random_program(seed: int, config: FabricConfig, features: Features | None = None) -> RandomProgram:
     """The program of `seed`; seeds whose routes cannot be built are replaced by the next one in a fixed sequence."""
     for attempt in range(50):

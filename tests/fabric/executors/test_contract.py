@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -68,6 +69,24 @@ def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: 
     assert run.waits is not None
     assert set(run.waits.wants[:, 0]) == set(np.flatnonzero(run.waits.unfinished))
     assert (np.diff(run.waits.wants[:, 0]) >= 0).all()
+
+
+@pytest.mark.parametrize("listed", EXECUTORS, ids=lambda listed: listed.executor.name)
+def test_no_executor_changes_the_program(wse2: FabricConfig, listed: Listed) -> None:
+    """One program goes through several executors in turn, here and in the random comparisons."""
+    executor = WITHOUT_GPU if listed.executor.name == "gpu" else listed.executor
+    for seed in range(12):
+        made = random_program(seed, wse2)
+        before = {
+            field.name: array.tobytes()
+            for field in dataclasses.fields(made.program)
+            if isinstance(array := getattr(made.program, field.name), np.ndarray)
+        }
+        assert len(before) > 10
+        with contextlib.suppress(ProgramError):
+            run_program(made.program, wse2, executor=executor, inputs=made.inputs, strict=False)
+        after = {name: getattr(made.program, name).tobytes() for name in before}
+        assert before == after
 
 
 class Sleeper:

@@ -11,6 +11,13 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Kind, Op, Program
 
 _NEIGHBOUR = ((-1, 0), (0, 1), (1, 0), (0, -1))
+# Members of enumerations as numbers: naming one takes longer than all else that is done to an instruction.
+_CONTROL, _FMACV, _INDEXED = int(Op.CONTROL), int(Op.FMACV), int(P.Each.INDEXED)
+_FABRIC, _MEMORY, _NONE = int(Kind.FABRIC), int(Kind.MEMORY), int(Kind.NONE)
+_DATA = int(P.TaskKind.DATA)
+_PLACES = (P.D, P.A, P.B, P.S)
+_ACCUMULATE = {int(op) for op in (Op.MAC, Op.FMACV)}
+_TWO_SOURCES = {int(op) for op in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.MAC, Op.FMAC)}
 
 
 def validate(program: Program, config: FabricConfig) -> None:
@@ -44,35 +51,35 @@ def _limits(program: Program, config: FabricConfig) -> None:
 
 
 def _instructions(program: Program) -> None:
-    code = program.code
     owner = program.class_of_instruction()
-    for i in np.flatnonzero(code[:, P.OP] > Op.CONTROL):
-        row = code[i]
-        name = f"class '{program.class_names[owner[i]]}': {Op(int(row[P.OP])).name}"
-        inputs = [int(row[p + P.BUF]) for p in (P.A, P.B, P.S) if row[p + P.KIND] == Kind.FABRIC]
-        if len(set(inputs)) < len(inputs):
-            raise ProgramError(f"{name} reads color {program.slot_color[inputs[0]]} twice; use two colors")
-        if row[P.S + P.KIND] == Kind.FABRIC:
-            raise ProgramError(f"{name} takes its scalar from the fabric; move it to memory first")
-        if row[P.D + P.KIND] not in (Kind.MEMORY, Kind.FABRIC):
-            raise ProgramError(f"{name} has no destination; use a memory or fabric DSD")
-        needs_memory = row[P.OP] in (Op.MAC, Op.FMACV)
-        if needs_memory and row[P.D + P.KIND] != Kind.MEMORY:
-            raise ProgramError(f"{name} accumulates into the fabric; accumulate in memory, then move")
-        if row[P.OP] == Op.FMACV and row[P.B + P.KIND] != Kind.MEMORY:
-            raise ProgramError(f"{name} needs its vector in memory; receive it first")
-        indexed = row[P.OP] == Op.FMACV and row[P.FN] & P.Each.INDEXED
-        if indexed and (row[P.A + P.KIND] != Kind.FABRIC or row[P.N_PARAM] >= 0):
-            raise ProgramError(
-                f"{name} takes indexed words from memory or without a fixed length; receive at most n"
-            )
-        if row[P.A + P.KIND] == Kind.NONE:
-            raise ProgramError(f"{name} has no first source; give one")
-        if (
-            row[P.OP] in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.MAC, Op.FMAC)
-            and row[P.B + P.KIND] == Kind.NONE
-        ):
-            raise ProgramError(f"{name} has no second source; give one")
+    for i in np.flatnonzero(program.code[:, P.OP] > _CONTROL):
+        if told := _instruction_fault(program, program.code[i].tolist()):
+            op = Op(int(program.code[i, P.OP])).name
+            raise ProgramError(f"class '{program.class_names[owner[i]]}': {op} {told}")
+
+
+def _instruction_fault(program: Program, row: list[int]) -> str:
+    """What is wrong with one instruction, "" if nothing is."""
+    op, kinds = row[P.OP], {place: row[place + P.KIND] for place in (P.D, P.A, P.B, P.S)}
+    inputs = [row[place + P.BUF] for place in (P.A, P.B, P.S) if kinds[place] == _FABRIC]
+    if len(set(inputs)) < len(inputs):
+        return f"reads color {program.slot_color[inputs[0]]} twice; use two colors"
+    if kinds[P.S] == _FABRIC:
+        return "takes its scalar from the fabric; move it to memory first"
+    if kinds[P.D] not in (_MEMORY, _FABRIC):
+        return "has no destination; use a memory or fabric DSD"
+    if op in _ACCUMULATE and kinds[P.D] != _MEMORY:
+        return "accumulates into the fabric; accumulate in memory, then move"
+    if op == _FMACV and kinds[P.B] != _MEMORY:
+        return "needs its vector in memory; receive it first"
+    is_indexed = op == _FMACV and row[P.FN] & _INDEXED
+    if is_indexed and (kinds[P.A] != _FABRIC or row[P.N_PARAM] >= 0):
+        return "takes indexed words from memory or without a fixed length; receive at most n"
+    if kinds[P.A] == _NONE:
+        return "has no first source; give one"
+    if op in _TWO_SOURCES and kinds[P.B] == _NONE:
+        return "has no second source; give one"
+    return ""
 
 
 def _routes(program: Program, slot: int, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]) -> None:
@@ -104,15 +111,13 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
     owner = program.class_of_instruction()
     sends = np.zeros((n_classes, program.n_slots), bool)
     reads = np.zeros((n_classes, program.n_slots), bool)
-    for i in np.flatnonzero(code[:, P.OP] >= Op.CONTROL):
-        if code[i, P.D + P.KIND] == Kind.FABRIC:
-            sends[owner[i], code[i, P.D + P.BUF]] = True
-        for place in (P.A, P.B):
-            if code[i, place + P.KIND] == Kind.FABRIC:
-                reads[owner[i], code[i, place + P.BUF]] = True
+    at_work = code[:, P.OP] >= _CONTROL
+    for used, place in ((sends, P.D), (reads, P.A), (reads, P.B)):
+        rows = np.flatnonzero(at_work & (code[:, place + P.KIND] == _FABRIC))
+        used[owner[rows], code[rows, place + P.BUF]] = True
     for c in range(n_classes):
         for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
-            if row[P.T_KIND] == P.TaskKind.DATA:
+            if row[P.T_KIND] == _DATA:
                 reads[c, row[P.T_KEY]] = True
     for slot in range(program.n_slots):
         route = program.route[slot]
@@ -178,23 +183,25 @@ def _buffers(program: Program) -> None:
         np.maximum.at(last[:, axis], program.core_class, index)
     owner = program.class_of_instruction()
     by_index = {info.index: info for info in program.buffers.values()}
-    for i in np.flatnonzero(program.code[:, P.OP] > Op.CONTROL):
-        c = owner[i]
-        for place in (P.D, P.A, P.B, P.S):
-            if program.code[i, place + P.KIND] != Kind.MEMORY or last[c, 0] < 0:
-                continue
-            info = by_index[int(program.code[i, place + P.BUF])]
-            col = info.col + program.west
-            inside = (
-                info.row <= first[c, 0]
-                and last[c, 0] < info.row + info.rows
-                and col <= first[c, 1]
-                and last[c, 1] < col + info.cols
+    code = program.code
+    rows, places = np.nonzero(
+        (code[:, [place + P.KIND for place in _PLACES]] == _MEMORY)
+        & ((code[:, P.OP] > _CONTROL) & (last[owner, 0] >= 0))[:, None]
+    )
+    used = zip(owner[rows].tolist(), code[rows, np.array(_PLACES)[places] + P.BUF].tolist(), strict=True)
+    for c, buffer in dict.fromkeys(used):  # each pair once, in the order of the instructions
+        info = by_index[buffer]
+        col = info.col + program.west
+        inside = (
+            info.row <= first[c, 0]
+            and last[c, 0] < info.row + info.rows
+            and col <= first[c, 1]
+            and last[c, 1] < col + info.cols
+        )
+        if not inside:
+            raise ProgramError(
+                f"class '{program.class_names[c]}' reaches cores ({first[c, 0]}, {first[c, 1] - program.west}) to "
+                f"({last[c, 0]}, {last[c, 1] - program.west}) but buffer '{info.name}' is declared on rows "
+                f"{info.row}..{info.row + info.rows - 1}, columns {info.col}..{info.col + info.cols - 1}; "
+                "declare it on all of them"
             )
-            if not inside:
-                raise ProgramError(
-                    f"class '{program.class_names[c]}' reaches cores ({first[c, 0]}, {first[c, 1] - program.west}) to "
-                    f"({last[c, 0]}, {last[c, 1] - program.west}) but buffer '{info.name}' is declared on rows "
-                    f"{info.row}..{info.row + info.rows - 1}, columns {info.col}..{info.col + info.cols - 1}; "
-                    "declare it on all of them"
-                )
