@@ -171,7 +171,7 @@ def _stated() -> str:
     for name in _own_families():
         found = family(name)
         sizes = ", ".join(f"`{size.name}` {size.help}".strip() for size in found.sizes())
-        own = (item for item in found.parameters().values() if not item.is_pin)
+        own = (item for item in found.parameters().values() if not (item.is_pin or item.is_common))
         says = "; ".join(f"`{item.name}` ({item.default!r}; {item.range}) {item.help}" for item in own)
         rows.append((name, sizes, says or "none"))
     return markdown(("family", "sizes", "attributes (default; values)"), rows)

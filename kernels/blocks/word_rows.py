@@ -44,10 +44,12 @@ def word_rows_cost(
     *,
     shares: bool = False,
     waits: bool = False,
+    most_bundles: int = 0,
 ) -> Cost:
     """Cycles of the busiest core for `tokens` of `words` of inputs.
 
-    With `shares` rows may share slow functions; with `waits` or `shares` it counts how long rows wait for the last one.
+    With `shares` rows may share slow functions; with `waits` or `shares` it counts how long rows wait for the last one.  With
+    `most_bundles` the core beside a row counts, which hears the bundles of its row's words.
     """
     items = tuple(part.strip() for part in fused.split(",") if part.strip())
     v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
@@ -63,9 +65,31 @@ def word_rows_cost(
     for other in others:
         is_first = issued + stalled < other
         issued, stalled = np.where(is_first, issued, other), np.where(is_first, stalled, 0.0)
+    if most_bundles:
+        heard = tokens * _heard(words, tiling, most_bundles, wafer)
+        stalled = np.maximum(stalled, heard - issued)
     sums = 1.0 * tokens * v
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
     return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=stalled)
+
+
+def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size:
+    """Cycles of a token in the core beside a row: it hears all bundles in which the row has words, and deals those out.
+
+    What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+    """
+    rows = np.minimum(tiling.rows, words)
+    each = ceil_div(words, rows)
+    found = np.inf + 0.0 * each
+    for count in (count for count in range(1, most_bundles + 1) if most_bundles % count == 0):
+        size = words / count
+        bundles = np.where(
+            rows % count == 0, 1.0, np.where(count % rows == 0, count // rows, ceil_div(each, size) + 1.0)
+        )
+        found = np.minimum(
+            found, np.maximum(wafer.wavelet_cycles, np.minimum(bundles, count)) * size + 2 * each
+        )
+    return found
 
 
 def _finishing(

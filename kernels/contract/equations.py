@@ -221,32 +221,52 @@ def pointwise(
     instructions: int = 1,
     inputs: int = 1,
     in_words: bool = False,
+    most_bundles: int = 0,
 ) -> Cost:
     """Cost of work on `elements` elements spread over all cores of the rectangle.
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
-    `in_words`: n are whole words, which the core receives, an operand after the other, and sends.
+    `in_words`: n are whole words, which the core receives, an operand after the other, and sends.  With `most_bundles` the rows
+    are as many bands, or fewer, with a bundle of the elements each, whose operands share the links of its cores: the
+    fastest is counted.
 
     `issue` vector issue cycles per element, `special` special elements per element, `scalar` cycles
     of other scalar code per element, `instructions` vector starts, `inputs` operands that arrive.
     """
-    n = per_core(elements, tiling)
-    if in_words:
-        n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
-    compute = n * (issue + scalar)
-    odd = n * special * wafer.special_element_cycles
-    startup = instructions * wafer.vector_start_cycles + 0.0 * n
-    ramp = (inputs + 1) * words(n, dtype) if in_words else 0.0 * n
-    busy = compute + odd + startup + ramp
-    return Cost(
-        ramp=ramp,
-        compute=compute,
-        special=odd,
-        startup=startup,
-        fabric=edge_wait(elements * inputs, busy, tiling, dtype, wafer),
-        idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
-    )
+
+    def band(count: int) -> Cost:
+        rows = np.maximum(1, tiling.rows // count)
+        n = (
+            ceil_div(ceil_div(elements, count), rows * tiling.cols)
+            if count > 1
+            else per_core(elements, tiling)
+        )
+        if in_words:
+            n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
+        compute = n * (issue + scalar)
+        odd = n * special * wafer.special_element_cycles
+        startup = instructions * wafer.vector_start_cycles + 0.0 * n
+        ramp = (inputs + 1) * words(n, dtype) if in_words else 0.0 * n
+        busy = compute + odd + startup + ramp
+        shared = (
+            inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if most_bundles else 0.0
+        )
+        late = np.maximum(0.0, shared - busy)
+        return Cost(
+            ramp=ramp,
+            compute=compute,
+            special=odd,
+            startup=startup,
+            stalled_input=np.where(tiling.rows >= count * inputs, late, np.inf) if count > 1 else late,
+            fabric=0.0 * n if most_bundles else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
+            idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
+        )
+
+    found = band(1)
+    for count in (count for count in range(2, most_bundles + 1) if most_bundles % count == 0):
+        found = found.or_faster(band(count))
+    return found
 
 
 def pointwise_footprint(elements: Size, tiling: Tiling, dtype: str, buffers: int = 2) -> Footprint:

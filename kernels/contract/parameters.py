@@ -47,6 +47,11 @@ class Parameter:
         return self.name.startswith("pin_")
 
     @property
+    def is_common(self) -> bool:
+        """Whether kernels of every family may state it."""
+        return self.name in {item.name for item in fields(Attributes)}
+
+    @property
     def low(self) -> float:
         """The smallest number."""
         if self.at_least is not None:
@@ -139,12 +144,20 @@ def attribute(
 
 @dataclass(frozen=True)
 class Attributes:
-    """Attributes that a kernel of any family may state: where the user wants it placed; 0 and "": anywhere."""
+    """Attributes that a kernel of any family may state: where the user wants it placed; 0 and "": anywhere.
+
+    Kernels that lie as on the fabric say besides how their streams lie.
+    """
 
     pin_rows: int = attribute(0, "rows of cores of its region")
     pin_cols: int = attribute(0, "columns of cores of its region")
     pin_region: str = attribute("", "stages of one name stay next to each other")
     pin_replicas: int = attribute(0, "copies of the whole pipeline")
+    link_words: int = attribute(
+        0,
+        "words of a sample on the busiest link of its streams, as a whole model lies on the fabric; 0: not said",
+    )
+    most_bundles: int = attribute(0, "streams side by side in which its operands come; 0: not said")
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:

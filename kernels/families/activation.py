@@ -82,11 +82,19 @@ class Activation(OnElements):
         if backward and ActivationAttributes.of(attrs).met:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
         elements, inputs = dims["elements"], 2 if backward else 1
-        function, in_words = ActivationAttributes.of(attrs).function, ActivationAttributes.of(attrs).in_words
+        stated = ActivationAttributes.of(attrs)
+        function, in_words, most = stated.function, stated.in_words, stated.most_bundles
         if function in SPECIAL_FUNCTIONS:
             fraction = BACKWARD_SPECIAL_FRACTION if backward else 1.0
             return pointwise(
-                elements, tiling, wafer, dtype=dtype, special=fraction, inputs=inputs, in_words=in_words
+                elements,
+                tiling,
+                wafer,
+                dtype=dtype,
+                special=fraction,
+                inputs=inputs,
+                in_words=in_words,
+                most_bundles=most,
             )
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
@@ -98,6 +106,7 @@ class Activation(OnElements):
             instructions=inputs,
             inputs=inputs,
             in_words=in_words,
+            most_bundles=most,
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:

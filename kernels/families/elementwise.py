@@ -102,6 +102,7 @@ class Elementwise(OnElements):
             instructions=max(1, instructions),
             inputs=ElementwiseAttributes.of(attrs).inputs,
             in_words=ElementwiseAttributes.of(attrs).in_words,
+            most_bundles=ElementwiseAttributes.of(attrs).most_bundles,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

@@ -13,6 +13,7 @@ from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Cost, Footprint, Tiling, family
 from wse_sim.kernels.contract.family import Count
+from wse_sim.kernels.contract.parameters import Attributes
 
 FloatArray = NDArray[np.float64]
 
@@ -35,7 +36,7 @@ class Prices:
             found = family(kernel.family).cost(
                 kernel.dims, tiling, self.wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
             )
-            self._cost[key] = found
+            found = self._cost[key] = _with_links(found, kernel, self.wafer)
         return found
 
     def footprint(
@@ -51,6 +52,14 @@ class Prices:
             )
             self._footprint[key] = found
         return found
+
+
+def _with_links(cost: Cost, kernel: Kernel, wafer: Wafer) -> Cost:
+    """The cost of a kernel that is no faster than the busiest link of its streams, if it says so."""
+    link_cycles = Attributes.of(kernel.attrs).link_words * wafer.wavelet_cycles
+    if not link_cycles:
+        return cost
+    return cost + Cost(stalled_input=np.maximum(0.0, link_cycles - (cost.total - cost.idle)))
 
 
 def _key(value: Count) -> int | bytes:

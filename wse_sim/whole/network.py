@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,10 +28,10 @@ from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
+from wse_sim.whole.side_by_side import MOST_BUNDLES
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
-MOST_BUNDLES = 8  # of a tensor; each has a color of its own
 
 
 @dataclass(frozen=True)
@@ -169,18 +170,28 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
     pace = max(region.issued_cycles() for region in regions)
     streams = [*plan.streams, *plan.host_streams]
     # What a region waits for at one end hides the other end: twice.
-    for tensor in 2 * list(dict.fromkeys(stream.tensor for stream in streams)):
-        same = [stream for stream in streams if stream.tensor == tensor]
-        ends = [by_name[name] for s in same for name in (s.producer, s.consumer) if name != HOST]
-        allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for region in ends))
+    for tensors in 2 * _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
+        same = [stream for stream in streams if stream.tensor in tensors]
+        names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name != HOST}
+        ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
+        allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
         late: dict[int, float] = {}
         for count in sorted(allowed):
-            for region in ends:
+            for tensor, region in ends:
                 region.bundles[tensor] = count
-            late[count] = sum(max(0.0, region.pace() - pace) for region in ends)
+            late[count] = sum(max(0.0, region.pace() - pace) for _, region in ends)
         found = min(late, key=lambda count: (late[count], count))
-        for region in ends:
+        for tensor, region in ends:
             region.bundles[tensor] = found
+
+
+def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[list[str]]:
+    """The tensors in groups of as many bundles each, as regions tie them."""
+    ties = nx.Graph()
+    ties.add_nodes_from(tensors)
+    for region in regions:
+        nx.add_path(ties, [name for name in region.tied if name in ties])
+    return [sorted(group, key=tensors.index) for group in nx.connected_components(ties)]
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:

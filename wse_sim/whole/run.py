@@ -50,6 +50,7 @@ from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.dense import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.side_by_side import link_attributes
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
 
@@ -190,6 +191,7 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     is_network = not is_chain(graph)
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
+    links = link_attributes(graph) if in_regions else {}
 
     def trained(kernel: Kernel) -> dict[str, object]:
         if not graph.training or kernel.family != "conv2d":
@@ -213,7 +215,9 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         return lays | (TRAINED_LAYS.get(kernel.family, {}) if graph.training else {})
 
     kernels = tuple(
-        dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))
+        dataclasses.replace(
+            kernel, attrs=frozen({**kernel.attrs, **laid(kernel), **links.get(kernel.name, {})})
+        )
         for kernel in graph.kernels
     )
     return dataclasses.replace(graph, kernels=kernels)

@@ -149,7 +149,7 @@ class Attention(Family):
             gives_over="rows",
             least_rows=2,
             least_cols=1 + collected,
-            more_colors=4 if collected else 2,
+            more_colors=4 if collected else 3,
             most_links=1,
         )
 

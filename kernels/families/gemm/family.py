@@ -176,7 +176,10 @@ class Gemm(WeightProduct):
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
             work, several = fused_forward(attrs, phase), bool(np.max(m) > 1)
-            return word_rows_cost(m, ceil_div(k, PAIR), n, work, tiling, wafer, shares=several)
+            most = GemmAttributes.of(attrs).most_bundles
+            return word_rows_cost(
+                m, ceil_div(k, PAIR), n, work, tiling, wafer, shares=several, most_bundles=most
+            )
         whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
         if not (fused := fused_forward(attrs, phase)):
             return whole

@@ -129,6 +129,7 @@ class Generated(OnElements):
             instructions=max(1, instructions),
             inputs=GeneratedAttributes.of(attrs).inputs,
             in_words=GeneratedAttributes.of(attrs).in_words,
+            most_bundles=GeneratedAttributes.of(attrs).most_bundles,
         )
         stated = GeneratedAttributes.of(attrs)
         if stated.stored and tiling.mapping == "stationary":

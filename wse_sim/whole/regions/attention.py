@@ -4,12 +4,16 @@ Symbols: T tokens, H heads of d features; R rows and C columns, the largest divi
 queries and n = T / C keys of a core, for all heads::
 
     inlet of queries          > token by token, one multicast per row
-    inlet of keys and values  > pair by pair, one multicast per column
+    inlets of keys, of values > token by token, one multicast per column
     core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
              values  H t n multiples of d features, summed up along the row
-    first column: results of its queries, up the column and out
+    first column: results of its queries, to a core beside each row, which sends them when it is their turn
 
-Keys and values of a sample are there before its first score; those of the next arrive meanwhile.  Scores take the
+A core has one output queue, so words of a first column that wait for their turn would hold up maxima and sums of its row, and rows
+would be apart by the time that all results take.  Where there is one moving column only, first columns send themselves.
+
+Keys and values of a sample are there before its first score; those of the next arrive meanwhile.  Regions of two rows have one inlet
+for both, pair by pair.  Scores take the
 calibrated cycles of a special element, as in the family's program: what their instructions do not issue is scalar code.
 """
 
@@ -37,6 +41,7 @@ from wse_sim.whole.regions.contract import (
     Ports,
     RegionKind,
     divisor,
+    links_between,
     refused,
 )
 from wse_sim.whole.regions.turns import (
@@ -48,7 +53,8 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-QUERIES, KEYS, SEND = 1, 2, 3  # microthreads
+QUERIES, KEYS, SEND, VALUES = 1, 2, 3, 4  # microthreads
+PORTS = 3  # operands, each of which may have a row of its own to come in
 MASKED = -3e4  # below every score; its exponential is zero
 
 
@@ -195,6 +201,10 @@ class AttentionByPairs(PlacedKernel):
         if self.is_causal:
             core.add(held.scores.dsd(), held.scores.dsd(), self.mask.dsd())
 
+    def _place(self, key: int, first: int) -> int:
+        """Where a key (`first`: 0) or a value (1) lies: pair by pair."""
+        return (2 * key + first) * self.features
+
     def _products(self, core: CoreClass, scores: Vectors, rows: Vectors, kv: Vectors, first: int = 0) -> None:
         """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
         t, n, d = self.queries, self.keys, self.width
@@ -205,7 +215,7 @@ class AttentionByPairs(PlacedKernel):
                 core.mac(
                     scores.dsd(a * n + key, 1, 0, step=t * n),
                     rows.dsd(a * self.features, d, step=d),
-                    kv.dsd((2 * key + first) * self.features, d, step=d),
+                    kv.dsd(self._place(key, first), d, step=d),
                     length=d, dtype="mixed", start="none",
                 )  # fmt: skip
 
@@ -226,7 +236,7 @@ class AttentionByPairs(PlacedKernel):
         for a, key in np.ndindex(t, n):
             with core.loop(self.heads):
                 out = self.out.dsd(a * self.features, d, step=d)
-                token = kv.dsd((2 * key + first) * self.features, d, step=d)
+                token = kv.dsd(self._place(key, first), d, step=d)
                 weight = weights.dsd(a * n + key, 1, 0, step=t * n)
                 weighted(core, out, token, weight, d, is_first=key == 0)
 
@@ -244,17 +254,45 @@ def weighted(
 class Attention(AttentionByPairs, RegionKind):
     """The region in inference."""
 
-    own_colors = 5  # queries; keys and values; sums of even and of odd columns, and back
+    own_colors = 6
+    """Queries; keys; values; sums of even columns, and results of the first one, which has none; of odd columns; and back."""
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether there is room for cores that send results, behind the inlets; a column at the edge is left to the host's streams."""
+        return self.left - 2 >= max(self.region.col, 1)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """A core beside every row, or the first column, from the top."""
+        return tuple((self.top + i, self.left - 2 * self.is_collected) for i in range(self.height))
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether there is a row each for queries, keys and values."""
+        return self.height >= PORTS
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Queries beside the first row, keys and values beside the last (or below the only one): they share no links.
+        """Queries beside the first row, keys beside the last (or below the only one), values beside the one above: they share few links.
 
-        Queries go down the first column, where results go up; keys and values go along the last row and up the columns.
+        Queries go down the first column, where results go up; keys and values go along their rows, then along the columns.
         """
         queries, keys, values = self.kernel.inputs
-        low = (max(self.last, self.top + 1), self.left - 1)
-        return Inlet(queries, (self.top, self.left - 1)), Inlet(keys, low), Inlet(values, low)
+        low = max(self.last, self.top + 1)
+        ends = [(row, self.left - 1) for row in (self.top, low, low - self.is_apart)]
+        return Inlet(queries, ends[0]), Inlet(keys, ends[1]), Inlet(values, ends[2])
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Rows along which operands come, the way out beside one of them, and the first column."""
+        rows = {inlet.cell[0] for inlet in self.inlets}
+        first = self.left - 1 - self.is_collected
+        along = {(row, col) for row in rows for col in range(first, self.left + self.cols)}
+        return links_between(along | {(row, self.left) for row in range(self.top, self.last + 1)})
+
+    def _place(self, key: int, first: int) -> int:
+        return (first * self.keys + key) * self.features if self.is_apart else super()._place(key, first)
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -263,17 +301,20 @@ class Attention(AttentionByPairs, RegionKind):
         self._inlets(b, ports, samples)
         route_senders(b, ports.outward, self.senders, ports.towards)
         self._declare(b)
-        sharing = self._sharing(b, ports.own[2:])
+        if self.is_collected:
+            self._collect(b, ports, samples)
+        sharing = self._sharing(b, ports.own[3:6])
         layout = RowLayout(self.heads * self.queries, self.keys, by_row=True)
         buffers = {"scores": self.scores, "statistic": self.statistic}
         lines = Lines(SHAPES, buffers, layout, sharing, self.wafer, apart=self.keys)
         for col in range(self.cols):
-            turns = [advance_of(i, self.height) for i in range(self.height)] if col == 0 else [None]
+            sends = col == 0 and not self.is_collected
+            turns = [advance_of(i, self.height) if sends else None for i in range(self.height)]
             for advance in dict.fromkeys(turns):
                 core = b.core_class(f"{self.name} column {col} {advance or ''}")
                 self._core(core, lines, col, ports, samples, advance)
                 for i in range(self.height):
-                    if col or turns[i] == advance:
+                    if turns[i] == advance:
                         b.place(core, (self.top + i, self.left + col))
 
     def _declare(self, b: Builder) -> None:
@@ -292,12 +333,20 @@ class Attention(AttentionByPairs, RegionKind):
         self.sent = pair("sent", t * width, first, 0)
 
     def _inlets(self, b: Builder, ports: Ports, samples: int) -> None:
-        queries, pairs, _ = self.inlets
-        self._inlet(b, "queries", queries.cell, (ports.inward[:1], ports.own[0]), self.height, samples)
-        route_takers(b, ports.own[0], queries.cell, self.senders, self.cols - 1, "E")
-        self._inlet(b, "keys and values", pairs.cell, (ports.inward[1:], ports.own[1]), self.cols, samples)
+        queries, keys, values = (inlet.cell for inlet in self.inlets)
+        own, inward = ports.own, ports.inward
+        self._inlet(b, "queries", queries, (inward[:1], own[0]), self.height, samples)
+        takers = [(self.top + i, self.left) for i in range(self.height)]
+        route_takers(b, own[0], queries, takers, self.cols - 1, "E")
         takers = [(self.last, self.left + j) for j in range(self.cols)]
-        route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "N")
+        route_takers(b, own[1], keys, takers, self.height - 1, "N")
+        if not self.is_apart:
+            self._inlet(b, "keys and values", keys, (inward[1:], own[1]), self.cols, samples)
+            return
+        self._inlet(b, "keys", keys, (inward[1:2], own[1]), self.cols, samples)
+        self._inlet(b, "values", values, (inward[2:], own[2]), self.cols, samples)
+        takers = [(self.last - 1, self.left + j) for j in range(self.cols)]
+        route_takers(b, own[2], values, takers, self.height - 2, "N", beside="S")
 
     def _inlet(
         self, b: Builder, what: str, cell: Cell, colors: tuple[Sequence[int], int], takers: int, samples: int
@@ -315,7 +364,12 @@ class Attention(AttentionByPairs, RegionKind):
     ) -> None:
         def receive(turn: int) -> None:
             receive_all(core, ports.own[0], self.q[turn].dsd(), QUERIES)
-            receive_all(core, ports.own[1], self.kv[turn].dsd(), KEYS)
+            kv, half = self.kv[turn], self.keys * self.features
+            if self.is_apart:
+                receive_all(core, ports.own[1], kv.dsd(0, half), KEYS)
+                receive_all(core, ports.own[2], kv.dsd(half, half), VALUES)
+            else:
+                receive_all(core, ports.own[1], kv.dsd(), KEYS)
 
         def work(turn: int) -> None:
             held = Held(self.q[turn], self.kv[turn], self.scores, self.weights)
@@ -327,12 +381,37 @@ class Attention(AttentionByPairs, RegionKind):
             else:
                 self._send(core, turn, ports, advance)
 
-        alternate(core, samples, receive, work, (QUERIES, KEYS))
+        threads = (QUERIES, KEYS, VALUES) if self.is_apart else (QUERIES, KEYS)
+        alternate(core, samples, receive, work, threads)
+
+    def _collect(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Cores beside the rows: each takes the results of a sample while it sends those of the one before."""
+        color = ports.own[3]
+        for port, onward, col in (("R", "W", 0), ("E", "W", 1), ("E", "R", 2)):
+            b.route(color, (self.rows, self.left - col), rx=port, tx=onward)
+        cells, size = (self.rows, self.left - 2), self.queries * self.features
+        slots = [b.buffer(f"{self.name}.result{turn}", size, "fp16", cells) for turn in (0, 1)]
+        turns = [advance_of(i, self.height) for i in range(self.height)]
+        for advance in dict.fromkeys(turns):
+            core = b.core_class(f"{self.name} results {advance or ''}")
+
+            def receive(turn: int, core: CoreClass = core) -> None:
+                receive_all(core, color, slots[turn].dsd(), SEND)
+
+            def work(turn: int, core: CoreClass = core, advance: str | None = advance) -> None:
+                with core.loop(self.queries):
+                    token = slots[turn].dsd(0, self.features, step=self.features)
+                    core.mov(fabric_out(ports.outward, advance), token, dtype="fp16", start="none")
+
+            alternate(core, samples, receive, work, (SEND,))
+            for i, cell in enumerate(self.senders):
+                if turns[i] == advance:
+                    b.place(core, cell)
 
     def _send(self, core: CoreClass, turn: int, ports: Ports, advance: str | None) -> None:
-        sent, color = self.sent[turn], ports.outward
+        sent, color = self.sent[turn], ports.own[3] if self.is_collected else ports.outward
         if self.cols > 1:
-            core.add(sent.dsd(), self.out.dsd(), fabric_in(ports.own[3]))
+            core.add(sent.dsd(), self.out.dsd(), fabric_in(ports.own[4]))
         else:
             core.mov(sent.dsd(), self.out.dsd(), dtype="mixed")
         with core.loop(self.queries):

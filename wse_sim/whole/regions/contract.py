@@ -9,7 +9,7 @@ may not touch their routers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.areas import FabricArea
-from wse_sim.whole.paths import Cell
+from wse_sim.whole.paths import STEPS, Cell
 
 PAIR = 2  # fp16 elements of a word
 IMAGES = ("conv2d", "pool2d")
@@ -170,6 +170,11 @@ class PlacedKernel(ABC):
         """Into how many bundles an operand or the result may be split, the least first."""
         return (1,)
 
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Tensors at its ends that have as many bundles each."""
+        return ()
+
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
         """Cells that send a bundle of the result, its outlet first: as many each."""
         each = len(self.senders) // self.bundles.get(self.kernel.outputs[0], 1)
@@ -196,6 +201,12 @@ def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
 def divisor(count: int, most: int) -> int:
     """The largest divisor of `count` up to `most`."""
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)
+
+
+def links_between(cells: Set[Cell]) -> frozenset[tuple[Cell, Cell]]:
+    """All links from one of the cells to another."""
+    pairs = (((row, col), (row + down, col + right)) for row, col in cells for down, right in STEPS)
+    return frozenset(pair for pair in pairs if pair[1] in cells)
 
 
 def rows_in_turn(region: Region, wafer: Wafer) -> int:

@@ -42,6 +42,7 @@ class Convolution(Dense):
 
     family = "conv2d"
     title = "convolutions"
+    relays = False
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)

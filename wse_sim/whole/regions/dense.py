@@ -44,6 +44,7 @@ from wse_sim.whole.regions.contract import (
     IntArray,
     Ports,
     RegionKind,
+    links_between,
     refused,
     stream_order,
 )
@@ -59,6 +60,7 @@ from wse_sim.whole.regions.turns import (
 SEND, RESIDUAL, STORE, RECEIVE = 1, 2, 1, 1  # microthreads: of the last row, of the store, of an inlet
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # cores in which a residual waits, where the region has room
+TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
@@ -80,11 +82,23 @@ class Sent(NamedTuple):
         )  # fmt: skip
 
 
+class Way(NamedTuple):
+    """How words of a row come in: `length` of the `each` elements of a token that arrive, from `first` on."""
+
+    color: int
+    slots: Sequence[Buffer]
+    first: int
+    length: int
+    each: int
+
+
 class Dense(RegionKind):
     """A product with a weight, and the work fused to it, on the last row."""
 
     family = "gemm"
     title = "dense layers"
+    relays = True
+    """Whether its colors suffice for cores that hand words on."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -200,15 +214,34 @@ class Dense(RegionKind):
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Beside every row that takes inputs, or beside the first; of a residual at the last store."""
-        rows = [[0]] if self.is_narrow else self.heard
+        name, rows = self.kernel.inputs[0], [[0]] if self.is_narrow else self.heard
+        if self.is_relayed:
+            first = [next(i for i, heard in enumerate(rows) if g in heard) for g in range(self.streams)]
+            return tuple(Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(first))
         here = tuple(
-            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
+            Inlet(name, (self.top + i, self.left - 1), bundle)
             for i, bundles in enumerate(rows)
             for bundle in bundles
         )
         if "residual" not in self.items:
             return here
         return (*here, Inlet(self.kernel.inputs[1], self.stores[-1]))
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether cores behind those beside the rows hear the bundles, and hand every row its words: where hearing all takes too long."""
+        has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
+        if not has_room or self.fed == 1:
+            return False
+        return self._hearing_cycles() > max(self.issued_cycles(), self._relay_cycles())
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Between cells beside the rows and those that hand words on to them."""
+        if not self.is_relayed:
+            return frozenset()
+        beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
+        return links_between(beside | {inlet.cell for inlet in self.inlets})
 
     @property
     def stores(self) -> tuple[Cell, ...]:
@@ -232,8 +265,8 @@ class Dense(RegionKind):
 
     @property
     def own_colors(self) -> int:
-        """Inputs, sums of even and of odd rows; a residual."""
-        return 3 + ("residual" in self.items)
+        """Inputs, sums of even and of odd rows; a residual, or words of even and of odd bundles on their way to the rows."""
+        return 3 + ("residual" in self.items) + 2 * self.is_relayed
 
     def sent(self, position: int) -> int:
         """Elements that the column at a position from the outlet sends."""
@@ -306,14 +339,26 @@ class Dense(RegionKind):
         What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
-        most = 1 if self.is_narrow else max(map(len, self.heard))
-        heard = max(each, most) * self.inputs / PAIR / self.streams + 2 * max(self.words)
+        heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
         sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
-        return max(self.issued_cycles() + self.held_up_cycles(), self.tokens * heard, self.tokens * sent)
+        return max(self.issued_cycles() + self.held_up_cycles(), heard, self.tokens * sent)
+
+    def _relay_cycles(self) -> float:
+        """Of a sample, in a core that hands a bundle on: an instruction a row and one that turns the rows back."""
+        most = max(sum(g in heard for heard in self.heard) for g in range(self.streams))
+        words = self.inputs / PAIR / self.streams
+        return self.tokens * (self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
+
+    def _hearing_cycles(self) -> float:
+        """Of a sample, in a core beside a row that hears its bundles and deals out its words."""
+        most = 1 if self.is_narrow else max(map(len, self.heard))
+        words = self.inputs / PAIR / self.streams
+        return self.tokens * (max(self.wafer.wavelet_cycles, most) * words + 2 * max(self.words))
 
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
         """All but the programs of the compute cores and the way out."""
         feed, *sums = ports.own[:3]
+        self.relayed = ports.own[-2:]
         for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
             b.input_queue(color, queue)
         self._declare(b)
@@ -343,52 +388,70 @@ class Dense(RegionKind):
         if self.is_narrow:
             self._only_inlet(b, colors[0], feed, samples)
             return
-        size, bundles = self.inputs // self.streams, self.heard
+        bundles = self.heard
+        if self.is_relayed:
+            colors = self._relay(b, colors, samples)
         for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
             # Inlets hear a word together: a deep queue lets one deal out while the others go on.
             b.input_queue(color, 1)
-        hearing = {g: [i for i, heard in enumerate(bundles) if g in heard] for g in range(self.streams)}
-        slots = {
-            g: [
-                b.buffer(
-                    f"{self.name}.arriving{g} {turn}", self.held * size, "fp16",
-                    (slice(self.top + rows[0], self.top + rows[-1] + 1), self.left - 1),
-                )
-                for turn in (0, 1)
-            ]
-            for g, rows in hearing.items()
-        }  # fmt: skip
         incoming = iter(colors)
-        for i, words in enumerate(self._dealt()[: self.fed]):
+        for i, heard in enumerate(bundles):
             inlet = b.core_class(f"{self.name} inlet {i}")
-            ways = [(g, next(incoming)) for g in bundles[i]]
+            ways = [self._way(b, i, g, next(incoming)) for g in heard]
             threads = [RECEIVE + at for at in range(len(ways))]
 
             def receive(
                 turn: int,
                 inlet: CoreClass = inlet,
-                ways: Sequence[tuple[int, int]] = ways,
+                ways: Sequence[Way] = ways,
                 threads: Sequence[int] = threads,
             ) -> None:
                 # Beside the deals, which go first: a row does not wait for the words of others.
-                for thread, (g, color) in zip(threads, ways, strict=True):
-                    receive_all(inlet, color, slots[g][turn].dsd(), thread, "low")
+                for thread, way in zip(threads, ways, strict=True):
+                    receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
-            def work(
-                turn: int,
-                inlet: CoreClass = inlet,
-                ways: Sequence[tuple[int, int]] = ways,
-                span: tuple[int, int] = (PAIR * int(words[0]), PAIR * int(words[-1]) + PAIR),
-            ) -> None:
+            def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[Way] = ways) -> None:
                 with inlet.loop(self.held):
-                    for g, _ in ways:
-                        first, end = max(span[0], g * size), min(span[1], (g + 1) * size)
-                        own = slots[g][turn].dsd(first - g * size, end - first, step=size)
+                    for way in ways:
+                        own = way.slots[turn].dsd(way.first, way.length, step=way.each)
                         inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
 
             alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
             b.place(inlet, (self.top + i, self.left - 1))
         self._route_rows(b, feed)
+
+    def _way(self, b: Builder, row: int, bundle: int, color: int) -> Way:
+        """How the words of a row in a bundle come: among all of the bundle, or alone."""
+        first, count = self._part(row, bundle)
+        each = count if self.is_relayed else self.inputs // self.streams
+        cell = (self.top + row, self.left - 1)
+        slots = [
+            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
+            for turn in (0, 1)
+        ]
+        return Way(color, slots, 0 if self.is_relayed else first, count, each)
+
+    def _part(self, row: int, bundle: int) -> tuple[int, int]:
+        """First element of a row in a bundle of a token, and how many it has there."""
+        words, size = self._dealt()[row], self.inputs // self.streams
+        first, end = PAIR * int(words[0]) - bundle * size, PAIR * int(words[-1]) + PAIR - bundle * size
+        return max(0, first), min(end, size) - max(0, first)
+
+    def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
+        """The cores that hear a bundle each and hand every row its words; the colors on which inlets take them, row by row."""
+        rows = self.heard
+        for g, (inlet, color) in enumerate(zip(self.inlets, colors, strict=False)):
+            onward = self.relayed[g % 2]
+            takers = [i for i, heard in enumerate(rows) if g in heard]
+            core = b.core_class(f"{self.name} bundle {g}")
+            with core.loop(samples * self.tokens):
+                shares = [[(fabric_in(color), self._part(i, g)[1])] for i in takers]
+                deal(core, onward, shares, len(takers))
+            b.place(core, inlet.cell)
+            cells = [(self.top + i, self.left - 1) for i in takers]
+            route_takers(b, onward, inlet.cell, cells, 0, "E")
+            b.input_queue(color, 1)
+        return [self.relayed[g % 2] for heard in rows for g in heard]
 
     @property
     def held(self) -> int:

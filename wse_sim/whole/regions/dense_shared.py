@@ -44,6 +44,8 @@ HOP_CYCLES = 8  # of sums from a row to the next, through both queues
 class SharedDense(Dense):
     """A product with a weight whose outputs several rows finish."""
 
+    relays = False
+
     @property
     def own_colors(self) -> int:
         """Inputs, two of sums, sums back up of even and odd rounds; a residual."""

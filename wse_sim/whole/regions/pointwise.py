@@ -13,11 +13,16 @@ from regions::
 
 An operand that comes earlier than another, by a shorter way through the model, waits in stores before its inlet: cores
 that hold two samples each.
+
+Operands and result may come and go in S bundles side by side.  The region is S bands of R / S rows then, each with a snake, inlets
+and stores of its own for the features of its bundle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil, prod
 
@@ -39,6 +44,7 @@ from wse_sim.whole.regions.contract import (
     PlacedKernel,
     Ports,
     RegionKind,
+    bundle_elements,
     refused,
     rows_in_turn,
     stream_order,
@@ -228,6 +234,10 @@ class PointwisePlace(PlacedKernel):
         """All operands but the last to come."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
 
+    band = 0
+    share = 1
+    """Which bundle of the elements its cores have, of how many."""
+
     # ---- inlets ------------------------------------------------------------------------------------------------------
 
     def take_in(
@@ -323,8 +333,9 @@ class PointwisePlace(PlacedKernel):
         """A parameter as (rows, columns, e) of the cores, in the order of the stream."""
         shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
         whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
-        order = stream_order(self.graph, self.kernel.outputs[0])
-        whole = whole if order is None else whole[order]
+        rows = whole.reshape(self.tokens, -1)
+        own = bundle_elements(self.graph, self.kernel.outputs[0], rows.shape[1], self.band, self.share)
+        whole = rows[:, own].reshape(-1)
         found = np.zeros((self.height, self.cols, self.each), np.float32)
         for i, (row, col) in enumerate(self.snake):
             part = whole[i * self.each :][: self.count_of(i)]
@@ -339,6 +350,72 @@ class Pointwise(PointwisePlace, RegionKind):
         super().__init__(graph, kernel, stage, wafer)
         self._make_room()
 
+    # ---- bundles -----------------------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> int:
+        """Bundles of every operand and of the result."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """All operands and the result."""
+        return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Whole words of a token or pixel each, and rows for the inlets and stores of every band."""
+        name = self.kernel.outputs[0]
+        shape = self.graph.tensors[name].shape
+        features = shape[1] if stream_order(self.graph, name) is not None else shape[-1]
+        waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
+        least = len(self.kernel.inputs) + (STORES - 1) * waiting
+        most = rows_in_turn(self.region, self.wafer) // least
+        return (1, *(count for count in range(2, most + 1) if features % (PAIR * count) == 0))
+
+    @property
+    def bands(self) -> tuple[Pointwise, ...]:
+        """The rows of every bundle as a region of its own."""
+        if self.streams == 1:
+            return (self,)
+        rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
+        for number in range(self.streams):
+            band = copy(self)
+            band.bundles, band.band, band.share = {}, number, self.streams
+            band.top = self.top + number * rows
+            band.region = replace(
+                self.region, row=band.top, rows=rows, compute_cores=rows * self.compute_cols
+            )
+            band.name = f"{self.name} band {number}"
+            band.height, band.cols = band.extent()
+            out.append(band)
+        return tuple(out)
+
+    @property
+    def elements(self) -> int:
+        """Of a sample, or of a bundle of it."""
+        return super().elements // self.share
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Band by band."""
+        return tuple(
+            Inlet(name, cells[-1], band.band) for band in self.bands for name, cells in band.stores.items()
+        )
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores, band by band."""
+        return tuple(cell for band in self.bands for cell in band.snake)
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Those of a band."""
+        return self.bands[bundle].snake
+
+    def pace(self) -> float:
+        """Operands of a band share the links of its snake."""
+        words = self.elements / self.streams / PAIR
+        return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
+
     @property
     def own_colors(self) -> int:
         """One per operand, two between stores."""
@@ -351,6 +428,8 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Of the operands on their way to the first core and along the snake, and of the result on its way back."""
+        if self.streams > 1:
+            return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
         snake = [*pairwise(self.snake)]
         links = {*snake, *((there, here) for here, there in snake)}
         row, col = self.snake[0]
@@ -362,19 +441,29 @@ class Pointwise(PointwisePlace, RegionKind):
             links |= {*pairwise(way)}
         return frozenset(links)
 
+    # ---- program -----------------------------------------------------------------------------------------------------
+
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Band by band."""
+        count = len(self.kernel.inputs)
+        ways = [(ports.outward, ports.towards), *ports.others]
+        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
+            band.build_band(b, Ports(ports.inward[number * count :][:count], *way, ports.own), samples)
+
+    def build_band(self, b: Builder, ports: Ports, samples: int) -> None:
         """Inlets and stores, then the cores of the snake."""
         feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
         for name, color, feed in zip(self.kernel.inputs, ports.inward, feeds, strict=True):
             self.take_in(b, name, color, feed, links, samples)
-        route_senders(b, ports.outward, self.senders, ports.towards)
+        snake = self.snake
+        route_senders(b, ports.outward, snake, ports.towards)
         self._declare(b)
-        count = len(self.snake)
+        count = len(snake)
         kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
         for advance, elements in dict.fromkeys(kinds):
             core = b.core_class(f"{self.name} {elements} {advance or ''}")
             self._core(core, feeds, ports.outward, samples, (advance, elements))
-            for kind, cell in zip(kinds, self.snake, strict=True):
+            for kind, cell in zip(kinds, snake, strict=True):
                 if kind == (advance, elements):
                     b.place(core, cell)
 
@@ -420,10 +509,17 @@ class Pointwise(PointwisePlace, RegionKind):
 
         alternate(core, samples, receive, work, threads)
 
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Every core's part of the parameters."""
+        if self.share > 1 or self.streams == 1:
+            return super().values(weights)
+        return {name: value for band in self.bands for name, value in band.values(weights).items()}
+
     def issued_cycles(self) -> float:
         """As the module says."""
-        words = self.each / PAIR * (len(self.kernel.inputs) + 1)
-        return words + operators_cycles(self.operators, self.each, self.wafer)
+        each = self.bands[0].each
+        words = each / PAIR * (len(self.kernel.inputs) + 1)
+        return words + operators_cycles(self.operators, each, self.wafer)
 
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:

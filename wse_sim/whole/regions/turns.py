@@ -26,11 +26,11 @@ RELAY_SLOTS = 3  # samples that a core holds which hands them on
 
 
 def route_takers(
-    b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str
+    b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str, beside: str = ""
 ) -> None:
     """Routes from `inlet` along `takers`, neighbours on a way; each hands on to `across` more cells in direction `spread`.
 
-    The way to the first taker goes up or down first, then along its row.
+    In direction `beside` it hands on to its neighbour alone.  The way to the first taker goes up or down first, then along its row.
     """
     (row, col), first = inlet, takers[0]
     down, along = np.sign(first[0] - row), np.sign(first[1] - col)
@@ -46,8 +46,10 @@ def route_takers(
     for i, (r, c) in enumerate(takers):
         step = direction((r, c), takers[i + 1]) if i < len(takers) - 1 else ""
         passing = Switch([{"tx": step}], pop="never") if step else KEEP
-        b.route(color, (r, c), rx=came, tx="R" + more, switch=passing)
+        b.route(color, (r, c), rx=came, tx="R" + more + beside, switch=passing)
         came = BACK.get(step, "")
+        if beside:
+            b.route(color, (r + (beside == "S") - (beside == "N"), c), rx=BACK[beside], tx="R", switch=KEEP)
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)

@@ -1,0 +1,59 @@
+"""How many streams side by side a tensor may have on the fabric, before regions have their shapes.
+
+A tensor travels in bundles of as many whole words of a token each, as many for all regions at its ends.  Norms and attention take and
+give one; layers and elementwise work take more; the operands and the result of elementwise work have as many each.  The plan prices
+regions by that (attributes `link_words`, `most_bundles`): a link takes `wavelet_cycles` for a word.
+"""
+
+from __future__ import annotations
+
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
+
+MOST_BUNDLES = 8  # of a tensor; each has a color of its own, where ways cross
+
+
+def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
+    """By kernel: words of a sample on the busiest link of its streams, and the bundles in which operands come."""
+    most = most_bundles(graph)
+    out: dict[str, dict[str, object]] = {}
+    for kernel in graph.kernels:
+        first, *_ = kernel.inputs
+        if first not in most:
+            continue
+        tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
+        words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
+        # Elementwise work prices the links that its operands share by itself.
+        own = 0 if kernel.family in POINTWISE else round(words)
+        out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
+    return out
+
+
+def most_bundles(graph: KernelGraph) -> dict[str, int]:
+    """By tensor; images are left out, their regions price themselves."""
+    found: dict[str, int] = {}
+    for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
+        if stream_order(graph, name) is None:
+            words = graph.tensors[name].shape[-1] // PAIR
+            ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
+            is_split = words and all(_splits(kernel, name) for kernel in ends)
+            found[name] = _most(words, MOST_BUNDLES) if is_split else 1
+    tied = [kernel for kernel in graph.kernels if kernel.family in POINTWISE]
+    tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
+    for _ in tied:  # one tie may follow from another
+        for kernel in tied:
+            names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
+            least = min(found[name] for name in names)
+            found |= {name: _most(graph.tensors[name].shape[-1] // PAIR, least) for name in names}
+    return found
+
+
+def _splits(kernel: Kernel, tensor: str) -> bool:
+    """Whether a kernel takes or gives a tensor in bundles; a residual waits as a whole."""
+    if kernel.family == "gemm":
+        return tensor in kernel.outputs or kernel.inputs.index(tensor) == kernel.inputs.count(tensor) - 1
+    return kernel.family in POINTWISE
+
+
+def _most(words: int, limit: int) -> int:
+    return next(count for count in range(limit, 0, -1) if words % count == 0)
