@@ -175,6 +175,30 @@ def test_a_residual_that_no_core_can_store_does_not_fit():
     assert held.stages[1].memory.total_bytes >= 2 * 2 * 64 * 128
 
 
+def test_an_image_that_no_inlet_can_hold_does_not_fit():
+    """An inlet holds two images of two channels at least: 4 x 128 x 128 come in two bundles, 128 KiB each; 4 x 32 x 32 take 8."""
+    for side, fits in ((128, False), (32, True)):
+        model = nn.Sequential(nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU())
+        found = api.compile(laid(model, 4, side, side), wafer(48), mode="pipelined", batch=8, replicas=1)
+        assert isinstance(found, PipelinedPlan) is fits
+        if isinstance(found, Infeasible):
+            assert found.binding == "SRAM"
+            assert 2 * 2 * 2 * side * side <= found.need <= 2 * 2 * 2 * side * side + 2048  # and its code
+
+
+def test_a_token_that_no_core_can_norm_does_not_fit():
+    """A core has two tokens, two results, scale and shift: 6 x 2 bytes of 8,192 features are 96 KiB of 48, of 1,024 12."""
+    for features, fits in ((8192, False), (1024, True)):
+        found = api.compile(
+            laid(nn.LayerNorm(features), 4, features), wafer(32), mode="pipelined", batch=8, replicas=1
+        )
+        assert isinstance(found, PipelinedPlan) is fits
+        assert isinstance(found, PipelinedPlan) or (found.binding, found.need >= 6 * 2 * features) == (
+            "SRAM",
+            True,
+        )
+
+
 def passes(
     k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
 ) -> tuple[float, float]:

@@ -20,6 +20,11 @@ from wse_sim.kernels.families.conv2d.strip import reach_of
 MOST_STREAMS = 4  # side by side that carry an image
 
 
+def most_streams(dims: Dims) -> int:
+    """Streams side by side in which an image may come, each with as many whole words of a pixel."""
+    return max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
+
+
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
     """The product that the convolution is, without the exchange of halo lines."""
     phase, dtype, attrs = asked(how)
@@ -42,7 +47,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer, waits=True
     )
     others = np.maximum(1, tiling.rows - 1)
-    streams = max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
+    streams = most_streams(dims)
     heard = dims["b"] * dims["h"] * dims["w"] * dims["c"] / PAIR / np.minimum(streams, others)
     sent = 1.0 * pixels * ceil_div(words, np.minimum(others, words))
     leaving = 1.0 * pixels * dims["k"] / PAIR / np.minimum(MOST_STREAMS, tiling.cols)

@@ -72,6 +72,7 @@ from wse_sim.kernels.families.conv2d.cost import (
     as_product,
     halo_elements,
     line_pixels,
+    most_streams,
     turns_cost,
     unfolded_cost,
 )
@@ -122,8 +123,17 @@ class Conv2d(WeightProduct):
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """As products lie; one link for every stream where it trains in a whole model on the fabric."""
-        return replace(product_lay(attrs), most_links=int(Conv2dAttributes.of(attrs).trains))
+        """As products lie; one link for every stream where it trains in a whole model on the fabric.
+
+        An inlet there holds two images of the channels that it hears, the least where the image comes in most bundles.  One that
+        trains holds at least one image, with all its channels.
+        """
+        stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
+        if not (stated.unfolded or stated.trains):
+            return lay
+        images = 1 if stated.trains else 2 / most_streams(dims)
+        held = int(images * bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"])
+        return replace(lay, most_links=int(stated.trains), store_bytes=held)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product, plus the halo lines of a strip."""
