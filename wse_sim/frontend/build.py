@@ -155,8 +155,8 @@ class _Builder:
         takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
         if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
             takes = ()
-        if kernel.family == "gemm" and names:
-            takes = taken_turned(self.trace, nodes[0], self.tensor_of)
+        if names:
+            takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
         factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0
         return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes, factor=factor)
 

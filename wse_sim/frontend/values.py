@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +18,15 @@ class _Recorder(torch.fx.Interpreter):
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, object] = {}
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         self.values[n.name] = super().run_node(n)
         return self.values[n.name]
 
 
 def values_of(
-    module: torch.nn.Module, args: tuple[Any, ...], names: Collection[str]
+    module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
     """Values of those tensors of the module's graph that are among `names`, dropout off."""
     was_training = module.training
@@ -48,6 +47,9 @@ def values_of(
     with torch.no_grad():
         recorder.run(*inputs)
     of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
+    found = {name: recorder.values[of_node[name]] for name in names if name in of_node}
     return {
-        name: recorder.values[of_node[name]].detach().float().numpy() for name in names if name in of_node
+        name: value.detach().float().numpy()
+        for name, value in found.items()
+        if isinstance(value, torch.Tensor)
     }

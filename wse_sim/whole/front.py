@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,7 +226,7 @@ def with_kernels(
     )
 
 
-def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[Any, ...]) -> NDArray[np.float32]:
+def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]) -> NDArray[np.float32]:
     """What the host sends for these arguments of the module, (samples, tokens, features): the input of `graph`.
 
     Raises
