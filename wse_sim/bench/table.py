@@ -84,130 +84,137 @@ def _sizes(**sizes: int) -> tuple[Parameter, ...]:
     return tuple(Parameter(name, size, f"dimension {name}") for name, size in sizes.items())
 
 
-def _commands() -> tuple[KernelCommand, ...]:
-    return (
+COLLECTIVE_COMMANDS = (
+    KernelCommand(
+        "broadcast",
+        "multicast from one core along every row (axis row) or to the rectangle (both)",
+        (ROWS, CORES, WORDS, DTYPE, stated("broadcast", "axis")),
+        _line("broadcast"),
+    ),
+    KernelCommand(
+        "reduce",
+        "sum of every row of cores to its first core",
+        (ROWS, CORES, WORDS, DTYPE, stated("line_reduce", "algorithm"), stated("line_reduce", "group")),
+        _line("line_reduce"),
+    ),
+    KernelCommand(
+        "reduce2d",
+        "sum of a rectangle to its north-west core",
+        (
+            *(*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake"))),
+            *(stated("reduce2d", "line"), stated("reduce2d", "group")),
+        ),
+        _rectangle("reduce2d"),
+    ),
+    KernelCommand(
+        "allreduce",
+        "sum of every row, known to all its cores",
+        (
+            *(ROWS, CORES, WORDS, DTYPE),
+            *(stated("allreduce", name) for name in ("group", "algorithm", "groups")),
+        ),
+        _line("allreduce"),
+    ),
+    *(
         KernelCommand(
-            "broadcast",
-            "multicast from one core along every row (axis row) or to the rectangle (both)",
-            (ROWS, CORES, WORDS, DTYPE, stated("broadcast", "axis")),
-            _line("broadcast"),
+            name,
+            f"{what} along every row of cores: half of a ring all-reduce",
+            (ROWS, CORES, WORDS, DTYPE),
+            _line(name),
+        )
+        for name, what in (
+            ("reduce_scatter", "each core ends with a piece of the sums"),
+            ("all_gather", "each core ends with the pieces of all"),
+        )
+    ),
+    KernelCommand(
+        "allreduce2d",
+        "sum of a rectangle, known to all its cores",
+        (
+            *(*_square(8), WORDS, DTYPE),
+            Parameter("algorithm", "auto", "order", ("corner", "rows_columns", "auto")),
+            *(stated("allreduce2d", "line"), stated("allreduce2d", "group")),
         ),
-        KernelCommand(
-            "reduce",
-            "sum of every row of cores to its first core",
-            (ROWS, CORES, WORDS, DTYPE, stated("line_reduce", "algorithm"), stated("line_reduce", "group")),
-            _line("line_reduce"),
-        ),
-        KernelCommand(
-            "reduce2d",
-            "sum of a rectangle to its north-west core",
-            (
-                *(*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake"))),
-                *(stated("reduce2d", "line"), stated("reduce2d", "group")),
-            ),
-            _rectangle("reduce2d"),
-        ),
-        KernelCommand(
-            "allreduce",
-            "sum of every row, known to all its cores",
-            (
-                *(ROWS, CORES, WORDS, DTYPE),
-                *(stated("allreduce", name) for name in ("group", "algorithm", "groups")),
-            ),
-            _line("allreduce"),
-        ),
-        *(
-            KernelCommand(
-                name,
-                f"{what} along every row of cores: half of a ring all-reduce",
-                (ROWS, CORES, WORDS, DTYPE),
-                _line(name),
-            )
-            for name, what in (
-                ("reduce_scatter", "each core ends with a piece of the sums"),
-                ("all_gather", "each core ends with the pieces of all"),
-            )
-        ),
-        KernelCommand(
-            "allreduce2d",
-            "sum of a rectangle, known to all its cores",
-            (
-                *(*_square(8), WORDS, DTYPE),
-                Parameter("algorithm", "auto", "order", ("corner", "rows_columns", "auto")),
-                *(stated("allreduce2d", "line"), stated("allreduce2d", "group")),
-            ),
-            _rectangle("allreduce2d"),
-        ),
-        KernelCommand(
-            "point_to_point",
-            "one message over some links in one direction",
-            (
-                Parameter("hops", 4, "links"),
-                Parameter("words", 1, "elements"),
-                stated("point_to_point", "direction"),
-                DTYPE,
-            ),
-            _point_to_point,
-        ),
-        KernelCommand(
-            "shift",
-            "a tile of every core passed on by a number of columns, core by core",
-            (
-                *(Parameter("rows", 4, "rows of cores"), Parameter("cols", 12, "columns of cores")),
-                Parameter("distance", 4, "columns that a tile travels"),
-                Parameter("tile", 16, "elements of a tile"),
-                Parameter("dtype", "fp16", "precision", ("fp16",)),
-            ),
-            _shift,
-        ),
-        KernelCommand(
-            "vector_op",
-            "one vector instruction in the memory of one core",
-            (
-                stated("vector_op", "op"),
-                Parameter("elements", 1024, "elements"),
-                DTYPE,
-                stated("vector_op", "bank_conflict"),
-            ),
-            _vector_op,
-        ),
-        KernelCommand(
-            "gemv",
-            "matrix-vector product with a K-tree all-reduce",
-            (
-                *_sizes(m=256, n=256),
-                *_square(16),
-                stated("gemv", "groups"),
-                Parameter("dtype", "fp16", "precision", ("fp32", "fp16")),
-                Parameter("algorithm", "mesh", "algorithm", ("mesh",)),
-            ),
-            _gemv,
-        ),
-        KernelCommand(
-            "gemm",
-            "matrix product",
-            (
-                *_sizes(m=64, k=64, n=64),
-                *_square(8),
-                DTYPE,
-                Parameter(
-                    "algorithm", "summa", "algorithm", ("summa", "mesh", "cannon", "streamed", "stationary")
-                ),
-                Parameter("lanes", 1, "lanes of the streamed mapping"),
-                stated("gemm", "bank_conflict"),
-            ),
-            _gemm,
-        ),
-        KernelCommand(
-            "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo
-        ),
-        KernelCommand(
-            "stencil25",
-            "25-point stencil of the wave equation",
-            (*_sizes(nz=100, block=100), *_square(10), stated("stencil25", "steps"), DTYPE),
-            _stencil25,
-        ),
-    )
+        _rectangle("allreduce2d"),
+    ),
+)
 
+MOVEMENT_COMMANDS = (
+    KernelCommand(
+        "point_to_point",
+        "one message over some links in one direction",
+        (
+            Parameter("hops", 4, "links"),
+            Parameter("words", 1, "elements"),
+            stated("point_to_point", "direction"),
+            DTYPE,
+        ),
+        _point_to_point,
+    ),
+    KernelCommand(
+        "shift",
+        "a tile of every core passed on by a number of columns, core by core",
+        (
+            *(Parameter("rows", 4, "rows of cores"), Parameter("cols", 12, "columns of cores")),
+            Parameter("distance", 4, "columns that a tile travels"),
+            Parameter("tile", 16, "elements of a tile"),
+            Parameter("dtype", "fp16", "precision", ("fp16",)),
+        ),
+        _shift,
+    ),
+)
 
-COMMANDS = (*_commands(), *GRAPH_COMMANDS, *PRODUCT_COMMANDS, *ROW_COMMANDS)
+COMPUTE_COMMANDS = (
+    KernelCommand(
+        "vector_op",
+        "one vector instruction in the memory of one core",
+        (
+            stated("vector_op", "op"),
+            Parameter("elements", 1024, "elements"),
+            DTYPE,
+            stated("vector_op", "bank_conflict"),
+        ),
+        _vector_op,
+    ),
+    KernelCommand(
+        "gemv",
+        "matrix-vector product with a K-tree all-reduce",
+        (
+            *_sizes(m=256, n=256),
+            *_square(16),
+            stated("gemv", "groups"),
+            Parameter("dtype", "fp16", "precision", ("fp32", "fp16")),
+            Parameter("algorithm", "mesh", "algorithm", ("mesh",)),
+        ),
+        _gemv,
+    ),
+    KernelCommand(
+        "gemm",
+        "matrix product",
+        (
+            *_sizes(m=64, k=64, n=64),
+            *_square(8),
+            DTYPE,
+            Parameter(
+                "algorithm", "summa", "algorithm", ("summa", "mesh", "cannon", "streamed", "stationary")
+            ),
+            Parameter("lanes", 1, "lanes of the streamed mapping"),
+            stated("gemm", "bank_conflict"),
+        ),
+        _gemm,
+    ),
+    KernelCommand(
+        "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo
+    ),
+    KernelCommand(
+        "stencil25",
+        "25-point stencil of the wave equation",
+        (*_sizes(nz=100, block=100), *_square(10), stated("stencil25", "steps"), DTYPE),
+        _stencil25,
+    ),
+)
+
+COMMANDS = (
+    *(*COLLECTIVE_COMMANDS, *MOVEMENT_COMMANDS, *COMPUTE_COMMANDS),
+    *(*GRAPH_COMMANDS, *PRODUCT_COMMANDS, *ROW_COMMANDS),
+)
