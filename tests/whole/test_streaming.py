@@ -103,6 +103,76 @@ def test_gradients_and_updated_weights_equal_those_of_pytorch(name: str) -> None
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_layers_without_bias_and_other_functions(lanes: int) -> None:
+    """GELU and tanh on the cores that hold the outputs, rounded to fp16 before and after as PyTorch does it."""
+    torch.manual_seed(2)
+    layers = [
+        nn.Linear(24, 17, bias=False),
+        nn.GELU(),
+        nn.Linear(17, 12),
+        nn.Tanh(),
+        nn.Linear(12, 5, bias=False),
+    ]
+    model = nn.Sequential(*layers).half().float()
+    plan = plan_of(model, wafer(4, 8), 20, lanes=lanes)
+    x = torch.randn(20, 24).half()
+    run = run_streamed(plan, weights_of(model), x.float().numpy())
+    with torch.no_grad():
+        wanted = model.half()(x).float().numpy()
+    bound = 4 * 3 * 2.0**-11 * np.abs(wanted).max()
+    assert np.abs(run.outputs - wanted).max() < bound
+    assert run.fabric.words_left == 0
+    with pytest.raises(ModelError, match="fuses 'gelu' to its product.*bias and relu only"):
+        run_streamed(
+            plan_of(model.float(), wafer(4, 8), 20, training=True), weights_of(model), x.float().numpy()
+        )
+
+
+def test_two_steps_of_training_follow_pytorch() -> None:
+    """The second step starts from the weights that the first one made: both in fp32, rounded to fp16 on their way in.
+
+    PyTorch rounds weights and outputs of layers likewise.  A step that forgot the update would be off by all of it.
+    """
+    model, plan = build("two lanes", training=True)
+    exact = network(CASES["two lanes"][0])
+    exact.load_state_dict(model.state_dict())
+    sizes, rate = CASES["two lanes"][0], 0.5
+    held = weights_of(model)
+    losses = []
+    for step in range(2):
+        torch.manual_seed(10 + step)
+        x = torch.randn(plan.batch, sizes[0]).half().float()
+        labels = np.arange(plan.batch) % sizes[-1]
+        before = {name: value.copy() for name, value in held.items()}
+        run = train_streamed(plan, before, x.numpy(), labels, rate=rate)
+        value = x
+        for layer in exact:
+            if isinstance(layer, nn.Linear):
+                weight, bias = (p + (p.half().float() - p).detach() for p in (layer.weight, layer.bias))
+                value = nn.functional.linear(value, weight, bias)
+                value = value + (value.half().float() - value).detach()
+            else:
+                value = layer(value)
+        wanted = nn.functional.one_hot(torch.tensor(labels), sizes[-1])
+        loss = ((value - wanted) ** 2).sum() / 2 / plan.batch
+        exact.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p in exact.parameters():
+                p -= rate * p.grad
+        assert run.loss == pytest.approx(loss.item(), rel=1e-3)
+        for name, p in exact.named_parameters():
+            largest = float(p.grad.abs().max())
+            assert (
+                np.abs(run.weights[name] - p.detach().numpy()).max() < (step + 1) * 2e-3 * rate * largest
+            ), name
+            assert np.abs(run.weights[name] - before[name]).max() > 0.9 * rate * largest, name
+        held = dict(run.weights)
+        losses.append(run.loss)
+    assert losses[1] < losses[0]
+
+
 def test_cycles_of_a_core_on_paper() -> None:
     """64 to 32 on 8 x 8 cores, 32 rows of samples: t = 4 tokens, f = 8 inputs, s = 4 outputs on a core.
 

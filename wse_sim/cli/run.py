@@ -96,10 +96,10 @@ def run_command(
             chosen = pin_kernels(api.read(model, options), *pins)
             options = options.replace(train=None, lora=None)  # the graph has them already
         if options.whole_fabric:
-            from wse_sim.whole import check_chain, check_graph, inputs_over_rows
+            from wse_sim.whole import check_graph, check_streamed_graph, inputs_over_rows
 
             chosen = inputs_over_rows(api.read(chosen, options))
-            (check_graph if options.mode == "pipelined" else check_chain)(chosen)
+            (check_graph if options.mode == "pipelined" else check_streamed_graph)(chosen)
             options = options.replace(train=None, lora=None)
             if options.mode == "pipelined":
                 options = options.replace(mode_options={**options.mode_options, "replicas": 1})

@@ -21,7 +21,7 @@ streaming/   a plan of weight streaming as one fabric program: inference and tra
 What is not covered is refused in one sentence.
 """
 
-from wse_sim.whole.covered import check_chain, check_outer_rows, check_wafer
+from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
 from wse_sim.whole.front import host_rows
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.page import measured
@@ -42,9 +42,9 @@ __all__ = [
     "StreamedRun",
     "TrainedRun",
     "WholeRun",
-    "check_chain",
     "check_graph",
     "check_outer_rows",
+    "check_streamed_graph",
     "check_wafer",
     "compare_streaming",
     "compare_training",

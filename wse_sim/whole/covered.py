@@ -26,6 +26,7 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
+from wse_sim.whole.regions.dense import FUNCTIONS
 from wse_sim.whole.regions.dense import items_of as fused_items
 
 MAX_CORES = 200 * 200
@@ -68,8 +69,21 @@ def check_graph(graph: KernelGraph) -> None:
         check_kinds(graph, forward_kernels(graph), KINDS)
 
 
-def check_chain(graph: KernelGraph) -> None:
+def check_streamed_graph(graph: KernelGraph) -> None:
+    """As :func:`check_chain`; in inference outputs may pass functions of one argument as well.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    check_chain(graph, () if graph.training else FUNCTIONS)
+
+
+def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
+
+    `functions` of outputs are covered beside ReLU.
 
     Raises
     ------
@@ -78,7 +92,7 @@ def check_chain(graph: KernelGraph) -> None:
     """
     kernels = forward_kernels(graph)
     for kernel in kernels:
-        _check_dense(graph, kernel)
+        _check_dense(graph, kernel, functions)
     for before, kernel in pairwise(kernels):
         if not set(kernel.inputs) <= set(before.outputs):
             raise ModelError(
@@ -201,13 +215,13 @@ def _check_precision(kernel: Kernel) -> None:
         )
 
 
-def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
+def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...]) -> None:
     if kernel.family != "gemm":
         raise ModelError(
             f"kernel '{kernel.name}' is of family {kernel.family}, training and streamed weights on the whole fabric have {DENSE}"
         )
     _check_precision(kernel)
-    has_bias = "bias" in items_of(kernel)
+    has_bias = "bias" in items_of(kernel, functions)
     if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
         raise ModelError(
             f"kernel '{kernel.name}' is not a product of one activation with one weight, a whole model on the fabric "
@@ -347,7 +361,7 @@ def check_streamed(plan: WeightStreamingPlan) -> None:
     """
     wafer, graph = plan.wafer, plan.graph
     check_wafer(wafer)
-    check_chain(graph)
+    check_streamed_graph(graph)
     if plan.systems != 1:
         raise ModelError(f"the plan has {plan.systems} systems, limit 1 on the fabric; plan with systems=1")
     if plan.micro_batches != 1:

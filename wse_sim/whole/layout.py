@@ -197,20 +197,21 @@ def lay(
     )
 
 
-def items_of(kernel: Kernel) -> tuple[str, ...]:
+def items_of(kernel: Kernel, functions: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The work on the outputs.
 
     Raises
     ------
     ModelError
-        If it is not bias and ReLU.
+        If it is not bias, ReLU or one of the `functions`.
     """
+    done = ("bias", "relu", *functions)
     items = tuple(filter(None, (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))))
     for item in items:
-        if item not in ("bias", "relu"):
+        if item not in done:
             raise ModelError(
                 f"kernel '{kernel.name}' fuses '{item}' to its product; a whole model on the fabric does "
-                "bias and relu only, so leave the others out"
+                f"{', '.join(done[:-1])} and {done[-1]} only, so leave the others out"
             )
     return items
 

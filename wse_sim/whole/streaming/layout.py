@@ -11,7 +11,7 @@ from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.weight_streaming.links import program_region
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.layout import items_of
+from wse_sim.whole.regions.dense import items_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StreamedLayer:
     name: str
     weight: str
     bias: str | None
-    has_relu: bool
+    function: str | None  # of the outputs
     k: int
     n: int
     inputs: int
@@ -147,7 +147,7 @@ def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
                 kernel.name,
                 weight,
                 bias[0] if bias else None,
-                "relu" in items_of(kernel),
+                next((item for item in items_of(kernel) if item != "bias"), None),
                 k,
                 n,
                 ceil_div(k, cols),

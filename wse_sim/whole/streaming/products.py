@@ -179,9 +179,16 @@ class Meets:
 def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
     """Forward: the activation of all results of a core; backward: times the slope of the one before."""
     values = result.dsd(0, one.owned * cores.layout.apart)
-    if one.kind == "forward" and one.layer.has_relu:
+    if one.kind == "forward" and one.layer.function == "relu":
         core.max(values, values, scalar(0.0), dtype="fp16")
-    elif one.kind == "inputs" and cores.layout.layers[one.layer.number - 1].has_relu:
+    elif one.kind == "forward" and one.layer.function:
+        period = round(1000 * cores.wafer.special_element_cycles)
+        tokens = result.dsd(
+            0, cores.layout.held, step=cores.layout.apart
+        )  # a function is dear: none of what fills up
+        with core.loop(one.owned):
+            core.map(Fn[one.layer.function.upper()], tokens, tokens, dtype="fp16", period=period)
+    elif one.kind == "inputs" and cores.layout.layers[one.layer.number - 1].function:
         slope, operand = (buffer.dsd(0, values.length) for buffer in (cores.slope, cores.x[one.layer.number]))
         period = round(1000 / cores.wafer.max_fp16_per_cycle)
         core.map(Fn.STEP, slope, operand, dtype="fp16", period=period)
