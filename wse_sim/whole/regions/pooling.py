@@ -14,38 +14,51 @@ is worked on.  Means are scaled as they leave::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.pooled import BANKS, IMAGE, LINES, RESULT, PooledCore, Step, words_apart
 from wse_sim.kernels.blocks.windows import Windows
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
 from wse_sim.whole.regions.turns import advance_of, alternate, route_senders
 
 RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16
 
 
-class Pooling(RegionKind):
-    """Maximum or mean of windows."""
+class PoolingPlace(PlacedKernel):
+    """Maximum or mean of windows: channels over a column of cores."""
 
     family = "pool2d"
     title = "pooling"
     own_colors = 1
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        self.windows = Windows.sized(kernel.dims, Pool2dAttributes.of(kernel.attrs).around)
-        self.is_max = Pool2dAttributes.of(kernel.attrs).kind == "max"
-        self.channel_words = self.windows.channels // PAIR
-        super().__init__(graph, kernel, stage, wafer)
+    @cached_property
+    def windows(self) -> Windows:
+        """Over the lines and columns of an image."""
+        return Windows.sized(self.kernel.dims, Pool2dAttributes.of(self.kernel.attrs).around)
+
+    @property
+    def is_max(self) -> bool:
+        """Maximum, or mean."""
+        return Pool2dAttributes.of(self.kernel.attrs).kind == "max"
+
+    @property
+    def channel_words(self) -> int:
+        """Words of a pixel."""
+        return self.windows.channels // PAIR
+
+    @property
+    def words(self) -> int:
+        """Of a pixel, on the fullest core."""
+        return int(words_apart(self.windows.channels, self.region.rows))
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -71,13 +84,20 @@ class Pooling(RegionKind):
 
     def extent(self) -> tuple[int, int]:
         """A column of cores."""
-        self.words = int(words_apart(self.windows.channels, self.region.rows))
         return int(ceil_div(self.channel_words, self.words)), 1
 
     @property
     def senders(self) -> tuple[Cell, ...]:
         """All cores, the first channels' first."""
         return tuple((self.top + i, self.left) for i in range(self.height))
+
+    def words_of(self, core: int) -> int:
+        """Words of a pixel that a core keeps."""
+        return min(self.words, self.channel_words - core * self.words)
+
+
+class Pooling(PoolingPlace, RegionKind):
+    """Such work in inference."""
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -101,10 +121,6 @@ class Pooling(RegionKind):
         cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
         issued, moved = core.issued_cycles(), (core.pixels + core.results) * self.words
         return max(issued + core.turn_cycles(cores), issued - moved + core.pixels * heard)
-
-    def words_of(self, core: int) -> int:
-        """Words of a pixel that a core keeps."""
-        return min(self.words, self.channel_words - core * self.words)
 
     def _core(self, words: int) -> PooledCore:
         return PooledCore(self.windows, PAIR * words, self.is_max, self.wafer)

@@ -16,16 +16,13 @@ What comes next arrives beside the work.  Instructions: :mod:`wse_sim.kernels.bl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
-from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooled import words_apart
 from wse_sim.kernels.blocks.pooled_training import (
     BANKS,
     IMAGE,
@@ -38,12 +35,10 @@ from wse_sim.kernels.blocks.pooled_training import (
     PoolStep,
     TrainedPoolCore,
 )
-from wse_sim.kernels.blocks.windows import Windows
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div
-from wse_sim.kernels.families.pool2d import Pool2dAttributes
+from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
-from wse_sim.whole.regions.pooling import LEAST, Pooling
+from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import in_turn
@@ -54,41 +49,13 @@ FP16, FP32 = 2, 4  # bytes
 ANY = 10**6  # samples in flight of a mean, which keeps nothing
 
 
-class TrainedPooling(TrainedKind):
-    """Maximum or mean of windows, and its gradient."""
+class TrainedPooling(PoolingPlace, TrainedKind):
+    """Such work, and its gradient."""
 
-    family = "pool2d"
-    title = Pooling.title
-    own_colors = 1
-
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        stated = Pool2dAttributes.of(kernel.attrs)
-        self.windows, self.is_max = Windows.sized(kernel.dims, stated.around), stated.kind == "max"
-        self.channel_words = self.windows.channels // PAIR
-        super().__init__(graph, kernel, stage, wafer, needs)
-        self.core = TrainedPoolCore(self.windows, PAIR * self.words, self.is_max, wafer)
-
-    @classmethod
-    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """An image is one row."""
-        return 1
-
-    @classmethod
-    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As in inference."""
-        Pooling.check(graph, kernel)
-
-    def extent(self) -> tuple[int, int]:
-        """A column of cores."""
-        self.words = int(words_apart(self.windows.channels, self.region.rows))
-        return int(ceil_div(self.channel_words, self.words)), 1
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores, the first channels' first."""
-        return tuple((self.top + i, self.left) for i in range(self.height))
+    @cached_property
+    def core(self) -> TrainedPoolCore:
+        """The fullest one."""
+        return TrainedPoolCore(self.windows, PAIR * self.words, self.is_max, self.wafer)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -103,10 +70,6 @@ class TrainedPooling(TrainedKind):
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
         """All cores."""
         return self.senders
-
-    def words_of(self, core: int) -> int:
-        """Words of a pixel that a core keeps."""
-        return min(self.words, self.channel_words - core * self.words)
 
     def most_in_flight(self) -> int:
         """Winners, beside one image and its gradient with all that lies between."""
