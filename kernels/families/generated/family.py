@@ -135,7 +135,7 @@ class Generated(OnElements):
         if stated.stored and tiling.mapping == "stationary":
             # A word of every operand for each element, and a control word behind each operand.
             entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
-            issued = cost.total - cost.idle - cost.fabric
+            issued = cost.compute + cost.special + cost.startup + cost.ramp
             cost = replace(cost, fabric=0.0 * issued, stalled_input=np.maximum(0.0, entry - issued))
         reductions = sum(op in REDUCTIONS for op in ops)
         if not reductions:
