@@ -43,6 +43,7 @@ class Spelled(nn.Module):
         self.norm, self.qkv, self.out = nn.LayerNorm(E), Turned(E, 3 * E), Turned(E, E)
         self.drop, self.head, self.fill = nn.Dropout(0.5), nn.Linear(E, WORDS, bias=False), fill
         self.register_buffer("seen", torch.ones(T, T).tril())
+        self.slope: torch.Tensor | None = None  # of scores by distance
         if tied:
             self.head.weight = self.words.weight
 
@@ -52,7 +53,9 @@ class Spelled(nn.Module):
         q, k, v = (
             part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1)
         )
-        scores = (q @ k.transpose(-2, -1) / math.sqrt(E // HEADS)).masked_fill(self.seen == 0, self.fill)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(E // HEADS)
+        scores = scores if self.slope is None else scores + self.slope
+        scores = scores.masked_fill(self.seen == 0, self.fill)
         mixed = self.drop(scores.softmax(-1)) @ v
         x = x + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         return F.log_softmax(self.head(x), -1)
@@ -133,7 +136,11 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
 
 
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
-    """A fill that hides nothing, and a mask of a band: the scores are not those that the fabric works out."""
+    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric works out."""
+    biased = Spelled()
+    biased.slope = torch.linspace(-1.0, 0.0, T * T).reshape(T, T)
+    with_both = api.lower(biased.eval(), (IDS[:1],)).kernel("attention")
+    assert (with_both.attrs["mask"], with_both.attrs["causal"]) == ("dense", False)  # and so refused
     mild, band = Spelled(fill=-1e-9), Spelled()
     band.seen.copy_(torch.ones(T, T).triu(-1).tril())
     for model in (mild, band):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask
+from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask, mask_kind
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
@@ -347,7 +347,8 @@ class SpelledAttention:
             value_width=node.shape[-1],
             scale=factor,
             reshaped=factor is None,
-            is_causal=causal,
+            # A mask that is added as well has the last word: a triangle does not stand for both.
+            is_causal=causal and mask_kind(trace, mask) != "dense",
         )
 
 
