@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wse_sim.whole.training.order import BACKWARD, FORWARD, WEST, steps_of, write_steps
+from wse_sim.whole.training.order import BACKWARD, FORWARD, WEIGHTS, WEST, steps_of, write_steps
+
+ALL = (FORWARD, BACKWARD, WEST, WEIGHTS)
 
 
 class Recorder:
@@ -44,9 +46,7 @@ def test_loops_do_the_steps_one_by_one(samples: int, flight: int, lag: int) -> N
     """Expanded loops are the steps with samples as slots; every loop counts from a slot without passing the last."""
     flight = min(flight, samples)
     core = Recorder()
-    write = {
-        what: lambda slot, what=what: core.tree.append((what, slot)) for what in (FORWARD, BACKWARD, WEST)
-    }
+    write = {what: lambda slot, what=what: core.tree.append((what, slot)) for what in ALL}
     write_steps(core, samples, flight, lag, write)
     wanted = [(what, i % flight) for step in steps_of(samples, flight, lag) for what, i in step]
     assert core.done() == wanted
@@ -58,7 +58,7 @@ def test_every_sample_once_and_its_slot_until_its_sums_have_left(samples: int, l
     sums of a sample leave (until the next sums are sent) have another slot."""
     flight = min(samples, lag + 2 + more)
     done = [each for step in steps_of(samples, flight, lag) for each in step]
-    assert sorted(done) == sorted((what, i) for what in (FORWARD, BACKWARD, WEST) for i in range(samples))
+    assert sorted(done) == sorted((what, i) for what in ALL for i in range(samples))
     assert [i for what, i in done if what == WEST] == list(range(samples))
     leaving: int | None = None
     for what, i in done:

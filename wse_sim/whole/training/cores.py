@@ -3,7 +3,7 @@
 Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outputs; g gradients of the outputs::
 
     row i        forward   y = x W + y of the row above               sent down
-                 backward  dW += x g;  p = W g + p of the core east   sent west to the column that collects dx
+                 backward  p = W g + p of the core east;  dW += x g   sent west to the column that collects dx
                  update    W' -= r / B dW in fp32, W = W' in fp16
     last row     forward   act(y + b)                                 sent out, column by column
                  backward  g = g * act'                               sent up its column, twice
@@ -20,7 +20,7 @@ from wse_sim.fabric.format.builder import Operand, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.training.layer import TrainedLayer
-from wse_sim.whole.training.order import BACKWARD, FORWARD, WEST, write_steps
+from wse_sim.whole.training.order import BACKWARD, FORWARD, WEIGHTS, WEST, write_steps
 
 OUT, CAST, COLLECTED = 1, 2, 3  # microthreads: send outputs, gradients up a column, gradients of the inputs
 DOWN, ALONG = 4, 5  # microthreads: sums of outputs, sums of gradients of the inputs
@@ -88,7 +88,7 @@ def _core_with_inputs(
             core.mov(fabric_out(here), y, start="none", thread=DOWN, priority="high")
 
     def backward(slot: int) -> None:
-        _weight_gradient(layer, core, at.row)
+        core.mov(layer.g.dsd(), fabric_in(layer.cast), dtype="fp16", start="none")
         if back is not None:
             _input_gradient(layer, core, at, slot)
 
@@ -96,7 +96,10 @@ def _core_with_inputs(
         if back is not None:
             _sum_west(layer, core, at, slot, back)
 
-    passes = {FORWARD: forward, BACKWARD: backward, WEST: west}
+    def weights(_: int) -> None:
+        _weight_gradient(layer, core, at.row)
+
+    passes = {FORWARD: forward, BACKWARD: backward, WEST: west, WEIGHTS: weights}
     write_steps(core, layer.rows, layer.slots, layer.lag(at.col), passes)
     core.join(DOWN)
     if (
@@ -111,9 +114,8 @@ def _core_with_inputs(
 
 
 def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
-    """Takes the gradients of a column; the inputs come again and trigger the products."""
+    """The inputs come again and trigger the products."""
     v = layer.layout.outputs
-    core.mov(layer.g.dsd(), fabric_in(layer.cast), dtype="fp16", start="none")
     core.fmac_vectors(
         layer.dw.dsd(0, v), fabric_in(layer.feed), layer.g.dsd(), v,
         dst_stride=v, length=len(layer.layout.rows[row].inputs), dtype="mixed", wire="fp16x2", start="none",

@@ -3,7 +3,7 @@
 Symbols: B samples; d of them in flight; l passes that sums of gradients of the inputs lag behind::
 
     forward 0 .. d - 1;  backward i - d, forward i for i = d .. B - 1;  backward B - d .. B - 1
-    with backward i the sums of i - l are sent west; the last ones follow
+    in backward i the sums of i - l are sent west, before the gradients of the weights; the last ones follow
 
 These sums pass a row of cores, one after the other.  A core far down the row has its own part long before the sum arrives.
 One that sent it in the same pass would wait for the row in every pass, and with it all cores that take the same words; so
@@ -18,7 +18,7 @@ from itertools import groupby
 
 from wse_sim.fabric.format.classes import CoreClass
 
-FORWARD, BACKWARD, WEST = "forward", "backward", "west"
+FORWARD, BACKWARD, WEST, WEIGHTS = "forward", "backward", "west", "weights"
 Step = tuple[tuple[str, int], ...]
 """What is done one after the other, each with its sample."""
 Write = Callable[[int], None]
@@ -29,7 +29,7 @@ def steps_of(samples: int, flight: int, lag: int) -> list[Step]:
     """All steps of a batch."""
 
     def backward(i: int) -> Step:
-        return ((BACKWARD, i), *([(WEST, i - lag)] if i >= lag else ()))
+        return ((BACKWARD, i), *([(WEST, i - lag)] if i >= lag else ()), (WEIGHTS, i))
 
     return [
         *(((FORWARD, i),) for i in range(flight)),
