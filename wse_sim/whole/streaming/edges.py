@@ -95,16 +95,23 @@ def _feed(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer)
             b.place(relay, (layout.area.row - 1, col))
 
 
-def _in_turns(core: CoreClass, blocks: Iterable[tuple[int, int]], write: Callable[[int, int], None]) -> None:
-    """All rounds of blocks (size, times); they use two buffers in turn."""
-    turn = 0
+def _in_turns(
+    core: CoreClass,
+    blocks: Iterable[tuple[int, int]],
+    write: Callable[[int, int], None],
+    buffers: int = 2,
+    first: int = 0,
+) -> int:
+    """All rounds of blocks (size, times); they use the buffers in turn, from `first` on.  The one whose turn is next."""
+    turn = first
     for size, times in blocks:
-        with core.loop(times // 2):
+        with core.loop(times // buffers):
+            for later in range(buffers):
+                write((turn + later) % buffers, size)
+        for _ in range(times % buffers):
             write(turn, size)
-            write(1 - turn, size)
-        if times % 2:
-            write(turn, size)
-            turn = 1 - turn
+            turn = (turn + 1) % buffers
+    return turn
 
 
 def _leave(core: CoreClass, color: int, scrap: Buffer, count: int) -> None:
@@ -161,7 +168,7 @@ def _collect(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buff
         behind = COLORS.between[side][1 - place % 2] if place else None
         for i, col in enumerate(columns):
             at = (row, layout.fabric_col(lane, col))
-            sums = [b.buffer(f"collected {lane} {col} {n}", longest, "fp32", at, bank=0) for n in (0, 1)]
+            sums = [b.buffer(f"collected {lane} {col} {n}", longest, "fp32", at, bank=0) for n in range(3)]
             core = b.core_class(f"collector of column {col} in lane {lane}")
             advance = None if len(columns) == 1 else ("path" if i == len(columns) - 1 else "local")
             along = COLORS.along[(layout.area.rows - 1) % 2]
@@ -193,24 +200,29 @@ class _Collector:
     def add_lanes(
         self, blocks: Iterable[tuple[int, int]], behind: int, scrap: Buffer, place: int, count: int
     ) -> None:
-        """All rounds: a microthread takes the sums of the next round while those of the lanes before are added."""
+        """All rounds: a microthread takes the sums of the next round while those of the lanes before are added.
+
+        Those of the round before leave in the meantime: three buffers.  What is taken into was sent before them, since a
+        microthread starts to send when its last words are out.
+        """
+        buffers, first = len(self.sums), 0
         for size, times in blocks:
 
             def add(turn: int, size: int, *, has_next: bool = True) -> None:
                 words = ceil_div(size, PAIR)
                 self.core.join(TAKER)
-                self.core.join(SENDER)
                 if has_next:
-                    self._take(1 - turn, size)
+                    self._take((turn + 1) % buffers, size)
                 _leave(self.core, behind, scrap, place * words)
                 own = self.sums[turn].dsd(0, size)
                 self.core.add(own, own, fabric_in(behind), dtype="mixed", wire="fp16x2", start="none")
                 _leave(self.core, behind, scrap, (count - 1 - place) * words)
                 self._send(turn, size)
 
-            self._take(0, size)
-            _in_turns(self.core, [(size, times - 1)], add)
-            add((times - 1) % 2, size, has_next=False)
+            self._take(first, size)
+            last = _in_turns(self.core, [(size, times - 1)], add, buffers, first)
+            add(last, size, has_next=False)
+            first = (last + 1) % buffers
 
     def _take(self, turn: int, size: int) -> None:
         self.core.mov(self.sums[turn].dsd(0, size), fabric_in(self.along), start="none", thread=TAKER)
