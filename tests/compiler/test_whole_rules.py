@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -19,14 +21,15 @@ from wse_sim.compiler.sizing import make_groups
 from wse_sim.compiler.streams import HOST
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels import Tiling
+from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
+from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.network import network_program
 from wse_sim.whole.regions import region_of
-from wse_sim.whole.trained import trained_network
+from wse_sim.whole.trained import trained_network, trained_region_of
 
 
 class Skip(nn.Module):
@@ -248,3 +251,35 @@ def test_a_skip_has_room_for_what_it_goes_around() -> None:
         branch = by_end[names.pop(), "1.heads.o"]
         room[graph is plain] = skip.capacity_samples - branch.capacity_samples
     assert room == {True: 1, False: 3}
+
+
+def test_the_last_row_of_a_convolution_that_trains_has_room():
+    """256 pixels of 16 outputs on one column: 10 bytes each are 40,960 and the code; the fabric holds no more than it says.
+
+    On two columns the last row holds 8 outputs.  With as many images in flight as then fit, the program has room.
+    """
+    model = nn.Sequential(nn.Conv2d(4, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4096, 10))
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 16, 16),), training=True, optimizer="sgd"))
+    kernel = next(kernel for kernel in graph.kernels if kernel.family == "conv2d")
+    of = family("conv2d")
+    held = [
+        float(
+            of.footprint(
+                kernel.dims, Tiling(4, cols, "stationary"), wafer(32), attrs=kernel.attrs
+            ).total_bytes
+        )
+        for cols in (1, 2)
+    ]
+    assert held == [256 * 16 * 10 + CODE_BYTES, 256 * 8 * 10 + CODE_BYTES]
+    stage = next(
+        stage
+        for stage in plan_of(graph, 48, phase="training", optimizer="sgd", batch=14).stages
+        if stage.name == "0"
+    )
+    for compute in (1, 2, 4):
+        region = dataclasses.replace(stage.region, rows=5, cols=compute + 1, compute_cores=5 * compute)
+        narrow = dataclasses.replace(stage, region=region)
+        kind = trained_region_of(graph, kernel, narrow, wafer(48), frozenset())
+        usable = wafer(48).sram_bytes - wafer(48).sram_reserved_bytes
+        last = kind.products.held_bytes(kind.most_in_flight()) + kind.products.rest_bytes
+        assert 0 < last <= usable

@@ -33,6 +33,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
+import numpy as np
+
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
@@ -80,7 +82,7 @@ from wse_sim.kernels.families.conv2d.flow import flowing_program
 from wse_sim.kernels.families.conv2d.gradient import gradient_program
 from wse_sim.kernels.families.conv2d.probes import streamed_probe
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
-from wse_sim.kernels.families.conv2d.trained import trained_cost
+from wse_sim.kernels.families.conv2d.trained import last_row_bytes, trained_cost
 
 
 class Conv2d(WeightProduct):
@@ -136,15 +138,17 @@ class Conv2d(WeightProduct):
         return replace(lay, most_links=int(stated.trains), store_bytes=held)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """As the product, plus the halo lines of a strip."""
+        """As the product, plus the halo lines of a strip; in training on a whole fabric at least what the last row holds."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
-        return Footprint(
-            base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
-        )
+        buffers = base.buffers_bytes + halo
+        if Conv2dAttributes.of(attrs).trains and tiling.mapping == "stationary" and phase is Phase.FORWARD:
+            rest = base.weights_bytes + base.activations_bytes + base.code_bytes
+            buffers = np.maximum(buffers, last_row_bytes(dims, tiling, wafer, attrs) - rest)
+        return Footprint(base.weights_bytes, base.activations_bytes, buffers, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The product, the exchange of halo lines, and what is fused to its results."""

@@ -20,6 +20,7 @@ round what is finished to fp16 and add it up over the rows of a pair, while the 
     b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P where a row has all of its pairs
 
 A pass back counts as the sum of its two kernels: that of the image as what both take less what the weights alone take.
+The last row holds two images of gradients, slopes of one and, with a bias, fp32 sums of its gradients: 10 T v bytes, 6 without.
 Program: :mod:`wse_sim.whole.trained.convolution`.
 """
 
@@ -33,7 +34,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
@@ -55,6 +56,13 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: 
         return _cost(alone)
     both = region.backward(has_bias=stated.has_bias, has_dx=True)
     return Cost(compute=both[0] - alone[0], stalled_input=_waits(both) - _waits(alone))
+
+
+def last_row_bytes(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Size:
+    """What a core of the last row holds with one image in flight."""
+    region = _Region(dims, tiling, wafer)
+    each = 10 if Conv2dAttributes.of(attrs).has_bias else 6
+    return each * region.pixels * region.outputs + CODE_BYTES
 
 
 Busiest = tuple[Size, Size]

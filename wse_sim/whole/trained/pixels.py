@@ -18,6 +18,8 @@ from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.trained.products import Leaving, Products
 from wse_sim.whole.trained.streamed import StreamedProducts
 
+FILLING = 64
+"""Bytes between buffers at most, which begin in the bank that they are meant for."""
 GROUP = 16
 """Elements at least whose slope one instruction takes; sums of fewer wait in the queues above meanwhile."""
 
@@ -40,6 +42,15 @@ class PixelProducts(StreamedProducts):
     def outs_size(self) -> int:
         """Those of a group."""
         return self._group
+
+    @property
+    def rest_bytes(self) -> int:
+        """What a core of the last row holds beside samples in flight: two images of gradients, two groups of outputs, sums for the bias."""
+        size = self.tokens * self.outputs
+        fp16, fp32 = 2, 4
+        return (
+            2 * fp16 * (size + self._group) + self.has_bias * (fp32 * (size + self.outputs) + fp32) + FILLING
+        )
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         Products._back(self, core, row, west, d)
