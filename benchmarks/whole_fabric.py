@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 14 and 12 of weight streaming, 18 and 9 of convolutions, 26 of transformers and layers of several tokens,
+14 plans of inference and 14 of training as pipelines, 14 and 12 of weight streaming, 18 and 9 of convolutions, 48 of transformers and layers of several tokens,
 11 of networks that train.
 
     python -m benchmarks.whole_fabric [--part transformers] [--keep]
@@ -132,10 +132,10 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """A block of a transformer: norms first, 4 times as wide between its last two layers."""
 
-    def __init__(self, features: int, activation: nn.Module) -> None:
+    def __init__(self, features: int, activation: nn.Module, heads: int = 2) -> None:
         super().__init__()
         self.first, self.second = nn.LayerNorm(features), nn.LayerNorm(features)
-        self.attention, self.activation = Attention(features, 2), activation
+        self.attention, self.activation = Attention(features, heads), activation
         self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -244,6 +244,37 @@ TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int, Ro
         {},
     ),
     ("two layers 32-128-32", lambda: network((32, 128, 32)), (16, 32), 40, {}, {}),
+    ("attention and its four layers", lambda: Attention(128, 2), (16, 128), 120, {}, {}),
+    ("a block, ReLU", lambda: Block(48, nn.ReLU()), (12, 48), 96, {}, {}),
+    ("a block, GELU", lambda: Block(48, nn.GELU()), (12, 48), 96, {}, {}),
+    ("a block of four heads, ReLU", lambda: Block(64, nn.ReLU(), 4), (16, 64), 96, {}, {}),
+    ("a block of four heads, GELU", lambda: Block(64, nn.GELU(), 4), (16, 64), 120, {}, {}),
+    ("a block, ReLU", BLOCK, (32, 32), 96, {}, {}),
+    ("a block, ReLU", BLOCK, (8, 32), 40, {}, {"cols": 120}),
+    ("a block, ReLU", BLOCK, (8, 32), 120, {}, {"cols": 40}),
+    ("a block, ReLU", BLOCK, (8, 32), 96, {}, {"base": "wse3"}),
+    ("three blocks, ReLU", lambda: nn.Sequential(*(BLOCK() for _ in range(3))), (8, 32), 120, {}, {}),
+    ("a gated block, SiLU", lambda: GatedBlock(64, 176), (16, 64), 120, {}, {}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 40, {}, {"cols": 120}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96, {}, {"placer": "snake"}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96, {}, {"placer": "peel"}),
+    ("a gated block, SiLU", lambda: GatedBlock(32, 88), (8, 32), 96, {}, {"base": "wse3"}),
+    ("a gated block, SiLU", lambda: GatedBlock(48, 128), (12, 48), 96, {"wavelet_cycles": 2.0}, {}),
+    ("a block, GELU", lambda: Block(32, nn.GELU()), (8, 32), 96, {"wavelet_cycles": 2.0}, {}),
+    (
+        "`nn.TransformerEncoderLayer` of four heads, norms first, GELU",
+        lambda: nn.TransformerEncoderLayer(
+            64, 4, 128, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
+        ),
+        (16, 64),
+        96,
+        {},
+        {},
+    ),
+    ("norm, layer, norm, layer", lambda: normed(32), (64, 32), 48, {}, {}),
+    ("two layers 128-256-128", lambda: network((128, 256, 128)), (8, 128), 64, {}, {}),
+    ("two layers 48-96-48", lambda: network((48, 96, 48)), (12, 48), 48, {}, {}),
+    ("three dense layers 96-96-96-96", lambda: network((96, 96, 96, 96)), (4, 96), 48, {}, {}),
 )
 NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, Row, Row], ...] = (
     # model, a sample, columns of the wafer, constants and choices; batches of 64
@@ -432,15 +463,19 @@ def measure_transformer(
     name: str, make: Callable[[], nn.Module], shape: tuple[int, int], side: int, constants: Row, choices: Row
 ) -> Row:
     """One model of regions of several kinds, in a steady stream of 12 to 24 samples."""
-    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
+    where = ("cols", "base")
+    cols, options = choices.get("cols", side), {key: choices[key] for key in choices if key not in where}
+    size = {"rows": side, "cols": cols, "program_rows": side, "program_cols": cols}
+    wafer = load_wafer(choices.get("base", "wse2")).derive(
+        **size, io_channels_per_edge=side // 4, **constants
+    )
     torch.manual_seed(0)
     model = make().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # norms too are away from their defaults
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **choices})
+    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **options})
     plan = expect(made, PipelinedPlan)
     found = compare_with_engine(plan, 12)
     x = torch.randn(3, *shape).half().float()

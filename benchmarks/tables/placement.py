@@ -106,6 +106,7 @@ def _variant(row: Row) -> str:
     named = [text for key, text in VARIANTS.items() if key in row][:1]
     named += [f"placer {row['placer']}"] if "placer" in row else []
     named += [f"batches of {row['batch']}"] if "batch" in row else []
+    named += ["WSE-3"] if row.get("base") == "wse3" else []
     named += ["1F1B"] if row.get("schedule") == "1f1b" else []
     return "".join(f", {each}" for each in named)
 
@@ -202,7 +203,7 @@ def _whole_states() -> str:
 @table("whole.transformers")
 def _whole_transformers() -> str:
     rows = [
-        (row["model"] + _variant(row), f"{row['tokens']} x {row['features']}", f"{row['side']} x {row['side']}",
+        (row["model"] + _variant(row), f"{row['tokens']} x {row['features']}", f"{row['side']} x {row.get('cols', row['side'])}",
          f"{row['engine_period_cycles']:.0f}", f"{row['fabric_period_cycles']:.0f}", percent(row["difference"]))
         for row in measured.read("whole_fabric")["values"]["transformers"]
     ]  # fmt: skip
