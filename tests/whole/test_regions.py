@@ -101,6 +101,12 @@ CASES = {
     "perceptrons": Case(lambda: nn.Sequential(Perceptron(16), Perceptron(16)), (4, 16), 40),
     "attention": Case(lambda: Heads(16, 2), (6, 16), 40),
     "causal attention": Case(lambda: Heads(16, 4, is_causal=True), (12, 16), 32, 2),
+    "rows that send before long work": Case(
+        lambda: nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)), (8, 32), 24, 4
+    ),
+    "words handed on to rows": Case(
+        lambda: nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32)), (16, 32), 40, 3
+    ),
     "block": Case(lambda: Block(16, 2), (4, 16), 64, 5),
     "two blocks": Case(lambda: nn.Sequential(Block(32, 2), Block(32, 2)), (8, 32), 96),
 }
@@ -205,6 +211,35 @@ def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     with torch.no_grad():
         wanted = model(x).numpy().reshape(run.outputs.shape)
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
+
+
+def test_rows_that_share_slow_functions_wait_for_no_words_of_others() -> None:
+    """GELU of 12 tokens of 96 features: a round's 12 x 48 words leave while rows work on the next one, 21 + 240 v cycles.
+
+    With v outputs of a column the step is that of the busiest core, as its instructions take it.
+    """
+    graph = inputs_over_rows(
+        api.lower(nn.Sequential(nn.Linear(32, 96), nn.GELU()), (torch.zeros(1, 12, 32),))
+    )
+    found = compare_with_engine(plan_of(graph, 24), 6)
+    layer: Any = found.whole.regions[0]
+    assert type(layer).__name__ == "SharedDense"
+    assert not layer.is_spaced
+    assert found.fabric_period == pytest.approx(layer.issued_cycles(), rel=0.02)
+
+
+def test_a_result_goes_to_the_host_in_bundles_where_one_link_is_too_slow() -> None:
+    """Two layers 48-96-48 of 12 tokens: 12 x 24 words are 288 cycles on one link; every bundle ends in a core of its own."""
+    case = Case(lambda: nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 48)), (12, 48), 48)
+    model, plan = made(case)
+    x = torch.randn(3, *case.shape).half().float()
+    run = run_whole(plan, {key: value.numpy() for key, value in model.state_dict().items()}, x.numpy())
+    ends = [tree.host for tree in run.whole.trees if tree.host]
+    assert len(set(ends)) == len(ends) > 1
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
+    assert compare_with_engine(plan, 6).fabric_period < 288
 
 
 def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
