@@ -26,8 +26,8 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
-from wse_sim.whole.regions.dense import FUNCTIONS
-from wse_sim.whole.regions.dense import items_of as fused_items
+from wse_sim.whole.regions.fused import FUNCTIONS
+from wse_sim.whole.regions.fused import items_of as fused_items
 
 MAX_CORES = 200 * 200
 """Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""

@@ -19,7 +19,7 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.factors import PARTS, affine_values
 from wse_sim.whole.front import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
-from wse_sim.whole.regions.dense import items_of
+from wse_sim.whole.regions.fused import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
 """Parts of a product that are taken apart."""

@@ -30,7 +30,7 @@ from wse_sim.kernels.families.norm import NormAttributes, affine_of
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.covered import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
-from wse_sim.whole.regions.dense import items_of
+from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.pointwise import operators_of, taken_by
 
 Values = dict[str, torch.Tensor]

@@ -48,7 +48,7 @@ from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
-from wse_sim.whole.regions.dense import items_of
+from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.side_by_side import link_attributes
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits

@@ -26,8 +26,9 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
-from wse_sim.whole.regions.dense import Dense, items_of
+from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.flowing import Flowing
+from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.turns import alternate
 from wse_sim.whole.regions.windows import Unfolding, Windows
 

@@ -28,7 +28,7 @@ from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.convolution import Convolution
-from wse_sim.whole.regions.dense import items_of
+from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.turns import deal, route_takers
 from wse_sim.whole.regions.windows import Part, Unfolding, Windows
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts

@@ -31,7 +31,8 @@ from wse_sim.kernels.blocks.slopes import ACTIVATIONS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Inlet, refused, stream_order
-from wse_sim.whole.regions.dense import Dense, items_of
+from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.turns import route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside

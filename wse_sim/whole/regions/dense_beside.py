@@ -1,0 +1,175 @@
+"""What stands beside the cores of a dense layer: inlets, cores that hand words on to them, stores of a residual.
+
+Symbols as in :mod:`wse_sim.whole.regions.dense`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.whole.regions.contract import PAIR, Ports
+from wse_sim.whole.regions.dense_shape import DenseShape
+from wse_sim.whole.regions.turns import alternate, deal, receive_all, route_takers
+
+STORE, RECEIVE = 1, 1  # microthreads: of the store, of an inlet
+
+
+class Way(NamedTuple):
+    """How words of a row come in: `length` of the `each` elements of a token that arrive, from `first` on."""
+
+    color: int
+    slots: Sequence[Buffer]
+    first: int
+    length: int
+    each: int
+
+
+class DenseBeside(DenseShape):
+    """Programs of all cores beside those that compute."""
+
+    relayed: list[int]
+
+    def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
+        """Every row's inlet hears all words of some tokens, and deals out those of its row while the next come in."""
+        if self.is_narrow:
+            self._only_inlet(b, colors[0], feed, samples)
+            return
+        bundles = self.heard
+        if self.is_relayed:
+            colors = self._relay(b, colors, samples)
+        for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
+            # Inlets hear a word together: a deep queue lets one deal out while the others go on.
+            b.input_queue(color, 1)
+        incoming = iter(colors)
+        for i, heard in enumerate(bundles):
+            inlet = b.core_class(f"{self.name} inlet {i}")
+            ways = [self._way(b, i, g, next(incoming)) for g in heard]
+            threads = [RECEIVE + at for at in range(len(ways))]
+
+            def receive(
+                turn: int,
+                inlet: CoreClass = inlet,
+                ways: Sequence[Way] = ways,
+                threads: Sequence[int] = threads,
+            ) -> None:
+                # Beside the deals, which go first: a row does not wait for the words of others.
+                for thread, way in zip(threads, ways, strict=True):
+                    receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
+
+            def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[Way] = ways) -> None:
+                with inlet.loop(self.held):
+                    for way in ways:
+                        own = way.slots[turn].dsd(way.first, way.length, step=way.each)
+                        inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
+
+            alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
+            b.place(inlet, (self.top + i, self.left - 1))
+        self._route_rows(b, feed)
+
+    def _way(self, b: Builder, row: int, bundle: int, color: int) -> Way:
+        """How the words of a row in a bundle come: among all of the bundle, or alone."""
+        first, count = self._part(row, bundle)
+        each = count if self.is_relayed else self.inputs // self.streams
+        cell = (self.top + row, self.left - 1)
+        slots = [
+            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
+            for turn in (0, 1)
+        ]
+        return Way(color, slots, 0 if self.is_relayed else first, count, each)
+
+    def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
+        """The cores that hear a bundle each and hand every row its words; the colors on which inlets take them, row by row."""
+        rows = self.heard
+        for g, (inlet, color) in enumerate(zip(self.inlets, colors, strict=False)):
+            onward = self.relayed[g % 2]
+            takers = [i for i, heard in enumerate(rows) if g in heard]
+            core = b.core_class(f"{self.name} bundle {g}")
+            with core.loop(samples * self.tokens):
+                shares = [[(fabric_in(color), self._part(i, g)[1])] for i in takers]
+                deal(core, onward, shares, len(takers))
+            b.place(core, inlet.cell)
+            cells = [(self.top + i, self.left - 1) for i in takers]
+            route_takers(b, onward, inlet.cell, cells, 0, "E")
+            b.input_queue(color, 1)
+        return [self.relayed[g % 2] for heard in rows for g in heard]
+
+    def _route_rows(self, b: Builder, feed: int) -> None:
+        """From every inlet along its row."""
+        rows = slice(self.top, self.top + self.fed)
+        b.route(feed, (rows, self.left - 1), rx="R", tx="E")
+        for col in range(self.cols):
+            onward = "E" if col < self.cols - 1 else ""
+            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
+
+    def _only_inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+        inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
+        with inlet.loop(samples * self.tokens):
+            for count, words in self._deals():
+                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.fed)
+        b.place(inlet, cell)
+        takers = [(self.top + i, self.left) for i in range(self.fed)]
+        route_takers(b, feed, cell, takers, self.cols - 1, "E")
+
+    def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
+        """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
+        size, count = self.tokens * self.features, len(self.stores)
+        beyond = (
+            self.cols * self.outputs - self.features
+        )  # the last column's share of the last token reaches so far
+        links = [
+            ports.own[1 + i % 2] for i in range(count - 1)
+        ]  # colors of sums, free beside the compute cores
+        for i, cell in enumerate(self.stores):
+            store = b.core_class(f"{self.name} store {i}")
+            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell) for turn in (0, 1)]
+            self._keep(
+                store,
+                slots,
+                [*links, color][i],
+                ports.own[-1] if i == 0 else links[i - 1],
+                samples,
+                is_last=i == 0,
+            )
+            b.place(store, cell)
+            if i:
+                b.route(links[i - 1], cell, rx="R", tx="S")
+                b.route(links[i - 1], self.stores[i - 1], rx="N", tx="R")
+        self._route_residual(b, ports.own[-1])
+
+    def _route_residual(self, b: Builder, color: int) -> None:
+        """From the last store along the last row."""
+        route_takers(b, color, self.stores[0], tuple(reversed(self.senders)), 0, "E")
+
+    def _keep(
+        self,
+        store: CoreClass,
+        slots: Sequence[Buffer],
+        inward: int,
+        outward: int,
+        samples: int,
+        *,
+        is_last: bool,
+    ) -> None:
+        """One store: a whole sample to the next one, or the last one's to the columns."""
+
+        def receive(turn: int) -> None:
+            receive_all(store, inward, slots[turn].dsd(0, self.tokens * self.features), STORE)
+
+        def hand_out(turn: int) -> None:
+            if is_last:
+                self._deal_residual(store, slots[turn], outward)
+            else:
+                sample = slots[turn].dsd(0, self.tokens * self.features)
+                store.mov(fabric_out(outward), sample, dtype="fp16", start="none")
+
+        alternate(store, samples, receive, hand_out, (STORE,))
+
+    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
+        """Of every token a share to each column."""
+        v = self.outputs
+        starts = [position * v for position in reversed(range(self.cols))]
+        with store.loop(self.tokens):
+            deal(store, color, [[(slot.dsd(at, v, step=self.features), v)] for at in starts], len(starts))
