@@ -107,7 +107,7 @@ def without_effect(model: str | None, options: RunOptions) -> list[str]:
         found.append(
             f"--systems {options.systems} is more than --batch {options.batch}: {idle} of them get no sample"
         )
-    if options.seed and not options.jitter:
+    if options.seed and not options.jitter and not getattr(options, "check_values", False):
         found.append(f"--seed {options.seed} has no effect without --jitter")
     if options.cache is not None and getattr(options, "timing", "model") == "model":
         found.append("--cache has no effect with --timing model")

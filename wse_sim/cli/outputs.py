@@ -76,11 +76,14 @@ def write_all(
 
     out.mkdir(parents=True, exist_ok=True)
     save(result, out, "result")
-    (out / "summary.json").write_text(
-        json.dumps(tables.as_json(result), indent=2, default=float) + "\n", encoding="utf-8"
-    )
+    write_json(out / "summary.json", tables.as_json(result))
     (out / "summary.txt").write_text(tables.summary_text(result) + "\n", encoding="utf-8")
     draw_all(result, out, trace, measured)
+
+
+def write_json(path: Path, data: object) -> None:
+    """Plain data as a file."""
+    path.write_text(json.dumps(data, indent=2, default=float) + "\n", encoding="utf-8")
 
 
 def draw_all(

@@ -20,7 +20,15 @@ from wse_sim.cli.common import (
     unused,
     without_effect,
 )
-from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
+from wse_sim.cli.outputs import (
+    TraceChoice,
+    TraceOptions,
+    draw_all,
+    say_where,
+    unused_trace,
+    write_all,
+    write_json,
+)
 from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
@@ -32,9 +40,13 @@ if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
+    from wse_sim.modes.pipelined.plan import PipelinedPlan
+    from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
     from wse_sim.report.measured import MeasuredCounters
     from wse_sim.uncertainty import Interval
     from wse_sim.whole import Compared, ComparedStreaming, ComparedTraining
+    from wse_sim.whole.random_values import Made
+    from wse_sim.whole.values import CheckedValues
 
     OnFabric = Compared | ComparedTraining | ComparedStreaming
 
@@ -56,6 +68,10 @@ class RunCommand(RunOptions):
     whole_fabric: bool = option(
         False,
         "Step the whole model on the fabric as well (small wafers; streamed weights: dense layers).",
+    )
+    check_values: bool = option(
+        False,
+        "Hold every value of a random batch (--seed) on the whole fabric against PyTorch; MODEL is a factory.",
     )
 
 
@@ -86,7 +102,9 @@ def run_command(
     result: Result | Infeasible
     options = certainty.asked(options)
     _check_whole(options)
+    made = _checked_module(model, options)
     whole: OnFabric | None = None
+    values: CheckedValues | None = None
     with progress(screen.quiet) as say:
         chosen: str | KernelGraph = model
         if options.pins is not None:
@@ -114,15 +132,20 @@ def run_command(
         if options.whole_fabric and result.feasible:
             say("step the whole model on the fabric")
             whole = _on_fabric(result)
+            if made is not None:
+                say("hold values against PyTorch")
+                values = _values(model, made, result, options.seed)
         if out is not None:
             say("draw")
             write_all(result, out, traced, _measured(whole))
+            if values is not None:
+                write_json(out / "values.json", values.as_json())
     if options.explain:
         from wse_sim.frontend import explain as explained
 
         for line in explained(model, seq=options.seq, training=options.phase == "training"):
             print(line, file=sys.stderr)
-    _print(result, screen.as_json, timed, intervals_of(result, certainty), whole)
+    _print(result, screen.as_json, timed, intervals_of(result, certainty), whole, values)
     if options.timing == "both" and timed is not None and not screen.as_json:
         print("\n" + _both(timed))
     say_where(out, screen.quiet)
@@ -153,18 +176,49 @@ def _check_whole(options: RunCommand) -> None:
         check_outer_rows(wafer)
 
 
-def _on_fabric(result: Result | Infeasible) -> OnFabric:
+def _checked_module(model: str, options: RunCommand) -> Made | None:
+    """The module whose values are checked, before anything is read or compiled; None without --check-values."""
+    if not options.check_values:
+        return None
+    if not options.whole_fabric:
+        raise WseError("--check-values holds values of the whole fabric against PyTorch; give --whole-fabric")
+    if ":" not in model or model.startswith("hf:") or model.endswith((".pt2", ".yaml", ".yml")):
+        raise WseError(
+            f"--check-values needs a module with weights, and {model} has none; give package.module:factory or "
+            "FILE.py:factory"
+        )
+    from wse_sim.frontend import load_module
+    from wse_sim.whole.random_values import check_module
+
+    made = load_module(model)
+    check_module(model, made)
+    return made
+
+
+def _plan_of(result: Result | Infeasible) -> PipelinedPlan | WeightStreamingPlan:
     from wse_sim.engine.result import Result
     from wse_sim.modes.base import expect
     from wse_sim.modes.pipelined.plan import PipelinedPlan
     from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-    from wse_sim.whole import compare_streaming, compare_training, compare_with_engine
 
     plan = expect(result, Result).plan
+    return plan if isinstance(plan, WeightStreamingPlan) else expect(plan, PipelinedPlan)
+
+
+def _values(model: str, made: Made, result: Result | Infeasible, seed: int) -> CheckedValues:
+    from wse_sim.whole.random_values import check_random
+
+    return check_random(model, made, _plan_of(result), seed)
+
+
+def _on_fabric(result: Result | Infeasible) -> OnFabric:
+    from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+    from wse_sim.whole import compare_streaming, compare_training, compare_with_engine
+
+    plan = _plan_of(result)
     if isinstance(plan, WeightStreamingPlan):
         return compare_streaming(plan)
-    pipelined = expect(plan, PipelinedPlan)
-    return compare_training(pipelined) if plan.graph.training else compare_with_engine(pipelined)
+    return compare_training(plan) if plan.graph.training else compare_with_engine(plan)
 
 
 def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
@@ -282,6 +336,7 @@ def _print(
     timed: Timed | None = None,
     intervals: Mapping[str, Interval] | None = None,
     whole: OnFabric | None = None,
+    values: CheckedValues | None = None,
 ) -> None:
     from wse_sim.report import tables
 
@@ -291,6 +346,8 @@ def _print(
             print(lines(intervals))
         if whole is not None:
             print(whole.text())
+        if values is not None:
+            print(values.text())
         return
     data = tables.as_json(result)
     if intervals:
@@ -299,4 +356,6 @@ def _print(
         data["timing"] = {"model_samples_per_s": timed.model.samples_per_s, **timed.report.as_json()}
     if whole is not None:
         data["whole_fabric"] = whole.as_json()
+    if values is not None:
+        data["values"] = values.as_json()
     print_json(data)

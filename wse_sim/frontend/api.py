@@ -48,6 +48,7 @@ __all__ = [
     "diagnose",
     "explain",
     "load_model",
+    "load_module",
     "lower",
     "lower_exported",
     "lower_fx",
@@ -324,20 +325,39 @@ def _from_pt2(path: Path, batch: int | None, options: Lowering) -> tuple[KernelG
 
 
 def _from_factory(spec: str, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
+    """Of what :func:`_made_by` gives."""
+    _torch_part("capture")
+    factory = loaded(spec, "a factory", ModelError)
+    with guarded(f"'{spec}'", ModelError):
+        module, args, kwargs = _made_by(factory, spec)
+        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=spec.rpartition(":")[2])
+    return (graph if batch is None else graph.with_samples(batch)), lowered
+
+
+def _made_by(factory: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """Call ``package.module:factory`` or ``FILE.py:factory``.
 
     It gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`.
     """
+    made = factory
+    if callable(factory) and not hasattr(factory, "parameters"):
+        _check_call(factory, spec)
+        made = factory()
+    return _taken_apart(made, spec)
+
+
+def load_module(spec: str) -> tuple[torch.nn.Module, Sequence[Any], Mapping[str, Any]]:
+    """(module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``, with the weights that it gives.
+
+    Raises
+    ------
+    ModelError
+        If the factory is not found or fails.
+    """
     _torch_part("capture")
     factory = loaded(spec, "a factory", ModelError)
     with guarded(f"'{spec}'", ModelError):
-        made = factory
-        if callable(factory) and not hasattr(factory, "parameters"):
-            _check_call(factory, spec)
-            made = factory()
-        module, args, kwargs = _taken_apart(made, spec)
-        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=spec.rpartition(":")[2])
-    return (graph if batch is None else graph.with_samples(batch)), lowered
+        return _made_by(factory, spec)
 
 
 def _check_call(factory: Callable[..., object], spec: str) -> None:

@@ -26,7 +26,7 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
 from wse_sim.frontend.training import add_training
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -46,7 +46,7 @@ from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import turned, unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
+from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
@@ -290,10 +290,19 @@ def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[n
     ModelError
         If rows of a sample are missing.
     """
-    images = np.ndim(values) == IMAGE_AXES
-    rows = np.asarray(values, np.float32).reshape(
-        len(values) if images else -1, -1 if images else np.shape(values)[-1]
+    taken = next(
+        plan.graph.tensors[name]
+        for kernel in plan.graph.kernels
+        for name in kernel.inputs
+        if plan.graph.tensors[name].kind is TensorKind.INPUT
     )
+    features = taken.elements // plan.graph.samples // rows_per_sample(plan)
+    if np.size(values) % features:
+        raise ModelError(
+            f"the samples have the shape {np.shape(values)}, and a row has {features} features; give whole rows"
+        )
+    # An image that is flattened before it comes to the fabric is one row as well.
+    rows = np.asarray(values, np.float32).reshape(-1, features)
     samples, left = divmod(len(rows), rows_per_sample(plan))
     if left or not samples:
         raise ModelError(

@@ -212,7 +212,8 @@ class StreamingRun:
         write("wafer", "compute", start, compute, flow=flow)
         if phase.weight_bytes:
             self.received_bytes += phase.weight_bytes
-            write("weights in", "weights", start, weights, phase.weight_bytes, flow)
+            # Of weights that all wait in queues at the start, nothing is left to draw.
+            write("weights in", "weights", start, max(0.0, weights), phase.weight_bytes, flow)
         if phase.gradient_bytes:
             write("gradients out", "gradients", start + way, gradients, phase.gradient_bytes, flow)
         if phase.spill_bytes:

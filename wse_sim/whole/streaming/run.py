@@ -151,12 +151,13 @@ def _stepped(
     check_weights(plan.graph, weights)
     made = streamed_program(plan)
     lay = made.layout
-    if values.shape != (lay.tokens, lay.layers[0].k):
+    shape = (lay.tokens, lay.layers[0].k)
+    if np.size(values) != np.prod(shape):
         raise ModelError(
-            f"the samples have the shape {values.shape}, the plan is of {(lay.tokens, lay.layers[0].k)}; give a batch "
-            "of the plan"
+            f"the samples have the shape {np.shape(values)}, the plan is of {shape}; give a batch of the plan"
         )
-    result = stepped(made.program, made.config, made.inputs(weights, np.asarray(values, np.float32), labels))
+    rows = np.asarray(values, np.float32).reshape(shape)
+    result = stepped(made.program, made.config, made.inputs(weights, rows, labels))
     outputs = made.gathered(result.read(f"x{len(lay.layers)}"), lay.layers[-1].n)
     return StreamedRun(made, outputs, result)
 

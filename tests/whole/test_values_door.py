@@ -1,0 +1,110 @@
+"""``wse-sim run --whole-fabric --check-values``: values of a random batch beside PyTorch, or one sentence why not."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.alone import EPS
+from wse_sim import api
+
+Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
+PIPELINED = "--mode pipelined --phase inference"
+TRAINING = "--mode pipelined --phase training --optimizer sgd"
+STREAMED = "--mode weight-streaming --phase training --optimizer sgd"
+
+
+def dense() -> Made:
+    """Two layers of numbers, on images of 4 x 4 that are flattened."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 6)), (
+        torch.zeros(1, 4, 4),
+    )
+
+
+def tokens() -> Made:
+    """A table and a layer."""
+    return nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 6)), (torch.zeros(1, 4, dtype=torch.long),)
+
+
+def meta() -> Made:
+    """A layer without values."""
+    return nn.Linear(16, 6, device="meta"), (torch.zeros(1, 16),)
+
+
+class Two(nn.Module):
+    """A layer of the sum of two arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 6)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layer(x + y)
+
+
+def two() -> Made:
+    """Two arguments."""
+    return Two(), (torch.zeros(1, 16), torch.zeros(1, 16))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wafer of 16 x 16 cores with a row above and below its programs."""
+    counts = {"rows": 18, "cols": 16, "program_rows": 16, "program_cols": 16, "io_channels_per_edge": 4}
+    lines = [
+        f"  {name}: {{value: {n}, unit: '1', source: a corner, evidence: assumed}}"
+        for name, n in counts.items()
+    ]
+    file = tmp_path_factory.mktemp("wafers") / "small.yaml"
+    file.write_text("\n".join(["name: small", "base: wse2", "constants:", *lines]))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (PIPELINED, {"outputs"}),
+        (TRAINING, {"outputs", "loss", "gradient", "update"}),
+        (STREAMED, {"outputs", "loss", "gradient", "update"}),
+    ],
+)
+def test_values_of_a_random_batch(wse: Any, small: Path, tmp_path: Path, words: str, kinds: set[str]) -> None:
+    """Screen, folder: every tensor of one step of inference or of two of training, within eight roundings."""
+    asked = f"run tests.whole.test_values_door:dense {words} --batch 8 --whole-fabric --check-values --seed 3"
+    ran = wse(*shlex.split(asked), "--wafer", str(small), "--out", str(tmp_path / "out"), "--quiet")
+    assert ran.status == 0, ran.err
+    assert not ran.err  # the seed has an effect
+    assert "values beside PyTorch, of the largest of their tensor:" in ran.out
+    values = json.loads((tmp_path / "out" / "values.json").read_text())["values"]
+    assert {one["kind"] for one in values} == kinds
+    assert {one["step"] for one in values} == ({1, 2} if "loss" in kinds else {1})
+    assert max(one["rounded_error"] for one in values) < 8 * EPS
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sentence"),
+    [
+        ("dense", "", "--check-values holds values of the whole fabric against PyTorch; give --whole-fabric"),
+        ("fc-mnist", "--whole-fabric", "fc-mnist has none; give package.module:factory or FILE.py:factory"),
+        ("tokens", "--whole-fabric", "takes torch.int64 (tokens), and --check-values draws numbers; give the model behind"),
+        ("meta", "--whole-fabric", "parameter 'weight' of tests.whole.test_values_door:meta lies on 'meta' and has no values"),
+        ("two", "--whole-fabric", "takes 2 arguments and 0 by name, and --check-values draws one tensor of samples; give"),
+    ],
+)  # fmt: skip
+def test_refused_before_the_model_is_read(
+    wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: str, sentence: str
+) -> None:
+    """One sentence, status 2, without a reader."""
+    monkeypatch.delattr(api, "read")
+    monkeypatch.delattr(api, "run")
+    spec = model if "-" in model else f"tests.whole.test_values_door:{model}"
+    ran = wse("run", spec, *shlex.split(f"{PIPELINED} {options} --check-values --wafer {small} --quiet"))
+    assert ran.status == 2, ran.err
+    assert ran.err.count("\n") == 1
+    assert sentence in ran.err
