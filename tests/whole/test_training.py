@@ -117,7 +117,7 @@ def test_what_does_not_train_is_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match=r"kernel '0.update' updates by adamw, the whole fabric by sgd"):
         compare_training(adam_plan)
     none = _zeros(trains)
-    with pytest.raises(ModelError, match="3 labels for 2 rows; give one for every row"):
+    with pytest.raises(ModelError, match="3 labels for 2 rows that leave; give one for every row"):
         train_whole(trains, none, np.zeros((2, 16), np.float32), np.zeros(3, np.int64), rate=0.1)
     with pytest.raises(
         ModelError, match="labels go from 0 to 8, and a row has 8 outputs; count classes from 0"

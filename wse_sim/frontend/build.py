@@ -12,7 +12,14 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.orders import is_straight, parts_taken, reordered, taken_in_turn, taken_turned
+from wse_sim.frontend.orders import (
+    is_straight,
+    parts_taken,
+    reordered,
+    taken_in_turn,
+    taken_turned,
+    view_taken,
+)
 from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
@@ -158,7 +165,10 @@ class _Builder:
         if names:
             takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
         factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0
-        return dataclasses.replace(kernel, reordered=names, parts=parts, takes=takes, factor=factor)
+        view, token = view_taken(self.trace, nodes, self.tensor_of, self.samples) if names else ("", None)
+        return dataclasses.replace(
+            kernel, reordered=names, parts=parts, takes=takes, factor=factor, view=view, token=token
+        )
 
     @staticmethod
     def _factor(nodes: tuple[Node, ...]) -> float:

@@ -82,6 +82,36 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
     return numbers if counts == {len(numbers)} == {len(set(numbers))} else ()
 
 
+def view_taken(
+    trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], samples: int
+) -> tuple[str, int | None]:
+    """The one view through which rows come into these operators, and the number of the token that it takes of every sample.
+
+    The view is named, as ("", None) where there is none, several, or other ways to the same tensor.  The number is None where
+    the view is not one token of a tensor (samples, tokens, features).
+    """
+    made = {node.name for node in nodes}
+    refs = [ref for node in nodes for ref in node.refs()]
+    bases = [(ref, base) for ref in refs if (base := trace.base(ref)) is not None and base.name not in made]
+    views = [
+        (ref, base)
+        for ref, base in bases
+        if base.name in tensor_of and base.kind != "parameter" and not is_straight(trace, ref, samples)
+    ]
+    if len(views) != 1 or not all(_keeps_order(node) and node.op not in ATTENTION for node in nodes):
+        return "", None
+    ref, base = views[0]
+    if sum(other is base for _, other in bases) > 1 or base.op in ATTENTION:
+        return "", None
+    seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
+    if seen is None or not seen.size or len(base.shape) != 3:
+        return ref.name, None
+    numbers = np.arange(base.elements).reshape(base.shape)
+    token = int(seen.flat[0]) // base.shape[-1]
+    is_token = token < base.shape[1] and np.array_equal(seen.reshape(-1), numbers[:, token].reshape(-1))
+    return ref.name, token if is_token else None
+
+
 def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
     """Tensors that operators in a row take, that of the first value first; none if one does not go on from the value so far.
 

@@ -100,7 +100,9 @@ class Kernel:
     it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
     numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
     order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K).
-    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.
+    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.  `view` names the one
+    view through which it reads an activation in another order or in part, `token` the number of the row of every sample that
+    this view is, if it is one.
     """
 
     name: str
@@ -122,6 +124,8 @@ class Kernel:
     parts: tuple[int, ...] = ()
     takes: tuple[str, ...] = ()
     factor: float = 1.0
+    view: str = ""
+    token: int | None = None
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

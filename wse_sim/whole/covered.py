@@ -28,6 +28,7 @@ from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
 from wse_sim.whole.regions.fused import FUNCTIONS
 from wse_sim.whole.regions.fused import items_of as fused_items
+from wse_sim.whole.tokens import tokens_pooled
 
 MAX_CORES = 200 * 200
 """Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
@@ -171,20 +172,35 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
                 f"model '{graph.name}' {what} {len(names)} tensors ({listed}), a whole model on the fabric one; leave the "
                 "others out"
             )
-    tokens = {kernel.name: kinds[kernel.family].tokens_of(graph, kernel) for kernel in kernels}
-    first = kernels[0].name
+    _check_rows(graph, kernels, kinds)
+
+
+def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
+    """Every kernel has as many rows a sample as what it reads, unless it pools them; and whole words in each.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel or tensor that has not.
+    """
+    rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has so many
     for kernel in kernels:
-        if tokens[kernel.name] != tokens[first]:
-            raise ModelError(
-                f"kernel '{kernel.name}' has {tokens[kernel.name]} rows a sample and '{first}' {tokens[first]}; keep as many "
-                "rows in all layers"
-            )
-        for name in (*kernel.inputs, *kernel.outputs):
-            features = graph.tensors[name].elements // tokens[first] // graph.samples
-            if features % PAIR:
+        own = kinds[kernel.family].tokens_of(graph, kernel)
+        reads = tokens_pooled(graph, kernel) or own
+        for name in kernel.inputs:
+            given, other = rows.setdefault(name, (reads, kernel.name))
+            if given != reads:
                 raise ModelError(
-                    f"tensor '{name}' has {features} features, and words hold {PAIR}; use an even number of features"
+                    f"kernel '{kernel.name}' has {reads} rows a sample and '{other}' {given}; keep as many rows in all layers, "
+                    "but for the mean of all tokens or the first one"
                 )
+        rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))
+    for name, (count, _) in rows.items():
+        features = graph.tensors[name].elements // count // graph.samples
+        if features % PAIR:
+            raise ModelError(
+                f"tensor '{name}' has {features} features, and words hold {PAIR}; use an even number of features"
+            )
 
 
 def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:

@@ -32,6 +32,7 @@ from wse_sim.whole.run import (
     LinkWords,
     busiest_links,
     check_weights,
+    rows_leaving,
     rows_of,
     stepped,
 )
@@ -153,7 +154,7 @@ def train_whole(
     loss: str = "cross entropy",
     in_flight: int | None = None,
 ) -> TrainedRun:
-    """One step of stochastic gradient descent over all samples of `values`, with `labels` (rows,) of all their rows.
+    """One step of stochastic gradient descent over all samples of `values`, with `labels` (rows,) of all rows that leave.
 
     `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.  A network of regions has at
     most `in_flight` samples in flight, by default as many as it holds; a chain of dense layers takes the fastest number.
@@ -171,10 +172,11 @@ def train_whole(
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     classes = np.asarray(labels).reshape(-1)
-    if len(classes) != len(rows):
-        raise ModelError(f"{len(classes)} labels for {len(rows)} rows; give one for every row")
+    leaving = samples * rows_leaving(plan)
+    if len(classes) != leaving:
+        raise ModelError(f"{len(classes)} labels for {leaving} rows that leave; give one for every row")
     output = plan.graph.tensors[leaving_of(plan).tensor]
-    size = output.elements // plan.graph.samples * samples // len(rows)
+    size = output.elements // plan.graph.samples * samples // leaving
     if in_flight is not None and in_flight < 1:
         raise ModelError(f"{in_flight} samples in flight are none; give at least one")
     if len(classes) and not 0 <= classes.min() <= classes.max() < size:

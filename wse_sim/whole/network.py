@@ -47,9 +47,10 @@ class Network:
 
     @property
     def tokens(self) -> int:
-        """Rows of a sample."""
-        first = self.regions[0]
-        return first.tokens_of(first.graph, first.kernel)
+        """Rows of a sample that leave."""
+        output = leaving_of(self.plan).tensor
+        last = next(region for region in self.regions if output in region.kernel.outputs)
+        return last.tokens_of(last.graph, last.kernel)
 
     @property
     def areas(self) -> tuple[FabricArea, ...]:

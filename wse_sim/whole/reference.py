@@ -32,6 +32,7 @@ from wse_sim.whole.covered import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.pointwise import operators_of, taken_by
+from wse_sim.whole.tokens import tokens_pooled
 
 Values = dict[str, torch.Tensor]
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -227,6 +228,9 @@ class Reference:
         said, x = Pool2dAttributes.of(kernel.attrs), operands[0]
         taps = (int(kernel.dims["r"]), int(kernel.dims["s"]))
         stride = int(kernel.dims["stride"])
+        if tokens := tokens_pooled(self.graph, kernel):
+            rows = x.reshape(len(x), tokens, -1)
+            return rows[:, 0] if taps == (1, 1) else rows.mean(1)
         if said.kind == "avg":
             return functional.avg_pool2d(x, taps, stride, said.around)
         found, where = functional.max_pool2d(x, taps, stride, said.around, return_indices=True)

@@ -42,7 +42,7 @@ from wse_sim.whole.front import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.network import network_program
+from wse_sim.whole.network import leaving_of, network_program
 from wse_sim.whole.packed import turned, unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
@@ -53,6 +53,7 @@ from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.side_by_side import link_attributes
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
+from wse_sim.whole.tokens import tokens_pooled, with_pooled_tokens
 
 PRODUCTS = ("gemm", "conv2d")
 BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
@@ -226,10 +227,11 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 def _prepared(graph: KernelGraph) -> KernelGraph:
     """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
     if not graph.training:
-        return summed_apart(unpacked(turned(with_scales(with_affine(behind_host(with_tokens_first(graph)))))))
+        found = with_pooled_tokens(behind_host(with_tokens_first(graph)))
+        return summed_apart(unpacked(turned(with_scales(with_affine(found)))))
     forward = forward_graph(graph)
     found = without_logarithm(without_dropout(with_tokens_first(forward)))
-    found = unpacked(turned(with_scales(behind_host(found, trains=True))))
+    found = unpacked(turned(with_scales(with_pooled_tokens(behind_host(found, trains=True)))))
     if found is forward:
         return graph
     return add_training(
@@ -389,11 +391,21 @@ def program_of(plan: PipelinedPlan, samples: int) -> Made:
 
 
 def rows_per_sample(plan: PipelinedPlan) -> int:
-    """Rows of a sample, the same for all stages; an image is one row."""
+    """Rows of a sample that enter; an image is one row."""
     if is_chain(plan.graph):
         return max(1, plan.stages[0].rows_per_sample)
     first = forward_kernel(plan, plan.stages[0].name)
-    return KINDS[first.family].tokens_of(plan.graph, first)
+    return tokens_pooled(plan.graph, first) or KINDS[first.family].tokens_of(plan.graph, first)
+
+
+def rows_leaving(plan: PipelinedPlan) -> int:
+    """Rows of a sample that leave; one where pooling makes one of all its tokens."""
+    if is_chain(plan.graph):
+        return rows_per_sample(plan)
+    output = leaving_of(plan).tensor
+    kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
+    last = next(kernel for kernel in kernels if output in kernel.outputs)
+    return KINDS[last.family].tokens_of(plan.graph, last)
 
 
 def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]) -> None:

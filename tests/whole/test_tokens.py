@@ -1,0 +1,109 @@
+"""Heads of models: the mean over tokens, or the first token, before the last layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import plan_of
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph
+from wse_sim.whole import check_graph, compare_with_engine, inputs_over_rows, run_whole, train_whole
+from wse_sim.whole.values import check_values
+
+T, INPUTS, E, CLASSES = 6, 16, 12, 10
+ROUNDING = 2**-11  # of fp16
+TAILS = {
+    "mean": lambda x: x.mean(1),
+    "first": lambda x: x[:, 0],
+    "second": lambda x: x[:, 1],
+    "last": lambda x: x[:, -1],
+}
+
+
+class Headed(nn.Module):
+    """Tokens, then one row, then classes."""
+
+    def __init__(self, tail: str, features: int = E) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(INPUTS, features), nn.LayerNorm(features)
+        self.head, self.tail = nn.Linear(features, CLASSES), TAILS[tail]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, inputs) to (batch, classes)."""
+        return self.head(self.tail(self.norm(self.layer(x))))
+
+
+def laid(model: nn.Module, training: bool = False) -> KernelGraph:
+    """Its graph as it lies on the fabric."""
+    how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
+    return inputs_over_rows(api.lower(model, (torch.zeros(1, T, INPUTS),), **how))
+
+
+@pytest.mark.parametrize("tail", ["mean", "first"])
+def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
+    """Three samples in flight; five roundings on the way of a value of about one, and the period is that of the plan."""
+    torch.manual_seed(0)
+    model = Headed(tail)
+    plan = plan_of(laid(model), 32)
+    x = torch.randn(3, T, INPUTS)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        wanted = model(x).numpy()
+    outputs = run_whole(plan, weights, x.numpy()).outputs
+    assert outputs.shape == wanted.shape == (3, CLASSES)
+    assert np.abs(outputs - wanted).max() <= 5 * ROUNDING * np.abs(wanted).max()
+    assert abs(compare_with_engine(plan).difference) < 0.05
+
+
+@pytest.mark.parametrize("tail", ["mean", "first"])
+def test_one_row_of_tokens_trains(tail: str) -> None:
+    """One label a sample; beside a reference that rounds alike, every gradient is within three roundings."""
+    torch.manual_seed(0)
+    model = Headed(tail)
+    plan = plan_of(laid(model, training=True), 48, phase="training", batch=4, optimizer="sgd")
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    x, labels = torch.randn(4, T, INPUTS).half().float().numpy(), np.arange(4)
+    checked = check_values(model, plan, x, labels)
+    for kind in checked.kinds:
+        assert checked.largest(kind)[1] < 3 * ROUNDING, kind
+    with pytest.raises(ModelError, match="24 labels for 4 rows that leave; give one for every row"):
+        train_whole(plan, weights, x, np.zeros(4 * T, int), rate=0.1)
+
+
+def test_notes_say_what_pooling_does() -> None:
+    """A sentence each."""
+    assert laid(Headed("mean")).notes == (f"'mean' pools the {T} tokens of a sample",)
+    assert laid(Headed("first")).notes == (
+        f"'head' reads the first token alone, which pooling takes out of {T}",
+    )
+
+
+@pytest.mark.parametrize("tail", ["second", "last"])
+def test_other_tokens_are_refused(tail: str) -> None:
+    """Not taken for the first one."""
+    with pytest.raises(ModelError, match="in another order than it lies, or in part"):
+        check_graph(laid(Headed(tail)))
+
+
+class Across(nn.Module):
+    """A mean over features, as many as there are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, T)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens)."""
+        return self.layer(x).mean(2)
+
+
+def test_a_mean_over_features_is_none_over_tokens() -> None:
+    """Where their numbers are equal shapes do not tell, and the model is refused."""
+    with pytest.raises(ModelError, match="kernel 'mean' is of family reduce"):
+        check_graph(laid(Across()))

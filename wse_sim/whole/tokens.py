@@ -1,0 +1,112 @@
+"""Rows of a sample that become one: the mean of all tokens, or the first one, as pooling of an image of T pixels.
+
+Symbols: T tokens of C features, token by token as an image of C channels pixel by pixel::
+
+    mean          a window of T lines of one pixel
+    first token   windows of one pixel, T pixels apart in one line
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.front import with_kernels
+
+TOKEN_AXES = 3  # samples, tokens, features
+POOLED = "first token"
+
+
+def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
+    """The forward graph with pooling where one row is made of the tokens of a sample; a note names each.
+
+    These are means over tokens, and products, norms and elementwise work that read the first token alone.
+    """
+    tensors = dict(graph.tensors)
+    kernels: list[Kernel] = []
+    notes: list[str] = []
+    pooled: dict[str, str] = {}
+    for kernel in graph.kernels:
+        if _is_mean(graph, kernel):
+            tokens, features = tensors[kernel.inputs[0]].shape[1:]
+            kernels.append(_pooling(graph, kernel, (tokens, features), mean=True))
+            notes.append(f"'{kernel.name}' pools the {tokens} tokens of a sample")
+            continue
+        whole = _first_of(graph, kernel)
+        if not whole:
+            kernels.append(kernel)
+            continue
+        tokens, features = tensors[whole].shape[1:]
+        if whole not in pooled:
+            name = f"{whole}.{POOLED}"
+            shape = (tensors[whole].shape[0], features)
+            tensors[name] = dataclasses.replace(tensors[whole], name=name, shape=shape)
+            pooled[whole] = name
+            taken = dataclasses.replace(
+                kernel, name=name, inputs=(whole,), outputs=(name,), parameters=(), flops=0
+            )
+            kernels.append(_pooling(graph, taken, (tokens, features), mean=False))
+            notes.append(f"'{kernel.name}' reads the first token alone, which pooling takes out of {tokens}")
+        inputs = tuple(pooled[whole] if one == whole else one for one in kernel.inputs)
+        takes = tuple(pooled[whole] if one == whole else one for one in kernel.takes)
+        kernels.append(
+            dataclasses.replace(kernel, inputs=inputs, takes=takes, reordered=(), view="", token=None)
+        )
+    return with_kernels(graph, kernels, tensors, *notes) if notes else graph
+
+
+def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
+    """Tokens of a sample of which a pooling makes one row; 0 of any other kernel."""
+    if kernel.family != "pool2d" or len(graph.tensors[kernel.inputs[0]].shape) != TOKEN_AXES:
+        return 0
+    return int(kernel.dims["h"] * kernel.dims["w"])
+
+
+def _of_tokens(graph: KernelGraph, tensor: Tensor) -> bool:
+    return len(tensor.shape) == TOKEN_AXES and tensor.shape[0] == graph.samples
+
+
+def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Whether a reduction is a mean over the second of three dimensions."""
+    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.reordered:
+        return False
+    if len(kernel.inputs) != 1 or kernel.phase is not Phase.FORWARD:
+        return False
+    given, made = graph.tensors[kernel.inputs[0]], graph.tensors[kernel.outputs[0]]
+    if not _of_tokens(graph, given):
+        return False
+    samples, tokens, features = given.shape
+    # A mean over features leaves as many elements where there are as many tokens: its shape tells, but not there.
+    return made.elements == samples * features and tokens != features and kernel.dims["cols"] == tokens
+
+
+def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
+    """The tensor of tokens of which a kernel reads the first one of every sample; "" if it reads no such."""
+    if kernel.token != 0 or len(kernel.reordered) != 1 or kernel.reordered[0] not in kernel.inputs:
+        return ""
+    whole = kernel.reordered[0]
+    return whole if _of_tokens(graph, graph.tensors[whole]) and graph.tensors[whole].shape[1] > 1 else ""
+
+
+def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean: bool) -> Kernel:
+    """The pooling in the place of a kernel with one input and one output."""
+    tokens, features = size
+    sizes = (
+        {"h": tokens, "w": 1, "r": tokens, "stride": 1}
+        if mean
+        else {"h": 1, "w": tokens, "r": 1, "stride": tokens}
+    )
+    dims = {"b": graph.samples, "c": features, "s": 1, "out_h": 1, "out_w": 1, **sizes}
+    return dataclasses.replace(
+        kernel,
+        family="pool2d",
+        dims=frozen(dims),
+        sample_dim="b",
+        attrs=frozen({"kind": "avg"}),
+        reordered=(),
+        takes=(),
+        view="",
+        token=None,
+        factor=1.0,
+    )
