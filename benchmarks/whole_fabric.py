@@ -397,7 +397,7 @@ def measure_streaming(
     wafer = wafer.derive(io_bytes_per_s=links * 4 * 4 * wafer.clock_hz)
     model = network(sizes).half().float()
     how: Row = {"training": True, "optimizer": "sgd"} if training else {}
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),), **how))
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),), **how), streamed=True)
     lanes = {name: choices[name] for name in ("lanes",) if name in choices}
     plan = expect(
         api.compile(graph, mode="weight-streaming", wafer=wafer, batch=batch, **lanes), WeightStreamingPlan

@@ -40,7 +40,8 @@ def measure_values(
     wafer = load_wafer("wse2").derive(**size | outer, io_channels_per_edge=1 if streamed else side // 4)
     torch.manual_seed(0)
     model = moved(make())
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd"))
+    lowered = api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd")
+    graph = inputs_over_rows(lowered, streamed=streamed)
     how: Row = {"mode": "pipelined", "replicas": 1} if not streamed else {}
     plan = api.compile(graph, wafer=wafer, batch=batch, **how, **(choices or {}))
     x = torch.randn(batch, *shape).half().float()

@@ -104,8 +104,12 @@ class Slopes:
         scratch: Sequence[Operand],
         *,
         is_done: bool,
+        period: int = 0,
     ) -> None:
-        """Turns `value` from z to y, unless that is done, and writes the slope."""
+        """Turns `value` from z to y, unless that is done, and writes the slope.
+
+        `period` is what an element of the first function takes, in thousandths of a cycle, in place of the wafer's rate.
+        """
         if self.activation == "relu":
             if not is_done:
                 core.max(value, value, scalar(0.0), dtype="fp16")
@@ -116,7 +120,8 @@ class Slopes:
         for op, *names in self.steps:
             operands = [held[name] if name in held else scalar(float(name)) for name in names]
             if op.upper() in Fn.__members__:
-                core.map(Fn[op.upper()], *operands)
+                core.map(Fn[op.upper()], *operands, period=period)
+                period = 0
             else:
                 getattr(core, op)(*operands)
 

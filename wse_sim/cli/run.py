@@ -116,10 +116,11 @@ def run_command(
         if options.whole_fabric:
             from wse_sim.whole import check_graph, check_streamed_graph, inputs_over_rows
 
-            chosen = inputs_over_rows(api.read(chosen, options))
-            (check_graph if options.mode == "pipelined" else check_streamed_graph)(chosen)
+            streamed = options.mode != "pipelined"
+            chosen = inputs_over_rows(api.read(chosen, options), streamed=streamed)
+            (check_streamed_graph if streamed else check_graph)(chosen)
             options = options.replace(train=None, lora=None)
-            if options.mode == "pipelined":
+            if not streamed:
                 options = options.replace(mode_options={**options.mode_options, "replicas": 1})
         if options.timing == "model":
             result = api.run(chosen, options, progress=say, trace=out is not None)  # a timeline is only drawn

@@ -71,14 +71,20 @@ def check_graph(graph: KernelGraph) -> None:
 
 
 def check_streamed_graph(graph: KernelGraph) -> None:
-    """As :func:`check_chain`; in inference outputs may pass functions of one argument as well.
+    """As :func:`check_chain`; outputs may pass functions of one argument as well.
 
     Raises
     ------
     ModelError
         Naming the first kernel that is not covered.
     """
-    check_chain(graph, () if graph.training else FUNCTIONS)
+    check_chain(graph, FUNCTIONS)
+    for kernel in graph.kernels:
+        if kernel.attrs.get("met"):
+            raise ModelError(
+                f"kernel '{kernel.name}' has no price of its own, and streamed weights leave no product that has it; plan the graph "
+                "of inputs_over_rows(graph, streamed=True)"
+            )
 
 
 def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:

@@ -177,7 +177,7 @@ class Compared:
         return "\n".join([head, *rows, *links])
 
 
-def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
+def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     """The graph with its kernels laid as they lie on the fabric, so that the plan prices what is stepped.
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
@@ -185,11 +185,13 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     keys over the columns; a norm has every row on one core; in inference, convolutions have whole words
     and finish on their last row, a product that makes queries, keys and values at once becomes three
     (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
+
+    With `streamed` weights a kernel has the whole wafer and no region, so nothing of regions is priced.
     """
     graph = _prepared(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
-    is_network = not is_chain(graph)
+    is_network = not streamed and not is_chain(graph)
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, Param
+from wse_sim.fabric.format.builder import Buffer, Builder, Operand, Param
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
-from wse_sim.whole.streaming.layout import StreamedLayout
+from wse_sim.kernels.blocks.slopes import Slopes
+from wse_sim.whole.streaming.layout import StreamedLayer, StreamedLayout
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ class ColumnKind:
     row_parity: int  # along the sums
 
 
+MOST_AT_ONCE = 64
+"""Elements of fp32 between the steps of a function: more would not be felt beside its cycles, but in the memory of a core."""
+
+
+def _opposite(bank: int) -> int:
+    """Values lie where :class:`Slopes` has slopes, and the other way round: x meets sums in the same order in products."""
+    return 2 - bank
+
+
 @dataclass
 class Cores:
     """The builder, and the buffers of the cores: two vectors that one instruction reads lie in different banks."""
@@ -76,9 +86,42 @@ class Cores:
             self.slope = self._over("slope", max(sizes) * lay.apart, "fp16", 0)
             self.wanted = self._over("wanted", sizes[-1] * lay.apart, "fp16", 0)
             self.real = self._over("real", sizes[-1] * lay.apart, "fp16", 0)
+            self._slopes()
 
     def _over(self, name: str, length: int, dtype: str, bank: int) -> Buffer:
         return self.b.buffer(name, length, dtype, self.where, bank=bank)
+
+    def _slopes(self) -> None:
+        """Slopes of functions that do not follow from their outputs, and what lies between while they are worked out."""
+        lay = self.layout
+        curved = [layer for layer in lay.layers if layer.function not in (None, "relu")]
+        self.slopes = {
+            layer.number: self._over(f"slopes{layer.number}", layer.outputs * lay.apart, "fp16", 0)
+            for layer in curved
+        }
+        between = [Slopes(str(layer.function), self.wafer).scratch for layer in curved]
+        banks = max(between, key=len) if between else ()
+        size = max((self.bent_at_once(layer)[0] for layer in curved), default=0)
+        self._scratch = [
+            self._over(f"between{i}", size, "fp32", _opposite(bank)) for i, bank in enumerate(banks)
+        ]
+
+    def scratch_of(self, slopes: Slopes, size: int) -> list[Operand]:
+        """What lies between of one function: the first vectors, since the banks of all functions begin alike."""
+        return [buffer.dsd(0, size) for buffer in self._scratch[: len(slopes.scratch)]]
+
+    def bent_at_once(self, layer: StreamedLayer) -> tuple[int, int, int]:
+        """Elements of an activation at once, how far the next ones are, and how often.
+
+        A function is dear, so none of what fills up; but few elements are dear as well, since every step has a start.
+        """
+        lay, whole = self.layout, layer.outputs * self.layout.apart
+        one, every = (
+            Slopes(str(layer.function), self.wafer).cycles(n, is_done=False) for n in (lay.held, whole)
+        )
+        if lay.is_training and whole <= MOST_AT_ONCE and every < layer.outputs * one:
+            return whole, 0, 1
+        return lay.held, lay.apart, layer.outputs
 
     def per_column(self, count: Callable[[int], int]) -> Param:
         """A number of every core that its column in the lane tells."""

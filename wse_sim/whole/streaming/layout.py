@@ -97,6 +97,7 @@ class StreamedLayout:
     layers: tuple[StreamedLayer, ...]
     passes: tuple[Pass, ...]
     streams: tuple[EdgeStream, ...]
+    is_training: bool  # as a whole, however many of its passes are done
 
     @property
     def cols(self) -> int:
@@ -112,11 +113,6 @@ class StreamedLayout:
     def apart(self) -> int:
         """Elements from the tokens of one feature to those of the next."""
         return pitch(self.held)
-
-    @property
-    def is_training(self) -> bool:
-        """Whether gradients are worked out."""
-        return any(one.kind == "loss" for one in self.passes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -161,6 +157,7 @@ def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
         tuple(layers),
         _passes(layers, training=plan.graph.training),
         _streams(area, plan.wafer.rows, cols, training=plan.graph.training),
+        plan.graph.training,
     )
 
 

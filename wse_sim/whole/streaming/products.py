@@ -16,7 +16,7 @@ ring that begins behind the owner: the owner is a way around the ring behind its
 weights, and so all columns wait for it where they are many.
 
 The bias b of an output lies on its owner, which adds it to the result.  After all rounds, forward: the activation; gradient of the
-inputs: times the slope of the activation.
+inputs: times the slope of the activation.  That of ReLU follows from its outputs; other functions leave theirs beside them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from wse_sim.fabric.format.builder import Buffer, Operand, Switch, fabric_in, fa
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command, Fn
 from wse_sim.kernels.blocks.rounds import SENDER
+from wse_sim.kernels.blocks.slopes import Slopes
 from wse_sim.whole.layout import PAIR
 from wse_sim.whole.streaming.common import COLORS, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
@@ -178,31 +179,49 @@ class Meets:
 
 def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
     """Forward: the activation of all results of a core; backward: times the slope of the one before."""
-    values = result.dsd(0, one.owned * cores.layout.apart)
-    if one.kind == "forward" and one.layer.function == "relu":
+    lay, function = cores.layout, one.layer.function
+    if one.kind == "inputs":
+        _times_slope(cores, core, one.layer.number - 1, result)
+    elif function == "relu":
+        values = result.dsd(0, one.owned * lay.apart)
         core.max(values, values, scalar(0.0), dtype="fp16")
-    elif one.kind == "forward" and one.layer.function:
+    elif function:
         period = round(1000 * cores.wafer.special_element_cycles)
-        tokens = result.dsd(
-            0, cores.layout.held, step=cores.layout.apart
-        )  # a function is dear: none of what fills up
-        with core.loop(one.owned):
-            core.map(Fn[one.layer.function.upper()], tokens, tokens, dtype="fp16", period=period)
-    elif one.kind == "inputs" and cores.layout.layers[one.layer.number - 1].function:
-        slope, operand = (buffer.dsd(0, values.length) for buffer in (cores.slope, cores.x[one.layer.number]))
-        period = round(1000 / cores.wafer.max_fp16_per_cycle)
-        core.map(Fn.STEP, slope, operand, dtype="fp16", period=period)
+        size, apart, times = cores.bent_at_once(one.layer)
+        tokens = result.dsd(0, size, step=apart)
+        with core.loop(times):
+            if lay.is_training:
+                slopes = cores.slopes[one.layer.number].dsd(0, size, step=apart)
+                made = Slopes(function, cores.wafer)
+                made.emit(core, tokens, slopes, cores.scratch_of(made, size), is_done=False, period=period)
+            else:
+                core.map(Fn[function.upper()], tokens, tokens, dtype="fp16", period=period)
+
+
+def _times_slope(cores: Cores, core: CoreClass, number: int, gradients: Buffer) -> None:
+    """Gradients of the outputs of a layer become those of its sums."""
+    layer = cores.layout.layers[number]
+    values = gradients.dsd(0, layer.outputs * cores.layout.apart)
+    if layer.function == "relu":
+        slope, outputs = (buffer.dsd(0, values.length) for buffer in (cores.slope, cores.x[number + 1]))
+        core.map(Fn.STEP, slope, outputs, dtype="fp16", period=round(1000 / cores.wafer.max_fp16_per_cycle))
         core.mul(values, values, slope, dtype="fp16")
+    elif layer.function:
+        core.mul(values, values, cores.slopes[number].dsd(0, values.length), dtype="fp16")
 
 
 def write_loss(cores: Cores, core: CoreClass, one: Pass) -> None:
-    """The gradient of half the squared error: outputs less what is wanted; nothing of tokens that fill up."""
+    """The gradient of half the squared error: outputs less what is wanted, times the slope of the last layer's activation.
+
+    It is nothing of tokens that fill up.
+    """
     lay = cores.layout
     count = one.owned * lay.apart
     gradient = cores.g[-1].dsd(0, count)
     core.sub(gradient, cores.x[-1].dsd(0, count), cores.wanted.dsd(0, count), dtype="fp16")
     if lay.held * lay.area.rows * lay.lanes > lay.tokens:
         core.mul(gradient, gradient, cores.real.dsd(0, count), dtype="fp16")
+    _times_slope(cores, core, one.layer.number, cores.g[-1])
 
 
 def route_sums(cores: Cores) -> None:

@@ -220,11 +220,12 @@ def _name(one: Pass) -> str:
 
 
 def _belongs(plan: WeightStreamingPlan, phase: StreamedPhase, one: Pass, whole: StreamedProgram) -> bool:
-    """Whether the engine's phase is (part of) a pass; a gradient of the inputs includes the slope before it."""
+    """Whether the engine's phase is (part of) a pass; a gradient of the inputs includes the slope before it, the loss the last."""
     kernel = plan.graph.kernel(phase.kernel)
     forward = kernel.forward or kernel.name
     if kernel.family != "gemm":
-        before = whole.layout.layers[one.layer.number - 1].name
-        return one.kind == "inputs" and forward == before
+        if one.kind == "loss":
+            return forward == one.layer.name
+        return one.kind == "inputs" and forward == whole.layout.layers[one.layer.number - 1].name
     kinds = {Phase.FORWARD: "forward", Phase.WEIGHT_GRADIENT: "weights", Phase.INPUT_GRADIENT: "inputs"}
     return forward == one.layer.name and kinds[phase.phase] == one.kind
