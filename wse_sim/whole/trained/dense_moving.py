@@ -22,7 +22,8 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import KEEP, advance_of, deal, route_takers
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import FEED_QUEUE, Products, in_pairs
+from wse_sim.whole.trained.last_row import in_pairs
+from wse_sim.whole.trained.products import FEED_QUEUE, Products
 
 DEAL, SEND = 1, 2  # microthreads beside a row
 RECEIVERS = 7  # microthreads that wait for samples of the residual, in order

@@ -15,7 +15,8 @@ from math import ceil
 
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.regions.contract import PAIR
-from wse_sim.whole.trained.products import Leaving, Products
+from wse_sim.whole.trained.last_row import Leaving
+from wse_sim.whole.trained.products import Products
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 FILLING = 64

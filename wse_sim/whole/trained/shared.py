@@ -27,7 +27,8 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import ADDED, DOWN, SEND, TAKE, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.last_row import ADDED, SEND, TAKE, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.products import DOWN
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 

@@ -29,7 +29,8 @@ from wse_sim.kernels.blocks.slopes import Slopes
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import ADDED, CAST, SEND, TAKE, Leaving, Products, alternate, in_pairs
+from wse_sim.whole.trained.last_row import ADDED, CAST, SEND, TAKE, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.products import Products
 
 GROUP = 8
 """Elements of a group at least: with fewer, the starts of instructions would cost more than the work."""

@@ -1,0 +1,406 @@
+"""The last row of a product that trains: it finishes outputs, and takes gradients.
+
+Symbols as in :mod:`wse_sim.whole.trained.products`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
+from wse_sim.fabric.format.program import Fn
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.slopes import Slopes
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.turns import receive_all
+from wse_sim.whole.trained.contract import Batch
+
+# Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
+TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
+MOST_PARTS = 7  # of a sample
+LEAST_PART = 64  # elements: starts of instructions cost as much
+VECTOR = 4  # fp16 elements
+BANK_WORDS = 4  # fp32 words over all banks of a core
+
+
+@dataclass
+class LastRow:
+    """The sizes of one layer, and the program of its last row.
+
+    Attributes
+    ----------
+    name : str
+        Of the region.
+    top, left, cols : int
+        Fabric row and column of the first core, columns.
+    inputs : Sequence[int]
+        Inputs of every row but the last, which has none; even numbers.
+    outputs, features : int
+        Outputs of a column, and of all.
+    tokens : int
+        Of a sample.
+    items : tuple[str, ...]
+        Work on the outputs: bias, then an activation, a residual or both.
+    has_dx : bool
+        Whether gradients of the inputs are asked for.
+    beside : int | None
+        Color on which the last row sends the gradient of a residual that lies before an activation.
+    inputs_first : bool
+        Backward, whether the gradient of the inputs of a sample comes before that of the weights.
+    """
+
+    name: str
+    wafer: Wafer
+    top: int
+    left: int
+    cols: int
+    inputs: Sequence[int]
+    outputs: int
+    features: int
+    tokens: int
+    items: tuple[str, ...]
+    has_dx: bool
+    beside: int | None = None
+    inputs_first: bool = False
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias is added, in the first row."""
+        return "bias" in self.items
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a tensor is added."""
+        return "residual" in self.items
+
+    @property
+    def arriving(self) -> str | None:
+        """The item that sums meet as they arrive."""
+        rest = self.items[self.has_bias :]
+        return rest[0] if rest and rest[0] in ("relu", "residual") else None
+
+    @property
+    def finishing(self) -> tuple[str, ...]:
+        """Items on all tokens of a sample at once."""
+        return self.items[self.has_bias + (self.arriving is not None) :]
+
+    @property
+    def activation(self) -> str | None:
+        """The item that has a slope."""
+        return next((item for item in self.items if item not in ("bias", "residual")), None)
+
+    @property
+    def slopes(self) -> Slopes | None:
+        """The slope that is kept of all samples in flight; that of ReLU alone is taken from the outputs."""
+        wanted = self.activation is not None and self.finishing
+        return Slopes(self.activation, self.wafer) if wanted and self.activation else None
+
+    @property
+    def last(self) -> int:
+        """Fabric row of the last row."""
+        return self.top + len(self.inputs)
+
+    @property
+    def columns(self) -> slice:
+        """Fabric columns."""
+        return slice(self.left, self.left + self.cols)
+
+    @property
+    def senders(self) -> tuple[tuple[int, int], ...]:
+        """The last row from the west, where gradients come from as well: the first features lie there."""
+        return tuple((self.last, self.left + col) for col in range(self.cols))
+
+    def sent(self, col: int) -> int:
+        """Features of a column."""
+        return min(self.outputs, self.features - col * self.outputs)
+
+    @property
+    def deal(self) -> int:
+        """Color of the gradients along the last row: none of its cores sends sums on it."""
+        return self.sums[len(self.inputs) % 2]
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether the outputs of all samples in flight are held, for the slope of ReLU."""
+        return not self.finishing
+
+    @property
+    def outs_size(self) -> int:
+        """Elements of each of two buffers of outputs on their way out, where they are not held."""
+        return self.tokens * self.outputs
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens whose gradients of the bias are added at once."""
+        return self.tokens
+
+    @property
+    def tokens_summed(self) -> int:
+        """Tokens over which the gradient of the bias is added up at the end of a batch."""
+        return self.tokens_at_once
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def _color(self, sums: tuple[int, int], cast: int) -> None:
+        """Of sums down even and odd rows, and of gradients up the columns."""
+        self.sums, self.cast = sums, cast
+
+    def _declare_last(self, b: Builder, batch: Batch) -> None:
+        end, v, size = (self.last, self.columns), self.outputs, self.tokens * self.outputs
+
+        def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", length, dtype, end, bank=bank)
+
+        self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read beside other vectors
+        held = batch.in_flight * self.pitch
+        if not self.keeps_outputs:
+            self.outs = [over(f"out{i}", self.outs_size, "fp16", 0) for i in (0, 1)]
+        else:
+            self.out = over("out", batch.in_flight * size, "fp16", 0)
+        self.taken = [over(f"taken{i}", size, "fp16", 0) for i in (0, 1)]
+        if self.slopes is not None:
+            self.slope = over("slope", held, "fp16", 2)
+            banks = enumerate(self.slopes.scratch)
+            self.scratch = [over(f"scratch{i}", size, "fp32", bank) for i, bank in banks]
+        elif self.activation:
+            self.slope = over("slope", size // self.parts, "fp16", 2)
+        if self.has_residual:
+            self.added = over("added", held, "fp16", 2)
+        if self.has_bias:
+            self.one, self.sum = over("one", 1, "fp16", 2), over("sum", v, "fp32", 0)
+            self.sums_of_tokens = over("sums of tokens", self.tokens_summed * v, "fp32", 2)
+
+    def _last(self, core: CoreClass, out: int, sent: int, advance: str | None, batch: Batch) -> None:
+        leaving = Leaving(core, sent, advance, self.outputs)
+        with core.loop(batch.rounds):
+            if self.finishing:
+                self._all_samples(core, out, leaving, batch.in_flight)
+            else:
+                self._all_tokens(core, out, leaving, batch.in_flight)
+            self._all_gradients(core, leaving, batch.in_flight)
+        if self.has_bias:
+            core.fmac_vectors(
+                self.sum.dsd(), self.one.dsd(0, self.tokens_summed, stride=0),
+                self.sums_of_tokens.dsd(0, self.outputs), self.outputs,
+                b_stride=self.outputs, length=self.tokens_summed,
+            )  # fmt: skip
+            core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
+
+    def _arrive(self, core: CoreClass, result: Operand, added: Operand | None, thread: int = 0) -> None:
+        """Sums from the row above meet the first item."""
+        above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
+        how = Issue(start="none", thread=thread, priority="high")
+        if self.arriving == "relu":
+            core.max(result, above, scalar(0.0), **how)
+        elif added is not None:
+            core.add(result, above, added, **how)
+        else:
+            core.mov(result, above, **how)
+
+    def _expect(self, core: CoreClass, slot: int, step: int) -> None:
+        """The residual of a sample arrives beside the work on the one before."""
+        if self.has_residual:
+            receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
+
+    def _slot(self, held: Buffer, slot: int, step: int) -> Operand:
+        """The elements of one sample; the loop over samples counts slots on by `step`."""
+        return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
+
+    def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
+        """Forward of d samples: the sums of a token arrive; they leave beside those of the next one."""
+        v, size = self.outputs, self.tokens * self.outputs
+
+        def sample(first: int, step: int, *, more: bool) -> None:
+            if self.has_residual:
+                core.join(ADDED)
+                if more:
+                    self._expect(core, first + 1, step)
+            with core.loop(self.tokens):
+                result = self.out.dsd(first * size, v, step=v, outer_step=step * size)
+                added = None
+                if self.has_residual:
+                    added = self.added.dsd(first * self.pitch, v, step=v, outer_step=step * self.pitch)
+                self._arrive(core, result, added)
+                leaving.token(out, self.out, first * size, step * size)
+
+        self._expect(core, 0, 0)
+        if not self.has_residual:
+            with core.loop(d):
+                sample(0, 1, more=False)
+        else:
+            if d > 1:
+                with core.loop(d - 1):
+                    sample(0, 1, more=True)
+            sample(d - 1, 0, more=False)
+        core.join(SEND)
+
+    def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
+        """Forward of d samples: while one is finished and leaves, the sums of the next arrive.
+
+        Where a residual is added they arrive once it has left: no sample waits for what comes with the next one.
+        """
+
+        def arrive(turn: int, slot: int, step: int) -> None:
+            core.join(ADDED)
+            added = self._slot(self.added, slot, step) if self.arriving == "residual" else None
+            self._arrive(core, self.outs[turn].dsd(), added, TAKE)
+
+        def finish(turn: int, slot: int, step: int) -> None:
+            value = self.outs[turn].dsd()
+            if self.slopes is not None and self.activation == self.arriving:
+                self._emit_slope(core, value, slot, step, is_done=True)
+            for item in self.finishing:
+                if item == "residual":
+                    core.add(value, value, self._slot(self.added, slot, step), dtype="fp16")
+                else:
+                    self._emit_slope(core, value, slot, step, is_done=False)
+
+        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+            if more:
+                self._expect(core, slot + 1, step)
+            core.join(TAKE)
+            if more and not self.has_residual:
+                arrive(1 - turn, slot + 1, step)
+            finish(turn, slot, step)
+            with core.loop(self.tokens):
+                leaving.token(out, self.outs[turn], 0, 0)
+            if more and self.has_residual:
+                arrive(1 - turn, slot + 1, step)
+            core.join(SEND)
+
+        self._expect(core, 0, 0)
+        arrive(0, 0, 0)
+        in_pairs(core, d - 1, sample)
+        sample((d - 1) % 2, d - 1, 0, more=False)
+
+    def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
+        if self.slopes is not None:
+            slope = self._slot(self.slope, slot, step)
+            scratch = [part.dsd() for part in self.scratch]
+            self.slopes.emit(core, value, slope, scratch, is_done=is_done)
+
+    def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
+        """Backward of d samples, part by part: while one goes up, the next arrives."""
+        parts, size = self.parts, self.tokens * self.outputs
+        part = size // parts
+
+        def arrive(turn: int, i: int, slot: int, step: int) -> None:
+            target, first = self.taken[turn].dsd(i * part, part), slot * self.pitch + i * part
+            if self.slopes is None:
+                receive_all(core, self.deal, target, TAKE)
+            else:
+                slope = self.slope.dsd(first, part, step=step * self.pitch)
+                core.mul(
+                    target,
+                    fabric_in(self.deal),
+                    slope,
+                    dtype="fp16",
+                    start="none",
+                    thread=TAKE,
+                    priority="high",
+                )
+
+        def rise(turn: int, first: int, count: int) -> None:
+            source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
+            core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
+
+        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+            for i in range(parts):
+                core.join(TAKE)
+                if i < parts - 1:
+                    arrive(turn, i + 1, slot, step)
+                elif parts > 1 and more:
+                    arrive(1 - turn, 0, slot + 1, step)
+                if self.activation and self.slopes is None:
+                    self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step * size)
+                if self.beside is not None:
+                    with core.loop(self.tokens // parts):
+                        leaving.token(self.beside, self.taken[turn], i * part, 0)
+                rise(turn, i * part, part)  # when all before is through: its place is free
+                if parts == 1 and more:
+                    arrive(1 - turn, 0, slot + 1, step)
+            if self.has_dx:
+                rise(turn, 0, size)
+            if self.has_bias:
+                total = self.sums_of_tokens.dsd()
+                core.add(total, total, self.taken[turn].dsd(), dtype="mixed")
+            core.join(SEND)
+
+        arrive(0, 0, 0, 0)
+        in_pairs(core, d - 1, sample)
+        sample((d - 1) % 2, d - 1, 0, more=False)
+        core.join(CAST)
+
+    @property
+    def parts(self) -> int:
+        """Of the tokens of a sample whose gradients meet their slope at once."""
+        size = self.tokens * self.outputs
+        # Each begins at a whole SIMD vector.
+        found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
+        return max((n for n in found if size // n >= LEAST_PART), default=1)
+
+    def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
+        """Gradients of a part of a sample times the slope of ReLU."""
+        count = self.tokens // self.parts * self.outputs
+        here, slope = taken.dsd(first, count), self.slope.dsd(0, count)
+        period = round(1000 / self.wafer.max_fp16_per_cycle)
+        core.map(Fn.STEP, slope, self.out.dsd(result, count, step=step), dtype="fp16", period=period)
+        core.mul(here, here, slope, dtype="fp16")
+
+    def _last_cycles(self) -> float:
+        wafer, o = self.wafer, ceil(self.wafer.vector_start_cycles)
+        size = self.tokens * self.outputs
+        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.arriving == "relu" else 1.0
+        cycles = size / maxima + size / PAIR * (3 + self.has_dx)
+        if self.has_residual:
+            cycles += size / PAIR * (1 + (self.beside is not None))
+            cycles += ("residual" in self.finishing) * (o + ceil(size / wafer.add_fp16_per_cycle))
+        if self.slopes is not None:
+            cycles += float(self.slopes.cycles(size, is_done=self.arriving == self.activation))
+        elif self.activation:
+            part = size / self.parts
+            step, product = ceil(part / wafer.max_fp16_per_cycle), ceil(part / wafer.add_fp16_per_cycle)
+            cycles += self.parts * (2 * o + step + product)
+        if self.has_bias:
+            cycles += o + ceil(size / wafer.fma_mixed_per_cycle)
+        return float(cycles)
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How a column of the last row sends its share of a token: in turn with the others."""
+
+    core: CoreClass
+    sent: int
+    advance: str | None
+    outputs: int
+
+    def token(self, out: int, held: Buffer, first: int, step: int) -> None:
+        """The token that the innermost loop counts, of the sample that the loop around it counts on by `step`."""
+        part = held.dsd(first, self.sent, step=self.outputs, outer_step=step)
+        self.core.mov(
+            fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
+        )
+
+
+def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
+    """`count` turns on two buffers."""
+    with core.loop(count // 2):
+        one(0)
+        one(1)
+    if count % 2:
+        one(0)
+
+
+def in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
+    """`count` samples on two buffers in turn: sample(buffer, slot, slots that the loop around counts on)."""
+    if count > 1:
+        with core.loop(count // 2):
+            sample(0, 0, 2)
+            sample(1, 1, 2)
+    if count % 2:
+        sample(0, count - 1, 0)
