@@ -100,6 +100,22 @@ def vgg() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
+def separable(stride: int) -> nn.Module:
+    """Three pairs of a filter for every channel and filters of one tap, with batch norms, as MobileNet has them."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(2, 8, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+    ]
+    for channels, filters, step in ((8, 16, 1), (16, 32, 2), (32, 32, 1)):
+        for convolution in (
+            nn.Conv2d(channels, channels, 3, stride=step, padding=1, groups=channels, bias=False),
+            nn.Conv2d(channels, filters, 1, bias=False),
+        ):
+            layers += [convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
 CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
     # model, image, columns of the wafer
     ("two of stride 2, 4-16-32-32-10", lambda: strided((4, 16, 32), 16), (4, 16, 16), 16),
@@ -120,6 +136,8 @@ CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
     ("MNIST example", mnist, (1, 14, 14), 32),
     ("VGG, three stages", vgg, (2, 16, 16), 24),
     ("the same", vgg, (2, 16, 16), 40),
+    ("MobileNet, three stages", lambda: separable(2), (2, 16, 16), 24),
+    ("MobileNet, four times the pixels", lambda: separable(1), (2, 16, 16), 48),
 )
 
 

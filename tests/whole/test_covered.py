@@ -69,6 +69,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
     "resampled": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Upsample(scale_factor=2)), (1, 1, 8, 8)),
     "grouped": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)), (1, 2, 8, 8)),
+    "dilated": (nn.Sequential(nn.Conv2d(2, 4, 3, dilation=2)), (1, 2, 8, 8)),
     "strided": (nn.Sequential(nn.Conv2d(1, 4, 3, stride=3)), (1, 1, 8, 8)),
     "filters": (nn.Sequential(nn.Conv2d(1, 3, 3)), (1, 1, 8, 8)),
     "gelu": (nn.Sequential(nn.Linear(16, 8), nn.GELU()), (1, 16)),
@@ -112,7 +113,8 @@ KINDS_ONLY = (
 )
 NOT_COMPILED = [
     ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),
-    ("grouped", INFERENCE, "has groups or dilation, or is transposed; use a plain torch.nn.Conv2d"),
+    ("grouped", TRAINING, "has groups, which the whole fabric has in inference alone; train a plain"),
+    ("dilated", INFERENCE, "has dilation or is transposed; use a plain torch.nn.Conv2d"),
     ("strided", INFERENCE, "has stride 3, limit 2; use a smaller one"),
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),

@@ -152,7 +152,10 @@ class Reference:
             factor = scale / torch.sqrt(variance + Conv2dAttributes.of(kernel.attrs).eps)
             weight, bias = weight * factor[:, None, None, None], [shift - mean * factor]
         stride, around = int(kernel.dims["stride"]), surround(kernel.dims)
-        sums = functional.conv2d(operands[0], self._copy(weight), stride=stride, padding=around)
+        groups = Conv2dAttributes.of(kernel.attrs).groups
+        sums = functional.conv2d(
+            operands[0], self._copy(weight), stride=stride, padding=around, groups=groups
+        )
         return self._finished(kernel, sums, [one[:, None, None] for one in bias], operands[1:])
 
     def _finished(

@@ -48,6 +48,7 @@ from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.side_by_side import link_attributes
@@ -206,6 +207,8 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
             held = LAYS.get(kernel.family, {}) if in_regions else {}
+            if in_regions and Depthwise.is_for(kernel):
+                held = {"apart": True}
             return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)

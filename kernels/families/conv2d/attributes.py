@@ -21,6 +21,10 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
     )
+    apart: bool = attribute(
+        False,
+        "stationary, a filter for every channel: channels over the rows of cores, each with whole images of its own",
+    )
     trains: bool = attribute(
         False,
         "stationary: lies as a layer that trains in a whole model on the fabric, one link for every stream",

@@ -61,7 +61,9 @@ def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any,
     lines, per_line = line_pixels(dims, attrs)
     pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
-    outputs = ceil_div(dims["k"], Conv2dAttributes.of(attrs).groups)
+    stated = Conv2dAttributes.of(attrs)
+    # Unfolded pixels meet all filters, which have zeros for the channels of other groups.
+    outputs = ceil_div(dims["k"], 1 if stated.unfolded else stated.groups)
     if phase is Phase.WEIGHT_GRADIENT:
         return features, pixels, outputs
     return pixels, features, outputs

@@ -19,6 +19,7 @@ min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that 
 
 unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations with
 W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; no less than what the inlet of a row hears and sends.
+apart (an attribute): a filter for every channel, channels over the rows; equations: :mod:`wse_sim.kernels.blocks.depthwise`.
 trains (an attribute): the same in a model that trains; equations: :mod:`wse_sim.kernels.families.conv2d.trained`.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
@@ -37,6 +38,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.depthwise import depthwise_cost, depthwise_footprint
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import WeightProduct, product_footprint, product_lay
@@ -120,8 +122,10 @@ class Conv2d(WeightProduct):
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Line by line, trained after a whole image; partial sums travel; zero weights are not sent."""
+        """Line by line, trained or with a filter for every channel after a whole image; partial sums travel; zero weights are not sent."""
         waits = Conv2dAttributes.of(attrs).trains
+        if Conv2dAttributes.of(attrs).apart:
+            return Flow(rows=dims["out_h"], is_barrier=True)
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
@@ -131,6 +135,8 @@ class Conv2d(WeightProduct):
         trains holds at least one image, with all its channels.
         """
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
+        if stated.apart:
+            return Lay()
         if not (stated.unfolded or stated.trains):
             return lay
         images = 1 if stated.trains else 2 / most_streams(dims)
@@ -141,6 +147,8 @@ class Conv2d(WeightProduct):
         """As the product, plus the halo lines of a strip; in training on a whole fabric at least what the last row holds."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
+        if _is_apart(tiling, phase, attrs):
+            return depthwise_footprint(dims, tiling)
         m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
@@ -157,6 +165,8 @@ class Conv2d(WeightProduct):
         streamed = tiling.mapping == "streamed"
         if Conv2dAttributes.of(attrs).trains and not streamed:
             return trained_cost(dims, tiling, wafer, phase, attrs)
+        if _is_apart(tiling, phase, attrs):
+            return depthwise_cost(dims, Conv2dAttributes.of(attrs).fused, tiling, wafer)
         if Conv2dAttributes.of(attrs).unfolded and not streamed and phase is Phase.FORWARD:
             return unfolded_cost(dims, tiling, wafer, attrs)
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
@@ -204,6 +214,10 @@ class Conv2d(WeightProduct):
         turned = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def _is_apart(tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> bool:
+    return tiling.mapping == "stationary" and phase is Phase.FORWARD and Conv2dAttributes.of(attrs).apart
 
 
 def results(dims: Dims) -> Size:

@@ -12,6 +12,7 @@ flowing.py     dense layers whose results leave as they are summed
 windows.py     what the windows of a convolution meet in an image at rest
 convolution.py  convolutions: a dense layer on unfolded pixels
 pooling.py     maximum or mean of windows
+depthwise.py   convolutions with a filter for every channel
 """
 
 from wse_sim.compiler.plan import Stage
@@ -22,6 +23,7 @@ from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
+from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
@@ -43,6 +45,8 @@ OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
 
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
     """The region of a stage."""
+    if Depthwise.is_for(kernel):
+        return Depthwise(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
     if not isinstance(found, Dense):
         return found

@@ -56,7 +56,7 @@ class Convolution(Dense):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """One image, filters of one group side by side, an even number of them; bias and ReLU."""
+        """One image, an even number of filters; bias and ReLU."""
         attrs, items = Conv2dAttributes.of(kernel.attrs), items_of(kernel)
         for item in items:
             if item not in ITEMS:
@@ -68,8 +68,8 @@ class Convolution(Dense):
         count = 1 + ("bias" in items) + (attrs.eps > 0)
         if len(kernel.inputs) != 1 or len(kernel.parameters) != count:
             raise refused(kernel, "is no convolution of one image with one weight", "use torch.nn.Conv2d")
-        if attrs.groups != 1 or attrs.dilation != 1 or attrs.transposed:
-            raise refused(kernel, "has groups or dilation, or is transposed", "use a plain torch.nn.Conv2d")
+        if attrs.dilation != 1 or attrs.transposed:
+            raise refused(kernel, "has dilation or is transposed", "use a plain torch.nn.Conv2d")
         if int(kernel.dims["stride"]) > MOST_STRIDE:
             raise refused(
                 kernel, f"has stride {int(kernel.dims['stride'])}, limit {MOST_STRIDE}", "use a smaller one"
@@ -178,14 +178,27 @@ class Convolution(Dense):
         return super().values(folded(self.kernel, weights))
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
-        """Filters (N, C, r, s) as (N, K): bundles of channels, runs of taps and channels in each, filled up."""
-        filters = weights[self.kernel.parameters[0]].transpose(0, 2, 3, 1)
+        """Filters (N, C, r, s) as (N, K): bundles of channels, runs of taps and channels in each, filled up.
+
+        A filter of a group has zeros for the channels of the others.
+        """
+        groups = Conv2dAttributes.of(self.kernel.attrs).groups
+        filters = among_all(weights[self.kernel.parameters[0]], groups).transpose(0, 2, 3, 1)
         windows = self.windows
         wide = np.zeros((self.features, self.streams, self._dim("r"), windows.run), np.float32)
         for bundle, channels in enumerate(np.split(filters, self.streams, axis=-1)):
             runs = channels.reshape(self.features, self._dim("r"), -1)
             wide[:, bundle, :, windows.before : windows.before + runs.shape[2]] = runs
         return wide.reshape(self.features, -1)
+
+
+def among_all(filters: Floats, groups: int) -> Floats:
+    """Filters (N, C / groups, r, s) of groups as filters (N, C, r, s) of all channels, with zeros for other groups."""
+    if groups == 1:
+        return filters
+    wide = np.zeros((groups, len(filters) // groups, groups, *filters.shape[1:]), np.float32)
+    wide[np.arange(groups), :, np.arange(groups)] = filters.reshape(groups, -1, *filters.shape[1:])
+    return wide.reshape(len(filters), -1, *filters.shape[2:])
 
 
 def statistics_of(kernel: Kernel) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.pooled import BANKS, IMAGE, LINES, RESULT, PooledCore, Step, words_apart
@@ -133,15 +133,7 @@ class Pooling(PoolingPlace, RegionKind):
         b.route(feed, (self.rows, self.left - 1), rx="R", tx="E")
         b.route(feed, where, rx="W", tx="R")
         self._write_inlets(b, ports.inward, feed, samples)
-        full, dtype = self._core(self.words), "fp16" if self.is_max else "fp32"
-        own = {
-            key: b.buffer(f"{self.name}.{key}", full.held, dtype, where, bank=BANKS[key])
-            for key in (LINES, RESULT)
-        }
-        size = full.pixels * full.each
-        images = [
-            b.buffer(f"{self.name}.{IMAGE}{turn}", size, "fp16", where, bank=BANKS[IMAGE]) for turn in (0, 1)
-        ]
+        images, own = self._declare(b, where)
         for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
@@ -154,6 +146,19 @@ class Pooling(PoolingPlace, RegionKind):
                 for cell, kind in zip(cells, kinds, strict=True):
                     if kind == (words, advance):
                         b.place(core, cell)
+
+    def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
+        """Two images, and what a core holds besides."""
+        full, dtype = self._core(self.words), "fp16" if self.is_max else "fp32"
+        own = {
+            key: b.buffer(f"{self.name}.{key}", full.held, dtype, where, bank=BANKS[key])
+            for key in (LINES, RESULT)
+        }
+        size = full.pixels * full.each
+        images = [
+            b.buffer(f"{self.name}.{IMAGE}{turn}", size, "fp16", where, bank=BANKS[IMAGE]) for turn in (0, 1)
+        ]
+        return images, own
 
     def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
         """Every inlet hands on its core's words of a pixel, and takes in the others."""

@@ -71,6 +71,12 @@ class TrainedConvolution(TrainedKind):
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """As in inference, but without a batch norm, whose statistics change in training."""
         Convolution.check(graph, kernel)
+        if Conv2dAttributes.of(kernel.attrs).groups != 1:
+            raise refused(
+                kernel,
+                "has groups, which the whole fabric has in inference alone",
+                "train a plain torch.nn.Conv2d",
+            )
         if Conv2dAttributes.of(kernel.attrs).eps > 0:
             raise refused(
                 kernel,

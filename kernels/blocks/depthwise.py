@@ -1,0 +1,176 @@
+"""A convolution with a filter for every channel, on one core: images of some channels at rest, zeros around them.
+
+Symbols: an image of H x W pixels of e channels, q lines and columns of zeros around it, P = W + 2 q pixels of a line; filters of
+r lines and s columns, stride z, T = H' W' pixels of the result.  A tap of a channel is one instruction on the whole image::
+
+    e r s (o + L / w)            L = (H' - 1) P + W', results between lines too; w: fused multiplications a cycle
+    or e r s H' (o + W' / w)     line by line, where that is faster
+    o + e L' / (rate of maxima)  ReLU of all L' results that are held
+
+Filters lie in fp16, sums in fp32; the first tap adds the bias.  Cores of a column send their words of a pixel in turn, as
+those that pool do (:mod:`wse_sim.kernels.blocks.pooled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.pooled import MOST_STREAMS, words_apart
+from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, fill_cycles
+from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
+
+
+@dataclass(frozen=True)
+class DepthwiseCore:
+    """A core with `each` channels of an image and their filters."""
+
+    windows: Windows
+    each: int
+    has_relu: bool
+    wafer: Wafer
+
+    @property
+    def wide(self) -> int:
+        """P."""
+        columns = self.windows.columns
+        return columns.size + 2 * columns.around
+
+    @property
+    def held(self) -> int:
+        """Pixels at rest, zeros around them too."""
+        lines = self.windows.lines
+        return (lines.size + 2 * lines.around) * self.wide
+
+    @property
+    def margin(self) -> int:
+        """Zeros before the first pixel, and behind the last; nothing is written there."""
+        return self.windows.lines.around * self.wide + self.windows.columns.around
+
+    @property
+    def received(self) -> int:
+        """Pixels that come in: the image, and zeros between its lines."""
+        return self.held - 2 * self.margin
+
+    @property
+    def pixels(self) -> int:
+        """Of the image."""
+        return self.windows.lines.size * self.windows.columns.size
+
+    @property
+    def results(self) -> int:
+        """T."""
+        return self.windows.lines.results * self.windows.columns.results
+
+    @property
+    def taps(self) -> int:
+        """Of a filter."""
+        return self.windows.lines.taps * self.windows.columns.taps
+
+    @cached_property
+    def is_at_once(self) -> bool:
+        """Whether a tap meets the whole image in one instruction, not a line."""
+        return self._tap_cycles(at_once=True) <= self._tap_cycles(at_once=False)
+
+    @property
+    def vector(self) -> tuple[int, int]:
+        """Instructions of a tap and a channel, results of each."""
+        lines, columns = self.windows.lines.results, self.windows.columns.results
+        return (1, (lines - 1) * self.wide + columns) if self.is_at_once else (lines, columns)
+
+    @property
+    def pitch(self) -> int:
+        """Results from line to line."""
+        return self.wide if self.is_at_once else self.windows.columns.results
+
+    @property
+    def sums(self) -> int:
+        """Results that are held."""
+        return (self.windows.lines.results - 1) * self.pitch + self.windows.columns.results
+
+    def _tap_cycles(self, *, at_once: bool) -> float:
+        lines, columns = self.windows.lines.results, self.windows.columns.results
+        turns, length = (1, (lines - 1) * self.wide + columns) if at_once else (lines, columns)
+        return turns * (ceil(self.wafer.vector_start_cycles) + ceil(length / self.wafer.fma_mixed_per_cycle))
+
+    @property
+    def moved(self) -> float:
+        """Words received, zeros between lines too, and sent."""
+        return (self.received + self.results) * self.each / PAIR
+
+    def issued_cycles(self) -> float:
+        """Words received and sent, and all instructions."""
+        taps = self.each * self.taps * self._tap_cycles(at_once=self.is_at_once)
+        count = self.sums * self.each
+        relu = ceil(self.wafer.vector_start_cycles) + ceil(count / self.wafer.max_fp32_per_cycle)
+        return float(self.moved + taps + self.has_relu * relu)
+
+    def turn_cycles(self, cores: int) -> float:
+        """While the other cores of a column send it waits, but for its last words, which wait in its queues."""
+        wafer = self.wafer
+        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
+        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
+
+    def inlet_cycles(self, heard: int) -> float:
+        """Of its inlet, which hears so many words of a pixel and sends zeros besides."""
+        return self.wafer.wavelet_cycles * (
+            self.pixels * heard + (self.received - self.pixels) * self.each // PAIR
+        )
+
+
+def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
+    """Whether every channel has one filter of its own."""
+    return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
+
+
+def _core(dims: Dims, words: int, fused: str, wafer: Wafer) -> DepthwiseCore:
+    return DepthwiseCore(Windows.sized(dims, surround(dims)), PAIR * words, "relu" in fused.split(","), wafer)
+
+
+def depthwise_cost(dims: Dims, fused: str, tiling: Tiling, wafer: Wafer) -> Cost:
+    """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use.
+
+    The result leaves in one stream: its reader, filters of one tap as a rule, has few rows that could hear several.
+    """
+    channel_words = int(dims["c"]) // PAIR
+    words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
+    found = dict[int, tuple[float, ...]]()
+    for n in np.unique(words).tolist():
+        core, cores = _core(dims, n, fused, wafer), int(ceil_div(channel_words, n))
+        whole = channel_words % cores == 0
+        bundles = max(b for b in range(1, MOST_STREAMS + 1) if b == 1 or (whole and cores % b == 0))
+        issued, turns = core.issued_cycles(), core.turn_cycles(cores)
+        waits = max(0.0, core.inlet_cycles(channel_words // bundles) - issued - turns)
+        found[n] = (issued - core.moved, core.moved, waits, turns)
+    like = np.zeros(np.broadcast_shapes(np.shape(tiling.rows), np.shape(tiling.cols)))
+    compute, ramp, inward, outward = (
+        dims["b"] * np.vectorize(lambda n, i=i: found[n][i], otypes=[float])(words) + like for i in range(4)
+    )
+    return Cost(
+        compute=compute,
+        ramp=ramp,
+        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + like,
+        stalled_input=inward,
+        stalled_output=outward,
+    )
+
+
+def depthwise_footprint(dims: Dims, tiling: Tiling) -> Footprint:
+    """Filters and bias of the fullest core, two images with zeros around, sums of one with what lies between its lines."""
+    each = PAIR * words_apart(dims["c"], tiling.rows)
+    around = surround(dims)
+    wide = dims["w"] + 2 * around
+    half, whole = bytes_of("fp16"), bytes_of("fp32")
+    images = 2 * half * (dims["h"] + 2 * around) * wide
+    return Footprint(
+        weights_bytes=1.0 * each * (dims["r"] * dims["s"] * half + whole),
+        buffers_bytes=1.0 * each * (images + whole * dims["out_h"] * wide),
+        code_bytes=CODE_BYTES,
+    )

@@ -1,0 +1,186 @@
+"""A convolution with a filter for every channel: channels over a column of cores, as those that pool have them.
+
+Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it, T pixels of the result; P cores in a
+column, e channels on each, whole words::
+
+    inlet of every core   >  of every pixel the words of its core, zeros between lines   core: :mod:`wse_sim.kernels.blocks.depthwise`   > in turn
+
+Filters, bias and a batch norm folded into them are at rest on the core of their channel.  Inlets send the zeros between lines, so that a
+tap meets whole images in one instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.depthwise import DepthwiseCore, has_own_filters
+from wse_sim.kernels.blocks.windows import Windows
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.whole.regions.contract import PAIR, Floats
+from wse_sim.whole.regions.convolution import Convolution, folded
+from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.pooling import RECEIVE, Pooling
+from wse_sim.whole.regions.turns import alternate
+
+SUMS, FILTERS, BIAS, IMAGE = "sums", "filters", "bias", "image"
+BANKS = {SUMS: 0, IMAGE: 3}  # whole words of channels: a tap never begins in the bank of the sums
+
+
+class Depthwise(Pooling):
+    """Such a convolution in inference."""
+
+    family = "conv2d"
+    title = Convolution.title
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """As any convolution."""
+        Convolution.check(graph, kernel)
+
+    @staticmethod
+    def is_for(kernel: Kernel) -> bool:
+        """Whether a kernel is one."""
+        return kernel.family == "conv2d" and has_own_filters(
+            kernel.dims, Conv2dAttributes.of(kernel.attrs).groups
+        )
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Over the lines and columns of an image."""
+        return Windows.of(self.kernel)
+
+    @property
+    def _has_relu(self) -> bool:
+        return "relu" in items_of(self.kernel)
+
+    def pace(self) -> float:
+        """Cores wait for their turns to send, inlets hear all words of a bundle."""
+        core = self._core(self.words)
+        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
+        cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
+        return max(core.issued_cycles() + core.turn_cycles(cores), core.inlet_cycles(heard))
+
+    def _core(self, words: int) -> DepthwiseCore:  # type: ignore[override]
+        return DepthwiseCore(self.windows, PAIR * words, self._has_relu, self.wafer)
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
+        full = self._core(self.words)
+        own = {
+            SUMS: b.buffer(f"{self.name}.{SUMS}", full.sums * full.each, "fp32", where, bank=BANKS[SUMS]),
+            FILTERS: b.buffer(f"{self.name}.{FILTERS}", full.taps * full.each, "fp16", where),
+            BIAS: b.buffer(f"{self.name}.{BIAS}", full.each, "fp32", where),
+        }
+        size, bank = full.held * full.each, BANKS[IMAGE]
+        images = [b.buffer(f"{self.name}.{IMAGE}{turn}", size, "fp16", where, bank=bank) for turn in (0, 1)]
+        return images, own
+
+    def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
+        """Every inlet hands on its core's words of a pixel between zeros, and takes in the others."""
+        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
+        cells, (lines, columns) = (self.rows, self.left - 1), (self.windows.lines, self.windows.columns)
+        between = 2 * columns.around  # zeros from line to line
+        zeros = b.buffer(f"{self.name}.zeros", max(1, between) * PAIR * self.words, "fp16", cells)
+        others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
+        for i, (place, color) in enumerate(zip(self.inlets, inward, strict=True)):
+            inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
+            before = i * self.words - place.bundle * heard
+            parts = ((before, False), (own, True), (heard - before - own, False))
+            # Where it hears no others, a line is one instruction.
+            at_once = columns.size if own == heard else 1
+
+            def line(
+                inlet: CoreClass = inlet,
+                color: int = color,
+                parts: tuple[tuple[int, bool], ...] = parts,
+                at_once: int = at_once,
+            ) -> None:
+                with inlet.loop(columns.size // at_once):
+                    for words, is_own in parts:
+                        if words:
+                            target = fabric_out(feed) if is_own else others.dsd(0, PAIR * words)
+                            count = PAIR * words * at_once
+                            inlet.mov(target, fabric_in(color), length=count, dtype="fp16", start="none")
+
+            with inlet.loop(samples):
+                with inlet.loop(lines.size - 1):
+                    line()
+                    if between:
+                        filled = zeros.dsd(0, PAIR * own * between)
+                        inlet.mov(fabric_out(feed), filled, dtype="fp16", start="none")
+                line()
+            b.place(inlet, place.cell)
+
+    def _write_core(
+        self,
+        core: CoreClass,
+        ends: tuple[int, Operand],
+        images: list[Buffer],
+        own: Mapping[str, Buffer],
+        samples: int,
+        words: int,
+    ) -> None:
+        (feed, out), held = ends, self._core(words)
+        lines, columns, each = self.windows.lines, self.windows.columns, held.each
+        sums = own[SUMS]
+
+        def receive(turn: int) -> None:
+            target = images[turn].dsd(held.margin * each, held.received * each)
+            core.mov(target, fabric_in(feed), dtype="fp16", start="none", thread=RECEIVE, priority="high")
+
+        def work(turn: int) -> None:
+            for line, column in np.ndindex(lines.taps, columns.taps):
+                self._emit_tap(core, held, images[turn], own, (line, column))
+            if held.has_relu:
+                whole = sums.dsd(0, held.sums * each)
+                core.max(whole, whole, scalar(0.0))
+            with core.loop(lines.results), core.loop(columns.results):
+                pixel = sums.dsd(0, each, step=each, outer_step=held.pitch * each)
+                core.mov(out, pixel, dtype="fp16", start="none")
+
+        alternate(core, samples, receive, work, (RECEIVE,))
+
+    def _emit_tap(
+        self,
+        core: CoreClass,
+        held: DepthwiseCore,
+        image: Buffer,
+        own: Mapping[str, Buffer],
+        tap: tuple[int, int],
+    ) -> None:
+        """One tap of all channels, one after the other; the first adds to the bias."""
+        (line, column), each, stride = tap, held.each, self.windows.lines.stride
+        turns, length = held.vector
+        place, at = line * self.windows.columns.taps + column, line * held.wide + column
+        down = stride * held.wide * each
+        with core.loop(each), core.loop(turns):
+            sums = own[SUMS].dsd(0, length, each, step=held.pitch * each, outer_step=1)
+            met = image.dsd(at * each, length, stride * each, step=down, outer_step=1)
+            weight = own[FILTERS].dsd(place * each, 1, 0, outer_step=1)
+            before = sums if place else own[BIAS].dsd(0, 1, 0, outer_step=1)
+            core.fmac(sums, before, met, weight, length=length, dtype="mixed")
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Filters tap by tap, channels in each, and the bias."""
+        held = folded(self.kernel, weights)
+        first, *more = (np.asarray(held[name], np.float32) for name in self.kernel.parameters[:2])
+        filters = first.reshape(len(first), -1)  # (C, taps)
+        bias = more[0] if "bias" in items_of(self.kernel) else np.zeros(len(first), np.float32)
+        full = self._core(self.words)
+        x = np.zeros((self.height, 1, full.taps * full.each), np.float32)
+        shift = np.zeros((self.height, 1, full.each), np.float32)
+        for i in range(self.height):
+            own = PAIR * self.words_of(i)
+            channels = slice(i * full.each, i * full.each + own)
+            x[i, 0, : full.taps * own] = filters[channels].T.reshape(-1)
+            shift[i, 0, :own] = bias[channels]
+        return {f"{self.name}.{FILTERS}": x, f"{self.name}.{BIAS}": shift}
