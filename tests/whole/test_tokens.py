@@ -13,7 +13,14 @@ from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
-from wse_sim.whole import check_graph, compare_with_engine, inputs_over_rows, run_whole, train_whole
+from wse_sim.whole import (
+    check_graph,
+    compare_with_engine,
+    host_rows,
+    inputs_over_rows,
+    run_whole,
+    train_whole,
+)
 from wse_sim.whole.values import check_values
 
 T, INPUTS, E, CLASSES = 6, 16, 12, 10
@@ -107,3 +114,60 @@ def test_a_mean_over_features_is_none_over_tokens() -> None:
     """Where their numbers are equal shapes do not tell, and the model is refused."""
     with pytest.raises(ModelError, match="kernel 'mean' is of family reduce"):
         check_graph(laid(Across()))
+
+
+class Patches(nn.Module):
+    """Patches of an image in rows, a class token in front of them, places, and the mean of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.first = nn.Linear(2 * 4 * 4, E), nn.Parameter(torch.randn(1, 1, E))
+        self.places = nn.Parameter(torch.randn(1, 5, E) / 4)
+        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, CLASSES)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """(batch, 2, 8, 8) to (batch, classes)."""
+        rows = (
+            image.unflatten(2, (2, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        )
+        x = self.patch(rows)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
+        return self.head(self.norm(x).mean(1))
+
+
+def test_patches_and_a_class_token_give_the_values_of_pytorch() -> None:
+    """The host rearranges the image; all five rows count in the mean."""
+    torch.manual_seed(0)
+    model = Patches().eval()
+    image = torch.randn(3, 2, 8, 8)
+    graph = inputs_over_rows(api.lower(model, (image[:1],)))
+    assert graph.notes[0] == (
+        "the host rearranges 'image' as 'patch' takes it, and sends 4 rows of 32 to the fabric"
+    )
+    rows = host_rows(graph, model, (image,))
+    assert rows.shape == (3, 4, 32)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    plan = plan_of(graph, 32)
+    with torch.no_grad():
+        wanted = model(image).numpy()
+    outputs = run_whole(plan, weights, rows).outputs
+    assert np.abs(outputs - wanted).max() <= 5 * ROUNDING * np.abs(wanted).max()
+    compared = compare_with_engine(plan)
+    assert abs(compared.difference) < 0.05
+    joined = next(one for one in compared.regions if one.name == "cat")
+    assert joined.busiest == joined.engine == 5 * E / 2  # a word a cycle
+
+
+class Behind(Patches):
+    """The same row behind the patches."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """(batch, 2, 8, 8) to (batch, 5, features)."""
+        x = self.patch(image.flatten(1).unflatten(1, (4, 32)))
+        return torch.cat([x, self.first.expand(len(x), -1, -1)], 1)
+
+
+def test_a_row_behind_the_tokens_is_refused() -> None:
+    """Not taken for one in front."""
+    with pytest.raises(ModelError, match="kernel 'cat' moves elements"):
+        check_graph(inputs_over_rows(api.lower(Behind(), (torch.zeros(1, 2, 8, 8),))))

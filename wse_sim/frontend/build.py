@@ -16,6 +16,7 @@ from wse_sim.frontend.orders import (
     is_straight,
     parts_taken,
     reordered,
+    rows_joined,
     taken_in_turn,
     taken_turned,
     view_taken,
@@ -162,6 +163,8 @@ class _Builder:
         takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
         if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
             takes = ()
+        if kernel.family == "layout":
+            takes = rows_joined(self.trace, nodes[0], self.tensor_of)
         if names:
             takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
         factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0

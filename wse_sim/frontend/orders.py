@@ -24,6 +24,8 @@ MOST_ELEMENTS = 2**18
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
+ROWS = ".rows"
+"""Behind the name of a kernel: the rows that come into it through a view."""
 WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
 """Operators that read a weight as (K, N), and which of their operands it is."""
 
@@ -85,10 +87,11 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
 def view_taken(
     trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], samples: int
 ) -> tuple[str, int | None]:
-    """The one view through which rows come into these operators, and the number of the token that it takes of every sample.
+    """How the one view through which rows come into these operators takes them, and the number of the token if it takes one.
 
-    The view is named, as ("", None) where there is none, several, or other ways to the same tensor.  The number is None where
-    the view is not one token of a tensor (samples, tokens, features).
+    "pixels" are those of an image (samples, channels, lines, columns), one after the other, each with all channels; "rows" any other
+    view.  It is ("", None) where there is none, several, or other ways to the same tensor.  The number is None where the view is
+    not one token of a tensor (samples, tokens, features).
     """
     made = {node.name for node in nodes}
     refs = [ref for node in nodes for ref in node.refs()]
@@ -104,12 +107,25 @@ def view_taken(
     if sum(other is base for _, other in bases) > 1 or base.op in ATTENTION:
         return "", None
     seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
-    if seen is None or not seen.size or len(base.shape) != 3:
-        return ref.name, None
+    if seen is None or not seen.size or len(base.shape) not in (3, 4):
+        return "rows", None
     numbers = np.arange(base.elements).reshape(base.shape)
+    if len(base.shape) == 4:
+        pixels = numbers.transpose(0, 2, 3, 1).reshape(-1)
+        return ("pixels" if np.array_equal(seen.reshape(-1), pixels) else "rows"), None
     token = int(seen.flat[0]) // base.shape[-1]
     is_token = token < base.shape[1] and np.array_equal(seen.reshape(-1), numbers[:, token].reshape(-1))
-    return ref.name, token if is_token else None
+    return "rows", token if is_token else None
+
+
+def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+    """Tensors whose rows follow each other in the result (samples, rows, features) of an operator that joins them, first ones first."""
+    rank = len(node.shape)
+    if node.op != "cat" or rank != 3 or int(str(node.arg(1, "dim") or 0)) % rank != 1:
+        return ()
+    bases = [trace.base(ref) for ref in node.refs()]
+    names = [tensor_of.get(base.name, "") for base in bases if base is not None]
+    return tuple(names) if len(names) == len(bases) and all(names) else ()
 
 
 def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wse_sim.frontend.build import lower_trace
 from wse_sim.frontend.capture import export, trace_exported
+from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.precision import precision_of
 
 
@@ -28,7 +29,10 @@ class _Recorder(torch.fx.Interpreter):
 def values_of(
     module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """Values of those tensors of the module's graph that are among `names`, dropout off."""
+    """Values of those tensors of the module's graph that are among `names`, dropout off.
+
+    The name of a kernel with :data:`ROWS` behind it is what comes into it through its one view.
+    """
     was_training = module.training
     module.eval()
     try:
@@ -47,6 +51,11 @@ def values_of(
     with torch.no_grad():
         recorder.run(*inputs)
     of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
+    for kernel in (one for one in lowered.graph.kernels if one.view):
+        for ref in lowered.nodes_of[kernel.name][0].refs():
+            base = lowered.trace.base(ref)
+            if base is not None and base.kind == "input" and ref.name in recorder.values:
+                of_node[kernel.name + ROWS] = ref.name
     found = {name: recorder.values[of_node[name]] for name in names if name in of_node}
     return {
         name: value.detach().float().numpy()

@@ -99,10 +99,11 @@ class Kernel:
     that it reads through views which change the order of elements or leave some out, and its result if the model returns
     it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
     numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
-    order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K).
-    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.  `view` names the one
-    view through which it reads an activation in another order or in part, `token` the number of the row of every sample that
-    this view is, if it is one.
+    order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K);
+    of rows that are joined, all tensors in the order of their rows.
+    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.  `view` is how the
+    one view takes an activation that the kernel reads in another order or in part: "pixels" of an image with all channels each, or
+    "rows" of any other order; `token` is the number of the row of every sample that it takes, if it takes one.
     """
 
     name: str

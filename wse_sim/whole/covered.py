@@ -28,7 +28,7 @@ from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
 from wse_sim.whole.regions.fused import FUNCTIONS
 from wse_sim.whole.regions.fused import items_of as fused_items
-from wse_sim.whole.tokens import tokens_pooled
+from wse_sim.whole.tokens import rows_read
 
 MAX_CORES = 200 * 200
 """Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
@@ -192,7 +192,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has so many
     for kernel in kernels:
         own = kinds[kernel.family].tokens_of(graph, kernel)
-        reads = tokens_pooled(graph, kernel) or own
+        reads = rows_read(graph, kernel) or own
         for name in kernel.inputs:
             given, other = rows.setdefault(name, (reads, kernel.name))
             if given != reads:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.fusions import DraftGraph, Epilogue
+from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
@@ -69,6 +70,34 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     if trains:
         note += ", and these tables do not train"
     return with_kernels(graph, rest, tensors, note)
+
+
+def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
+    """The forward graph behind a view of its input, which the host rearranges, if products and norms read it so; a note says it.
+
+    They read rows: of K features of a product, of as many as a norm has.  Patches of an image are such.
+    """
+    inputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
+    readers = [kernel for kernel in graph.kernels if set(kernel.inputs) & set(inputs)]
+    if len(inputs) != 1 or len(readers) != 1 or readers[0].reordered != (inputs[0],) or not readers[0].view:
+        return graph
+    reader = readers[0]
+    sizes = {"norm": ("rows", "cols"), "gemm": ("m", "k")}.get(reader.family)
+    if sizes is None or reader.inputs.count(inputs[0]) > 1 or reader.takes:
+        return graph
+    rows, features = (int(reader.dims[size]) for size in sizes)
+    if rows % graph.samples:
+        return graph
+    name, whole = reader.name + ROWS, graph.tensors[inputs[0]]
+    tensors = dict(graph.tensors)
+    shape = (graph.samples, rows // graph.samples, features)
+    tensors[name] = dataclasses.replace(whole, name=name, shape=shape)
+    taken = tuple(name if one == inputs[0] else one for one in reader.inputs)
+    changed = dataclasses.replace(reader, inputs=taken, reordered=(), view="", token=None)
+    kernels = [changed if kernel is reader else kernel for kernel in graph.kernels]
+    size = f"{shape[1]} rows of {features}"
+    note = f"the host rearranges '{inputs[0]}' as '{reader.name}' takes it, and sends {size} to the fabric"
+    return with_kernels(graph, kernels, tensors, note)
 
 
 def with_tokens_first(graph: KernelGraph) -> KernelGraph:
@@ -238,6 +267,8 @@ def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, .
 
     names = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
     found = values_of(module, args, names)
+    if len(names) == 1 and names[0] in found and names[0].endswith(ROWS):
+        found[names[0]] = found[names[0]].reshape(-1, *graph.tensors[names[0]].shape[1:])
     if len(names) != 1 or names[0] not in found:
         listed = ", ".join(f"'{name}'" for name in names)
         raise ModelError(

@@ -212,6 +212,13 @@ class Reference:
         function = torch.log_softmax if kernel.attrs.get("log", False) else torch.softmax
         return function(operands[0].reshape(len(operands[0]), -1, int(kernel.dims["cols"])), -1)
 
+    def _joined(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        front = self._copy(weights[kernel.parameters[0]])
+        rows = front.reshape(1, -1, front.shape[-1]).expand(len(operands[0]), -1, -1)
+        return torch.cat([rows, operands[0].reshape(len(rows), -1, rows.shape[-1])], 1)
+
     def _attention(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
@@ -280,6 +287,7 @@ _KINDS: dict[
     "conv2d": Reference._filters,
     "norm": Reference._norm,
     "softmax": Reference._softmax,
+    "layout": Reference._joined,
     "attention": Reference._attention,
     "pool2d": Reference._pooling,
     **dict.fromkeys(("elementwise", "activation", "generated"), Reference._pointwise),

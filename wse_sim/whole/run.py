@@ -38,6 +38,7 @@ from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.front import (
     behind_host,
     forward_graph,
+    with_rows_of_host,
     with_tokens_first,
     without_dropout,
     without_logarithm,
@@ -54,7 +55,7 @@ from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.side_by_side import link_attributes
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
-from wse_sim.whole.tokens import tokens_pooled, with_pooled_tokens
+from wse_sim.whole.tokens import rows_read, with_pooled_tokens
 
 PRODUCTS = ("gemm", "conv2d")
 BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
@@ -62,6 +63,7 @@ BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 
 LAYS: dict[str, dict[str, object]] = {
     "attention": {"pairs": True},
+    "layout": {"joined": True},
     "norm": {"whole": True},
     "softmax": {"whole": True},
     "conv2d": {"unfolded": True},
@@ -232,11 +234,13 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
 def _prepared(graph: KernelGraph) -> KernelGraph:
     """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
     if not graph.training:
-        found = with_pooled_tokens(behind_host(with_tokens_first(graph)))
+        found = with_pooled_tokens(with_rows_of_host(behind_host(with_tokens_first(graph))))
         return summed_apart(unpacked(turned(with_scales(with_affine(found)))))
     forward = forward_graph(graph)
     found = without_logarithm(without_dropout(with_tokens_first(forward)))
-    found = unpacked(turned(with_scales(with_pooled_tokens(behind_host(found, trains=True)))))
+    found = unpacked(
+        turned(with_scales(with_pooled_tokens(with_rows_of_host(behind_host(found, trains=True)))))
+    )
     if found is forward:
         return graph
     return add_training(
@@ -400,7 +404,7 @@ def rows_per_sample(plan: PipelinedPlan) -> int:
     if is_chain(plan.graph):
         return max(1, plan.stages[0].rows_per_sample)
     first = forward_kernel(plan, plan.stages[0].name)
-    return tokens_pooled(plan.graph, first) or KINDS[first.family].tokens_of(plan.graph, first)
+    return rows_read(plan.graph, first) or KINDS[first.family].tokens_of(plan.graph, first)
 
 
 def rows_leaving(plan: PipelinedPlan) -> int:

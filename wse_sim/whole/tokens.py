@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.front import with_kernels
 
@@ -23,6 +23,7 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
 
     These are means over tokens, and products, norms and elementwise work that read the first token alone.
     """
+    graph = _without_nothing(graph)
     tensors = dict(graph.tensors)
     kernels: list[Kernel] = []
     notes: list[str] = []
@@ -61,6 +62,42 @@ def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
     if kernel.family != "pool2d" or len(graph.tensors[kernel.inputs[0]].shape) != TOKEN_AXES:
         return 0
     return int(kernel.dims["h"] * kernel.dims["w"])
+
+
+def _without_nothing(graph: KernelGraph) -> KernelGraph:
+    """The graph without rows joined to none."""
+    tensors = graph.tensors
+    same = {
+        kernel.outputs[0]: kernel.inputs[0]
+        for kernel in graph.kernels
+        if kernel.family == "layout"
+        and kernel.takes
+        and len(kernel.inputs) == 1
+        and tensors[kernel.inputs[0]].shape == tensors[kernel.outputs[0]].shape
+        and tensors[kernel.outputs[0]].kind is TensorKind.ACTIVATION
+    }
+
+    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(same.get(name, name) for name in names)
+
+    kernels = [
+        dataclasses.replace(
+            kernel,
+            inputs=renamed(kernel.inputs),
+            takes=renamed(kernel.takes),
+            reordered=renamed(kernel.reordered),
+        )
+        for kernel in graph.kernels
+        if kernel.outputs[0] not in same
+    ]
+    return with_kernels(graph, kernels, dict(tensors)) if same else graph
+
+
+def rows_read(graph: KernelGraph, kernel: Kernel) -> int:
+    """Rows of a sample that a kernel reads, where they are not as many as it gives; else 0."""
+    if kernel.family == "layout":
+        return int(graph.tensors[kernel.inputs[0]].shape[-2])
+    return tokens_pooled(graph, kernel)
 
 
 def _of_tokens(graph: KernelGraph, tensor: Tensor) -> bool:

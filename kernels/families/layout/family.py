@@ -11,6 +11,8 @@ m = b for 16-bit elements, whose streams move two words per issue cycle (SIMD-64
 share the issue slot.  An exchange sends half of each row's words over its middle link, C b / 4 per direction, then
 half of each column's.  Source: link width; the same bound as the transpose of a published FFT.
 
+joined (an attribute): one core sends all of the result, E elements, part of it at rest: T = words(E).
+
 Program: a copy sends to the east neighbour, receives from the west and places what came; an exchange transposes a
 matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
 """
@@ -42,12 +44,15 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
+    NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Tiling,
@@ -74,6 +79,7 @@ class LayoutAttributes(Attributes):
     """Attributes of a movement."""
 
     op: str = attribute("copy", "how the elements move: copy, fill, transpose, gather, scatter, ...")
+    joined: bool = attribute(False, "cat: one core sends what rests on it, then what comes")
 
 
 class Layout(OnElements):
@@ -86,6 +92,10 @@ class Layout(OnElements):
     bands = "3 %; fp32 transposes 5 % from 200 elements per core"
     attributes = LayoutAttributes
 
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
+        """What one core joins comes and goes over one link."""
+        return Lay(most_links=1) if LayoutAttributes.of(attrs).joined else Lay()
+
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Nothing, local work, a copy, or an exchange over the middle links."""
         _, dtype, attrs = asked(how)
@@ -93,6 +103,8 @@ class Layout(OnElements):
         op = LayoutAttributes.of(attrs).op
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
+        if LayoutAttributes.of(attrs).joined:
+            return Cost(ramp=words(dims["elements"], dtype) * wafer.wavelet_cycles + zero)
         if op in FREE:
             return Cost(compute=zero)
         start, placed = wafer.vector_start_cycles, n / mov_rate(dtype, wafer)

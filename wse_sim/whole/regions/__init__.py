@@ -6,6 +6,7 @@ dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
 norm.py        layer and RMS norm
 softmax.py     softmax of every token
+joined.py      rows of a parameter in front of the tokens
 attention.py   softmax attention
 pointwise.py   elementwise work and activations
 flowing.py     dense layers whose results leave as they are summed
@@ -25,13 +26,15 @@ from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.flowing import Flowing
+from wse_sim.whole.regions.joined import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling
 from wse_sim.whole.regions.softmax import SoftmaxRegion
 
 KINDS: dict[str, type[RegionKind]] = {
-    kind.family: kind for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling)
+    kind.family: kind
+    for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
 } | dict.fromkeys(POINTWISE, Pointwise)
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
