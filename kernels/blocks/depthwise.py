@@ -130,11 +130,14 @@ def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
     return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
 
 
-def _core(dims: Dims, words: int, fused: str, wafer: Wafer) -> DepthwiseCore:
-    return DepthwiseCore(Windows.sized(dims, surround(dims)), PAIR * words, "relu" in fused.split(","), wafer)
+def _core(dims: Dims, words: int, attrs: Mapping[str, Any], wafer: Wafer) -> DepthwiseCore:
+    fused = str(attrs.get("fused", ""))
+    return DepthwiseCore(
+        Windows.sized(dims, surround(dims, attrs)), PAIR * words, "relu" in fused.split(","), wafer
+    )
 
 
-def depthwise_cost(dims: Dims, fused: str, tiling: Tiling, wafer: Wafer) -> Cost:
+def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
     """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use.
 
     The result leaves in one stream: its reader, filters of one tap as a rule, has few rows that could hear several.
@@ -143,7 +146,7 @@ def depthwise_cost(dims: Dims, fused: str, tiling: Tiling, wafer: Wafer) -> Cost
     words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
     found = dict[int, tuple[float, ...]]()
     for n in np.unique(words).tolist():
-        core, cores = _core(dims, n, fused, wafer), int(ceil_div(channel_words, n))
+        core, cores = _core(dims, n, attrs, wafer), int(ceil_div(channel_words, n))
         whole = channel_words % cores == 0
         bundles = max(b for b in range(1, MOST_STREAMS + 1) if b == 1 or (whole and cores % b == 0))
         issued, turns = core.issued_cycles(), core.turn_cycles(cores)
@@ -162,10 +165,10 @@ def depthwise_cost(dims: Dims, fused: str, tiling: Tiling, wafer: Wafer) -> Cost
     )
 
 
-def depthwise_footprint(dims: Dims, tiling: Tiling) -> Footprint:
+def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling) -> Footprint:
     """Filters and bias of the fullest core, two images with zeros around, sums of one with what lies between its lines."""
     each = PAIR * words_apart(dims["c"], tiling.rows)
-    around = surround(dims)
+    around = surround(dims, attrs)
     wide = dims["w"] + 2 * around
     half, whole = bytes_of("fp16"), bytes_of("fp32")
     images = 2 * half * (dims["h"] + 2 * around) * wide

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
-from wse_sim.kernels.contract.family import Dims
+from wse_sim.kernels.contract.family import NONE, Dims
 
 PAIR = 2  # fp16 elements of a word
 
@@ -65,8 +67,8 @@ class Windows:
 
     @classmethod
     def of(cls, kernel: Kernel) -> Windows:
-        """Of a convolution of stride 1 or 2."""
-        return cls.sized(kernel.dims, surround(kernel.dims))
+        """Of a convolution."""
+        return cls.sized(kernel.dims, surround(kernel.dims, kernel.attrs))
 
     @classmethod
     def sized(cls, dims: Dims, around: int) -> Windows:
@@ -93,8 +95,13 @@ class Windows:
         return (line * self.columns.size + column) * self.channels
 
 
-def surround(dims: Dims) -> int:
-    """Lines of zeros above the image of a convolution: the only number that gives so many lines of the result, up to stride 2."""
+def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
+    """Lines of zeros above the image of a convolution: as stated, else the least number that gives so many lines of the result.
+
+    Up to stride 2 no other number does.
+    """
+    if (stated := int(attrs.get("around", -1))) >= 0:
+        return stated
     lines, taps, stride = (int(dims[name]) for name in ("h", "r", "stride"))
     spare = (int(dims["out_h"]) - 1) * stride + taps - lines
     return max(0, (spare + 1) // 2)

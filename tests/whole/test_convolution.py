@@ -35,6 +35,10 @@ CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
         [nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.ReLU(), nn.Conv2d(6, 8, 1), nn.Conv2d(8, 8, 5, 2, 2, groups=8, bias=False),
          nn.Conv2d(8, 4, 3, padding=1, groups=2)], (6, 7, 9), 20,
     ),
+    "wide strides, as patches have them": (
+        [nn.Conv2d(2, 4, 3, stride=3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=3, padding=1), nn.Flatten(), nn.Linear(16, 6)],
+        (2, 12, 14), 20,
+    ),
     "an image comes out, no bias": ([nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False)], (2, 4, 6), 16),
 }  # fmt: skip
 
@@ -240,3 +244,12 @@ def test_unlike_directions_are_refused(conv: nn.Conv2d) -> None:
     graph = inputs_over_rows(api.lower(nn.Sequential(conv, nn.ReLU()), (torch.zeros(1, 2, 6, 6),)))
     with pytest.raises(ModelError, match="same stride and padding"):
         check_graph(graph)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [((4, 3), 0), (4, (0, 1))])
+def test_wide_strides_that_differ_are_refused(stride: Any, padding: Any) -> None:
+    """8 x 8 pixels give 2 x 2 results all the same, so sizes alone would not tell it."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 4, stride=stride, padding=padding))
+    assert model(torch.zeros(1, 2, 8, 8)).shape == (1, 4, 2, 2)
+    with pytest.raises(ModelError, match="other strides or zeros around along lines than along columns"):
+        check_graph(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 8, 8),))))

@@ -115,7 +115,7 @@ NOT_COMPILED = [
     ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),
     ("grouped", TRAINING, "has groups, which the whole fabric has in inference alone; train a plain"),
     ("dilated", INFERENCE, "has dilation or is transposed; use a plain torch.nn.Conv2d"),
-    ("strided", INFERENCE, "has stride 3, limit 2; use a smaller one"),
+    ("strided", TRAINING, "has stride 3, limit 2 in training; use a smaller one"),
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import UnsupportedOpError
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+from wse_sim.kernels.blocks.windows import surround
 
 
 @dataclass
@@ -302,9 +303,21 @@ def _conv(node: Node, trace: Trace) -> Draft:
         attrs["dilation"] = max(spread)
     if transposed:
         attrs["transposed"] = True
+    elif rank < 3 and max(strides) > 2:
+        padding = node.arg(4, "padding", 0)
+        # As a text it is "valid", none: "same" has no stride.
+        attrs |= _zeros(dims, strides, _pair(0 if isinstance(padding, str) else padding, rank))
     if bias is not None:
         attrs["fused"] = "bias"
     return Draft("conv3d" if rank == 3 else "conv2d", dims, "b", attrs, [x, weight, bias])
+
+
+def _zeros(dims: Mapping[str, int], strides: Sequence[int], padding: Sequence[int]) -> dict[str, Any]:
+    """What a convolution of a wide stride has around its images; as few words as say it."""
+    pads = {*padding, *([0] if len(padding) == 1 else [])}  # one line has none above it
+    if len({*strides}) > 1 or len(pads) > 1:
+        return {"uneven": True}
+    return {} if surround(dims) in pads else {"around": max(pads)}
 
 
 @handles(

@@ -151,7 +151,7 @@ class Reference:
             scale, shift = bias
             factor = scale / torch.sqrt(variance + Conv2dAttributes.of(kernel.attrs).eps)
             weight, bias = weight * factor[:, None, None, None], [shift - mean * factor]
-        stride, around = int(kernel.dims["stride"]), surround(kernel.dims)
+        stride, around = int(kernel.dims["stride"]), surround(kernel.dims, kernel.attrs)
         groups = Conv2dAttributes.of(kernel.attrs).groups
         sums = functional.conv2d(
             operands[0], self._copy(weight), stride=stride, padding=around, groups=groups

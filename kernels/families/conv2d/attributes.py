@@ -21,6 +21,12 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
     )
+    around: int = attribute(
+        -1, "lines and columns of zeros around an image; -1: the least that give as many results", at_least=-1
+    )
+    uneven: bool = attribute(
+        False, "a stride over 2, and other strides or zeros along lines than along columns"
+    )
     apart: bool = attribute(
         False,
         "stationary, a filter for every channel: channels over the rows of cores, each with whole images of its own",

@@ -148,7 +148,7 @@ class Conv2d(WeightProduct):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if _is_apart(tiling, phase, attrs):
-            return depthwise_footprint(dims, tiling)
+            return depthwise_footprint(dims, attrs, tiling)
         m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
@@ -166,7 +166,7 @@ class Conv2d(WeightProduct):
         if Conv2dAttributes.of(attrs).trains and not streamed:
             return trained_cost(dims, tiling, wafer, phase, attrs)
         if _is_apart(tiling, phase, attrs):
-            return depthwise_cost(dims, Conv2dAttributes.of(attrs).fused, tiling, wafer)
+            return depthwise_cost(dims, attrs, tiling, wafer)
         if Conv2dAttributes.of(attrs).unfolded and not streamed and phase is Phase.FORWARD:
             return unfolded_cost(dims, tiling, wafer, attrs)
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed

@@ -35,7 +35,6 @@ from wse_sim.whole.regions.windows import Unfolding, Windows
 RECEIVE = 1  # microthread of the inlet
 IMAGE_QUEUE = 1  # of an inlet: a deep one
 ITEMS = ("bias", "relu")
-MOST_STRIDE = 2  # from wider ones a kernel does not tell how many zeros lie around the image
 
 
 class Convolution(Dense):
@@ -70,12 +69,8 @@ class Convolution(Dense):
             raise refused(kernel, "is no convolution of one image with one weight", "use torch.nn.Conv2d")
         if attrs.dilation != 1 or attrs.transposed:
             raise refused(kernel, "has dilation or is transposed", "use a plain torch.nn.Conv2d")
-        if int(kernel.dims["stride"]) > MOST_STRIDE:
-            raise refused(
-                kernel, f"has stride {int(kernel.dims['stride'])}, limit {MOST_STRIDE}", "use a smaller one"
-            )
         windows = Windows.of(kernel)
-        if not (windows.lines.is_regular and windows.columns.is_regular):
+        if attrs.uneven or not (windows.lines.is_regular and windows.columns.is_regular):
             raise refused(
                 kernel,
                 "has other strides or zeros around along lines than along columns",

@@ -37,6 +37,7 @@ from wse_sim.whole.trained.pixels import PixelProducts
 from wse_sim.whole.trained.products import OWN_COLORS
 
 RECEIVE = 1  # microthread of the cores beside the rows
+MOST_STRIDE = 2
 INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no weights
 
 
@@ -76,6 +77,12 @@ class TrainedConvolution(TrainedKind):
                 kernel,
                 "has groups, which the whole fabric has in inference alone",
                 "train a plain torch.nn.Conv2d",
+            )
+        if int(kernel.dims["stride"]) > MOST_STRIDE:
+            raise refused(
+                kernel,
+                f"has stride {int(kernel.dims['stride'])}, limit {MOST_STRIDE} in training",
+                "use a smaller one",
             )
         if Conv2dAttributes.of(kernel.attrs).eps > 0:
             raise refused(
