@@ -26,7 +26,7 @@ from torch import nn
 
 from benchmarks import measured
 from benchmarks.measured import Row
-from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, strided
+from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, small_resnet, strided
 from benchmarks.whole_values import measure_values
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -629,6 +629,12 @@ def measure_lenet(side: int) -> Row:
     return measure_network(name, lambda: lenet(nn.MaxPool2d), (1, 28, 28), side, {}, choices)
 
 
+def measure_resnet(side: int) -> Row:
+    """One batch of training of two residual blocks of convolutions, all forward first."""
+    choices: Row = {"batch": 16, "schedule": "gpipe"}
+    return measure_network("two residual blocks, 2-8-8-16-10", small_resnet, (2, 16, 16), side, {}, choices)
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
     "inference": lambda: [measure(*plan) for plan in PLANS],
     "training": lambda: [measure_training(*plan) for plan in TRAINED],
@@ -639,6 +645,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "trained_convolutions": lambda: [
         *(measure_strided(*plan) for plan in CONVOLVED_TRAINED),
         *(measure_lenet(side) for side in LENET_SIDES),
+        measure_resnet(40),
     ],
     "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     "values": lambda: [measure_values(*plan) for plan in VALUES],

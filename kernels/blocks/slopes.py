@@ -25,6 +25,7 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Dtype, Fn
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Size
 
@@ -132,6 +133,28 @@ class Slopes:
             return (o + np.ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done)
         config = FabricConfig.from_wafer(self.wafer)
         return sum(o + np.ceil(size * _milli(step, config) / 1000) for step in self.steps)
+
+
+def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -> Size:
+    """Cycles of a chain of sums and activations on `size` fp16 elements of a core, in training.
+
+    Forward an activation makes its slope as well.  Backward its gradient is a product with the slope, and that of a sum is copied
+    to where the value was and to where the operand was (a difference changes its sign).
+    """
+    o = ceil(wafer.vector_start_cycles)
+    copy, product = (
+        o + np.ceil(size / rate) for rate in (wafer.mov_fp16_per_cycle, wafer.fma_fp16_per_cycle)
+    )
+    total = 0.0 * product
+    for op in ops:
+        if op in ACTIVATIONS:
+            is_forward = phase is Phase.FORWARD
+            total = total + (Slopes(op, wafer).cycles(size, is_done=False) if is_forward else product)
+        elif phase is Phase.FORWARD:
+            total = total + o + np.ceil(size / wafer.add_fp16_per_cycle)
+        else:
+            total = total + copy + (product if op == "sub" else copy)
+    return total
 
 
 def _milli(step: Step, config: FabricConfig) -> int:

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.whole_images import Around
 from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
+from wse_sim.kernels import family
 from wse_sim.kernels.blocks.slopes import ACTIVATIONS
+from wse_sim.kernels.contract.family import Tiling
 from wse_sim.whole.trained.pointwise import TrainedPointwise
 
 TORCH: dict[str, Callable[..., torch.Tensor]] = {
@@ -125,6 +128,26 @@ def test_cores_issue_what_their_instructions_take(work: str) -> None:
     per_sample = (busy[6] - busy[3]) / 3
     assert per_sample == pytest.approx(found.issued_cycles(), abs=0.5)
     assert busy[3] - 3 * per_sample == pytest.approx(found.update_cycles(), abs=1)
+
+
+def test_a_sum_behind_a_convolution_costs_what_it_issues() -> None:
+    """36 elements of 4 filters: sum and ReLU with its slope forward, a product and two copies back, three words each way."""
+    model = nn.Sequential(Around(2, 4), nn.Flatten(), nn.Linear(36, 6))
+    plan = training_plan(model, (2, 6, 6), 32)
+    stage = next(stage for stage in plan.stages if stage.name.endswith(".sum"))
+    found = region_alone(TrainedPointwise, plan, stage.name)
+    assert isinstance(found, TrainedPointwise)
+    place = Tiling(stage.region.rows, stage.region.compute_cores // stage.region.rows, "stationary")
+    kernels = [plan.graph.kernel(name) for name in stage.kernels]
+    costs = [
+        family("generated").cost(one.dims, place, plan.wafer, phase=one.phase, dtype="fp16", attrs=one.attrs)
+        for one in kernels
+    ]
+    issued = sum(float(cost.ramp + cost.compute + cost.special + cost.startup) for cost in costs)
+    n, start = found.each, 21
+    forward, backward = start + -(-n // 4) + 2 * (start + n), 3 * (start + -(-n // 4))
+    assert issued == forward + backward + 6 * n / 2
+    assert issued == found.issued_cycles()
 
 
 def test_inlets_find_room_in_a_region_of_one_row() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.whole_images import Residual, moved
+from benchmarks.whole_images import Around, Residual, moved
 from tests.whole.alone import EPS
 from tests.whole.test_dense_chain import network, plan_of
 from tests.whole.test_regions import Block
@@ -59,12 +59,18 @@ def small_images() -> nn.Module:
     return nn.Sequential(*first, nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6))
 
 
+def residual_images() -> nn.Module:
+    """Two residual blocks of convolutions: around one the image goes, around the other its convolution of stride 2."""
+    return nn.Sequential(Around(2, 2), Around(2, 4), nn.Flatten(), nn.Linear(36, 6))
+
+
 TRAINED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, dict[str, Any]]] = {
     # model, a sample, columns of the wafer, samples of a batch, choices
     "two blocks, ReLU and GELU, two rounds": (
         lambda: nn.Sequential(Block(8, 2, nn.ReLU()), Block(8, 2)), (4, 8), 48, 2, {"in_flight": 1},
     ),
     "convolutions and maxima": (small_images, (2, 8, 8), 32, 4, {}),
+    "residual blocks of convolutions": (residual_images, (2, 6, 6), 32, 4, {}),
     "FC-MNIST, scaled": (lambda: network((36, 16, 16, 10)), (36,), 24, 8, {}),
 }  # fmt: skip
 

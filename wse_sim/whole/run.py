@@ -72,7 +72,11 @@ LAYS: dict[str, dict[str, object]] = {
     **{family: {"in_words": True} for family in POINTWISE},
 }
 """Attributes of kernels that lie on the fabric in one of several ways."""
-TRAINED_LAYS: dict[str, dict[str, object]] = {"attention": {"collected": True}, "pool2d": {"trains": True}}
+TRAINED_LAYS: dict[str, dict[str, object]] = {
+    "attention": {"collected": True},
+    "generated": {"trains": True},
+    "pool2d": {"trains": True},
+}
 """Further ones of kernels that train."""
 SUMS = "dsum"
 """What kernels are called that add up the gradients of a tensor with several readers."""
@@ -186,7 +190,7 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
     keys over the columns; a norm has every row on one core; in inference, convolutions have whole words
-    and finish on their last row, a product that makes queries, keys and values at once becomes three
+    and finish on their last row.  A product that makes queries, keys and values at once becomes three
     (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
 
     With `streamed` weights a kernel has the whole wafer and no region, so nothing of regions is priced.
@@ -238,9 +242,8 @@ def _prepared(graph: KernelGraph) -> KernelGraph:
         return summed_apart(unpacked(turned(with_scales(with_affine(found)))))
     forward = forward_graph(graph)
     found = without_logarithm(without_dropout(with_tokens_first(forward)))
-    found = unpacked(
-        turned(with_scales(with_pooled_tokens(with_rows_of_host(behind_host(found, trains=True)))))
-    )
+    found = with_pooled_tokens(with_rows_of_host(behind_host(found, trains=True)))
+    found = summed_apart(unpacked(turned(with_scales(found))))
     if found is forward:
         return graph
     return add_training(

@@ -17,7 +17,7 @@ RESIDUAL = "residual"
 
 
 def summed_apart(graph: KernelGraph) -> KernelGraph:
-    """The graph of an inference with an elementwise kernel in the place of each residual sum of a convolution; a note names them."""
+    """The forward graph with an elementwise kernel in the place of each residual sum of a convolution; a note names them."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
     for kernel in graph.kernels:
         items = items_of(kernel)

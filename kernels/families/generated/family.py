@@ -25,8 +25,10 @@ from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
 from wse_sim.kernels.blocks.shared import OnElements
+from wse_sim.kernels.blocks.slopes import cycles_of_kept
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
+    BYTES_PER_WAVELET,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -74,6 +76,9 @@ class GeneratedAttributes(Attributes):
     stored: bool = attribute(
         False,
         "in words, and an operand that comes early waits in stores; operands share the link to the first core",
+    )
+    trains: bool = attribute(
+        False, "stored, in training: slopes are made on the way forward, and gradients lie where values lay"
     )
 
 
@@ -135,6 +140,11 @@ class Generated(OnElements):
         if stated.stored and tiling.mapping == "stationary":
             # A word of every operand for each element, and a control word behind each operand.
             entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
+            if stated.trains:
+                pair = BYTES_PER_WAVELET // bytes_of(dtype)
+                n = pair * ceil_div(per_core(dims["elements"], tiling), pair)
+                work = cycles_of_kept(ops, phase, n, wafer)
+                cost = replace(cost, compute=work, special=0.0 * work, startup=0.0 * work)
             issued = cost.compute + cost.special + cost.startup + cost.ramp
             cost = replace(cost, fabric=0.0 * issued, stalled_input=np.maximum(0.0, entry - issued))
         reductions = sum(op in REDUCTIONS for op in ops)
