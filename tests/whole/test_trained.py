@@ -20,6 +20,7 @@ from tests.whole.test_dense_chain import plan_of
 from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
+from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.run import stepped
@@ -287,3 +288,10 @@ def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A norm and two layers on samples of four tokens."""
     layers = [nn.LayerNorm(8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)]
     return nn.Sequential(*layers), (torch.zeros(1, 4, 8),)
+
+
+def test_a_model_whose_output_does_not_leave_is_refused() -> None:
+    """An activation at the end belongs to the layer before it, so that no stream gives its result to the host."""
+    plan = training_plan(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), (4, 8), 16)
+    with pytest.raises(ModelError, match="let a layer without an activation come last"):
+        trained_network(plan, 8)

@@ -263,8 +263,20 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
 
 
 def leaving_of(plan: PipelinedPlan) -> Stream:
-    """The stream of the output to the host."""
-    return next(stream for stream in plan.host_streams if stream.consumer == HOST)
+    """The stream of the output to the host.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    leaving = next((stream for stream in plan.host_streams if stream.consumer == HOST), None)
+    if leaving is None:
+        raise ModelError(
+            f"no stream of '{plan.graph.name}' goes to the host, so nothing on the fabric would give its output; let a layer "
+            "without an activation come last"
+        )
+    return leaving
 
 
 def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) -> Tree:
