@@ -71,6 +71,15 @@ CASES = {
     "one word": of(lambda m, x: m.a(torch.tanh(m.norm(x))), 1, 2, 16),
     "a skip of a scaled branch": of(lambda m, x: x + m.row * m.norm(m.a(x)), 4, 8),
     "parameters between operands": of(lambda m, x: ((m.norm(x) + m.p) * m.b(x) + m.row) * m.a(x), 5, 8),
+    "numbers": of(lambda m, x: m.a((3 - m.norm(x)) * 0.5 + 1), 3, 8),
+    "a square over a sum": of(lambda m, x: m.a(2 / (m.norm(x) ** 2 + 1)), 3, 8),
+    "clamp": of(lambda m, x: m.a(m.norm(x).clamp(-0.5, 1.0)), 3, 8),
+    "half a step": of(lambda m, x: m.norm(x + 0.5 * m.a(x)), 4, 8),
+    "relu up to six": of(lambda m, x: m.b(F.relu6(4 * m.a(x))), 3, 8),
+    "a difference in a chain": of(lambda m, x: m.norm((m.a(x) - m.b(x)) * 0.5 - m.row), 4, 8),
+    "a difference from a function": of(lambda m, x: m.norm(m.a(x)) - torch.tanh(m.norm(m.b(x))), 4, 8),
+    "a factor of the second operand": of(lambda m, x: m.norm(torch.sub(m.a(x), m.b(x), alpha=0.5)), 4, 8),
+    "quick gelu": of(lambda m, x: m.b((y := m.a(x)) * torch.sigmoid(1.702 * y)), 3, 8),
     "largest": of(lambda m, x: m.norm(torch.maximum(m.a(x), m.b(x))), 4, 6),
 }
 
@@ -126,15 +135,19 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
 @pytest.mark.parametrize(
     ("function", "match"),
     [
-        (lambda m, x: m.norm(m.a(x)) * 2.0, "a number as a parameter"),
-        (lambda m, x: m.norm(m.a(x)) - torch.tanh(m.norm(m.b(x))), "which operand comes first"),
-        (lambda m, x: m.a(F.elu(m.norm(x))), "does 'elu'"),
+        (lambda m, x: (m.norm(m.a(x)) - 1) / m.norm(m.b(x)), "which operand comes first"),
+        (lambda m, x: m.a(F.elu(m.norm(x))), "'elu' is not one operator"),
+        (lambda m, x: m.a(m.norm(x) ** 3), "'pow' is not one operator"),
         (lambda m, x: F.silu(m.p) * m.norm(x) + m.a(x), "which of them takes a parameter"),
-        (lambda m, x: torch.add(m.a(x), m.norm(x), alpha=2), "give each operator a tensor of its own"),
+        (
+            lambda m, x: (y := m.norm(x)).exp() * 2 + torch.tanh(y) * 3,
+            "give each operator a tensor of its own",
+        ),
+        (lambda m, x: m.norm(torch.tanh(m.a(x)) * 2 + torch.tanh(m.b(x)) * 3), "give each operator a tensor"),
     ],
 )
 def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], match: str) -> None:
-    """Numbers and orders of operands are not in the graph: refused in one sentence, and never guessed."""
+    """Orders of operands, and which of two values an operator goes on from: refused in one sentence, and never guessed."""
     graph = inputs_over_rows(api.lower(Of(function, 4, 8), (torch.zeros(1, 4, 8),)))
     with pytest.raises(ModelError, match=match):
         check_graph(graph)

@@ -40,6 +40,8 @@ WORK: dict[str, Callable[..., torch.Tensor]] = {
     "product": lambda a, b: a * b,
     "positions": lambda a, p: a + p,
     "scaled by a parameter": lambda a, p: a * p,
+    "numbers": lambda a: 2 * torch.sigmoid(3 - 2 * a) - 1,
+    "numbers between operands": lambda a, b, c: (1 - (a - b)) * c * 0.5,
     "chain": lambda a, b, c: torch.tanh((a + b) * c),
 }
 PARAMETERS = ("positions", "scaled by a parameter")

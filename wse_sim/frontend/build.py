@@ -25,8 +25,9 @@ from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
+from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
-from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
+from wse_sim.graph import Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
@@ -169,9 +170,34 @@ class _Builder:
             takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
         factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0
         view, token = view_taken(self.trace, nodes, self.tensor_of, self.samples) if names else ("", None)
+        steps = self._steps(kernel, nodes)
         return dataclasses.replace(
-            kernel, reordered=names, parts=parts, takes=takes, factor=factor, view=view, token=token
+            kernel,
+            reordered=names,
+            parts=parts,
+            takes=takes,
+            factor=factor,
+            view=view,
+            token=token,
+            steps=steps,
         )
+
+    def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
+        """Elementwise work, of the kernel or behind its product, spelled out where its operators do not say all."""
+        items = fused_items(kernel)
+        behind = [node for node in nodes[1:] if "batch_norm" not in node.op]
+        if items:
+            own = nodes[0].name if len(behind) == len(nodes) - 1 else nodes[len(nodes) - len(behind) - 1].name
+        elif family(kernel.family).link(kernel.attrs) is None:
+            return ()
+        else:
+            behind, own = list(nodes), ""
+        if reordered(self.trace, behind, self.tensor_of, self.samples):
+            return ()
+        steps = steps_of(self.trace, behind, self.tensor_of, own)
+        taken = {name for _, name in steps if isinstance(name, str) and name}
+        known = {*kernel.inputs, *kernel.parameters}
+        return steps if says_more(steps, behind) and (taken <= known if own else taken == known) else ()
 
     @staticmethod
     def _factor(nodes: tuple[Node, ...]) -> float:

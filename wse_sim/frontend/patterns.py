@@ -175,7 +175,7 @@ class SpelledSilu:
             if trace.base(bend.args[0]) is trace.base(x):
                 return made_from(node, "silu", (x,))
             if scaled is not None and _number(scaled.args[1]) and trace.base(scaled.args[0]) is trace.base(x):
-                return made_from(node, "gelu", (x,), approximate="quick")
+                return made_from(node, "gelu", (x,), approximate="quick", factor=scaled.args[1])
         return None
 
 

@@ -1,5 +1,15 @@
 """The kernel graph: kernels, tensors, repeats."""
 
-from wse_sim.graph.kernel_graph import Attr, Kernel, KernelGraph, Phase, Repeat, Tensor, TensorKind, frozen
+from wse_sim.graph.kernel_graph import (
+    Attr,
+    Kernel,
+    KernelGraph,
+    Phase,
+    Repeat,
+    Step,
+    Tensor,
+    TensorKind,
+    frozen,
+)
 
-__all__ = ["Attr", "Kernel", "KernelGraph", "Phase", "Repeat", "Tensor", "TensorKind", "frozen"]
+__all__ = ["Attr", "Kernel", "KernelGraph", "Phase", "Repeat", "Step", "Tensor", "TensorKind", "frozen"]

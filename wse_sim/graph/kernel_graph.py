@@ -31,6 +31,8 @@ R = TypeVar("R")
 MOST_REMEMBERED = 24  # facts kept beside a graph; a graph for other samples is one
 Dims = Mapping[str, int]
 Attr = str | int | float | bool
+Step = tuple[str, str | float]
+"""An elementwise operator, and what it takes: a tensor by name, a number, or "" of a function of one argument."""
 
 
 @saved
@@ -103,7 +105,9 @@ class Kernel:
     of rows that are joined, all tensors in the order of their rows.
     `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.  `view` is how the
     one view takes an activation that the kernel reads in another order or in part: "pixels" of an image with all channels each, or
-    "rows" of any other order; `token` is the number of the row of every sample that it takes, if it takes one.
+    "rows" of any other order; `token` is the number of the row of every sample that it takes, if it takes one. `steps` are the
+    operators of elementwise work that takes numbers, each with the tensor or the number that it takes; the first one, "",
+    takes what the value begins with.  Of a product, those behind its bias, beginning with its own result ("").
     """
 
     name: str
@@ -127,6 +131,7 @@ class Kernel:
     factor: float = 1.0
     view: str = ""
     token: int | None = None
+    steps: tuple[Step, ...] = ()
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

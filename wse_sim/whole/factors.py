@@ -43,7 +43,7 @@ def with_scales(graph: KernelGraph) -> KernelGraph:
         scale = float(reader.attrs.get("scale", 0.0)) or 1 / sqrt(reader.dims["d"])
         attrs = {name: value for name, value in kernel.attrs.items() if name != "fused"}
         kernels[kernel.name] = dataclasses.replace(
-            kernel, attrs=frozen(attrs | ({"fused": rest} if rest else {})), factor=1.0
+            kernel, attrs=frozen(attrs | ({"fused": rest} if rest else {})), factor=1.0, steps=()
         )
         kernels[reader.name] = dataclasses.replace(
             reader, attrs=frozen({**reader.attrs, "scale": scale * kernel.factor})

@@ -158,6 +158,9 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
             inputs=renamed(kernel.inputs),
             reordered=renamed(kernel.reordered),
             takes=renamed(kernel.takes),
+            steps=tuple(
+                (op, source(taken) if isinstance(taken, str) else taken) for op, taken in kernel.steps
+            ),
         )
 
     kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
@@ -225,6 +228,7 @@ def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
             reader is None
             or reader.reordered
             or reader.takes
+            or reader.steps
             or kernel.family != "gemm"
             or kernel.outputs[0] not in dropped
         ):

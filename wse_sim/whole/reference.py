@@ -31,7 +31,7 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.covered import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused import items_of
-from wse_sim.whole.regions.pointwise import operators_of, taken_by
+from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
 from wse_sim.whole.tokens import tokens_pooled
 
 Values = dict[str, torch.Tensor]
@@ -252,8 +252,10 @@ class Reference:
     ) -> torch.Tensor:
         held = dict(zip(kernel.inputs, operands, strict=True))
         held |= {name: self._copy(weights[name]) for name in kernel.parameters}
-        value, *others = (held[name] for name in taken_by(kernel))
-        rest = iter(others)
+        value = held[taken_by(kernel)[0]]
+        rest = iter(
+            torch.tensor(taken) if isinstance(taken, float) else held[taken] for taken in met_by(kernel)
+        )
         for op in operators_of(kernel):
             if op in COMBINED:
                 other = next(rest)

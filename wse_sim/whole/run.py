@@ -53,6 +53,7 @@ from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.side_by_side import link_attributes
+from wse_sim.whole.spelled import with_steps
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
 from wse_sim.whole.tokens import rows_read, with_pooled_tokens
@@ -239,11 +240,11 @@ def _prepared(graph: KernelGraph) -> KernelGraph:
     """The graph of the kernels that lie on the fabric; of one that trains, the gradients follow from them by rule."""
     if not graph.training:
         found = with_pooled_tokens(with_rows_of_host(behind_host(with_tokens_first(graph))))
-        return summed_apart(unpacked(turned(with_scales(with_affine(found)))))
+        return summed_apart(unpacked(turned(with_steps(with_scales(with_affine(found))))))
     forward = forward_graph(graph)
     found = without_logarithm(without_dropout(with_tokens_first(forward)))
     found = with_pooled_tokens(with_rows_of_host(behind_host(found, trains=True)))
-    found = summed_apart(unpacked(turned(with_scales(found))))
+    found = summed_apart(unpacked(turned(with_steps(with_scales(found)))))
     if found is forward:
         return graph
     return add_training(

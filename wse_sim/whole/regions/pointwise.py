@@ -63,6 +63,7 @@ STORES = 3  # cores in which an early operand waits at most
 STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
+Taken = tuple[str, int | float]
 
 
 class PointwisePlace(PlacedKernel):
@@ -97,22 +98,28 @@ class PointwisePlace(PlacedKernel):
         for op in ops:
             if op not in (*BINARY, *MAPPED, *FUNCTIONS):
                 known = ", ".join((*BINARY, *MAPPED, *FUNCTIONS))
-                raise refused(kernel, f"does '{op}'", f"a whole model on the fabric does {known}")
+                raise refused(
+                    kernel,
+                    f"does '{','.join(ops)}', of which '{op}' is not one operator on the value of those before",
+                    f"a whole model on the fabric does {known}, one after another",
+                )
         result = graph.tensors[kernel.outputs[0]]
-        takes, given = 1 + sum(op in BINARY for op in ops), len(kernel.inputs) + len(kernel.parameters)
+        takes = len(taken_by(kernel)) if kernel.steps else 1 + sum(op in BINARY for op in ops)
+        given = len(kernel.inputs) + len(kernel.parameters)
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
-                "give each operator a tensor of its own, and a number as a parameter",
+                "give each operator a tensor of its own, and take no power beyond a square",
             )
-        if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters):
+        is_told = bool(kernel.steps) and "div" not in ops
+        if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}', and which operand comes first is not known",
                 "let a difference or a quotient of two results stand alone",
             )
-        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.takes)
+        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.takes or kernel.steps)
         bends_first = bool(kernel.takes) and kernel.takes[0] not in kernel.inputs and ops[0] not in BINARY
         if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
             raise refused(
@@ -137,13 +144,20 @@ class PointwisePlace(PlacedKernel):
         return operators_of(self.kernel)
 
     @property
-    def others(self) -> tuple[tuple[str, int], ...]:
-        """What the operators take besides the value so far: "operand" or "parameter", and its number."""
+    def others(self) -> tuple[Taken, ...]:
+        """What the operators take besides the value so far: number of an "operand" or "parameter", or a "number" itself."""
         inputs, parameters = self.kernel.inputs, self.kernel.parameters
-        return tuple(
-            ("operand", inputs.index(name)) if name in inputs else ("parameter", parameters.index(name))
-            for name in taken_by(self.kernel)[1:]
-        )
+
+        def one(taken: str | float) -> Taken:
+            if isinstance(taken, float):
+                return "number", taken
+            return (
+                ("operand", inputs.index(taken))
+                if taken in inputs
+                else ("parameter", parameters.index(taken))
+            )
+
+        return tuple(one(taken) for taken in met_by(self.kernel))
 
     @property
     def elements(self) -> int:
@@ -499,7 +513,10 @@ class Pointwise(PointwisePlace, RegionKind):
         def work(turn: int) -> None:
             held = {"operand": self.taken[turn], "parameter": self.held}
             value = self.taken[turn][0].dsd(0, count)
-            others = [held[kind][number].dsd(0, count) for kind, number in self.others]
+            others = [
+                scalar(taken) if kind == "number" else held[kind][int(taken)].dsd(0, count)
+                for kind, taken in self.others
+            ]
             result = self.results[turn].dsd(0, count)
             emit_operators(core, self.operators, result, value, others, self.wafer)
             core.mov(
@@ -524,16 +541,27 @@ class Pointwise(PointwisePlace, RegionKind):
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:
     """Operators of such a kernel, in their order."""
+    if kernel.steps:
+        return tuple(op for op, _ in kernel.steps[1:])
     return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
 
 
 def taken_by(kernel: Kernel) -> tuple[str, ...]:
     """Tensors in the order in which the operators take them, that of the first value first."""
+    if kernel.steps:
+        return tuple(taken for _, taken in kernel.steps if isinstance(taken, str) and taken)
     if not kernel.takes:
         return (*kernel.inputs, *kernel.parameters)
     first, second, *rest = kernel.takes
     # The operands of the first operator may change places: a difference stands alone.
     return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
+
+
+def met_by(kernel: Kernel) -> tuple[str | float, ...]:
+    """Tensors and numbers in the order in which the operators take them, behind the first value."""
+    if kernel.steps:
+        return tuple(taken for _, taken in kernel.steps[1:] if taken != "")
+    return taken_by(kernel)[1:]
 
 
 def depth_of(graph: KernelGraph, tensor: str) -> int:

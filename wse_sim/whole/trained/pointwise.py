@@ -31,7 +31,7 @@ from wse_sim.kernels.blocks.slopes import ACTIVATIONS, Slopes
 from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
-from wse_sim.whole.regions.pointwise import PointwisePlace, operators_of
+from wse_sim.whole.regions.pointwise import PointwisePlace, Taken, operators_of
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
@@ -153,7 +153,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         self.slopes = {}
         for i, op in enumerate(self.operators):
             is_function = op in ACTIVATIONS
-            self.values_held.append(self.values_held[-1] if is_function else slots(f"value{i}", 0))
+            in_place = is_function or self._others()[i] in self._numbers
+            self.values_held.append(self.values_held[-1] if in_place else slots(f"value{i}", 0))
             if is_function:
                 self.slopes[i] = slots(f"slope{i}", 2)
         self.met = buffer("met", self.each, "fp16", 0)
@@ -221,13 +222,17 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
             core.mov(copy.dsd(), master.dsd())
 
-    def _others(self) -> list[tuple[str, int] | None]:
-        """By operator what it takes: an operand or a parameter, and its number; None for a function."""
+    @property
+    def _numbers(self) -> tuple[Taken, ...]:
+        return tuple(taken for taken in self.others if taken[0] == "number")
+
+    def _others(self) -> list[Taken | None]:
+        """By operator what it takes: an operand or a parameter, and its number, or a number itself; None for a function."""
         rest = iter(self.others)
         return [next(rest) if op in BINARY else None for op in self.operators]
 
-    def _other(self, taken: tuple[str, int], at: int, step: int) -> Buffer | Slots:
-        kind, number = taken
+    def _other(self, taken: Taken, at: int, step: int) -> Buffer | Slots:
+        kind, number = taken[0], int(taken[1])
         return self.held[number] if kind == "parameter" else self.operands_held[number].of_turn(at, step)
 
     def _forward(self, core: CoreClass, at: int, step: int, n: int) -> None:
@@ -238,6 +243,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 made = Slopes(op, self.wafer)
                 scratch = [one.dsd() for one in self._scratch_of(made, n)]
                 made.emit(core, y.dsd(0, n), slope, scratch, is_done=False)
+            elif taken[0] == "number":
+                getattr(core, op)(y.dsd(0, n), x.dsd(0, n), scalar(taken[1]), dtype="fp16")
             else:
                 other = self._other(taken, at, step)
                 getattr(core, op)(y.dsd(0, n), x.dsd(0, n), other.dsd(0, n), dtype="fp16")
@@ -256,7 +263,11 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if taken is None:
                 core.mul(value, g, self.slopes[i].of_turn(at, step).dsd(0, n), dtype="fp16")
                 continue
-            kind, number = taken
+            if taken[0] == "number":
+                if op == "mul":
+                    core.mul(value, g, scalar(taken[1]), dtype="fp16")
+                continue
+            kind, number = taken[0], int(taken[1])
             other = self._other(taken, at, step)
             if kind == "parameter":
                 sums = self.sums[number].dsd(0, n)
@@ -340,6 +351,9 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 total += float(Slopes(op, wafer).cycles(n, is_done=False)) + product
                 continue
             total += product if op == "mul" else start + ceil(n / wafer.add_fp16_per_cycle)
+            if taken[0] == "number":
+                total += product if op == "mul" else 0.0
+                continue
             total += product if op == "mul" else copy
             if taken[0] == "parameter":
                 rate = wafer.fma_mixed_per_cycle / (wafer.bank_conflict_factor if op == "mul" else 1.0)
