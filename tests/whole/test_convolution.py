@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.test_dense_chain import plan_of as planned
 from tests.whole.test_dense_chain import wafer
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -253,3 +254,15 @@ def test_wide_strides_that_differ_are_refused(stride: Any, padding: Any) -> None
     assert model(torch.zeros(1, 2, 8, 8)).shape == (1, 4, 2, 2)
     with pytest.raises(ModelError, match="other strides or zeros around along lines than along columns"):
         check_graph(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 8, 8),))))
+
+
+def test_an_image_that_no_inlet_holds_in_so_few_streams_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two images of 16 x 32 x 32 elements are 64 KiB: an inlet holds those of half of the channels."""
+    model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Conv2d(16, 4, 3, stride=2, padding=1))
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),))), 48)
+    assert all(region.bundles["1.out"] > 1 for region in network.network_program(plan, 2).regions)
+    monkeypatch.setattr(network, "MOST_BUNDLES", 1)
+    with pytest.raises(ModelError, match="would have to come in more than 1 streams side by side"):
+        network.network_program(plan, 2)

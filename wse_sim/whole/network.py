@@ -176,6 +176,11 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
         names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name != HOST}
         ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
         allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
+        if not allowed:
+            raise ModelError(
+                f"tensor '{tensors[0]}' would have to come in more than {most} streams side by side, so that a core which takes it in "
+                "holds two samples of its part, and there are no ways for them; use a larger wafer or smaller images"
+            )
         late: dict[int, float] = {}
         for count in sorted(allowed):
             for tensor, region in ends:

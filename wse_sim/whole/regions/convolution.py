@@ -24,6 +24,7 @@ from wse_sim.fabric.format.builder import Builder, fabric_in
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
@@ -222,11 +223,13 @@ class FlowingConvolution(Flowing, Convolution):
     """A convolution whose last row has no inputs."""
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Of the image: bundles of as many whole words, and a row for each."""
+        """Of the image: bundles of as many whole words, and a row for each; an inlet holds two images of its channels."""
         if tensor != self.kernel.inputs[0]:
             return super().splits(tensor)
-        pairs = self._dim("c") // PAIR
-        return (
-            1,
-            *(count for count in range(2, min(pairs, self.fed) + 1) if self._dim("c") % (PAIR * count) == 0),
-        )
+        channels = self._dim("c")
+        even = (n for n in range(2, min(channels // PAIR, self.fed) + 1) if channels % (PAIR * n) == 0)
+        words = self._dim("h") * self._dim("w") * channels // PAIR
+        room = (
+            self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
+        )  # words of an image, and what fills up its last run
+        return tuple(n for n in (1, *even) if words // n <= room)
