@@ -82,6 +82,9 @@ def _core_with_inputs(
             triggered=True, fresh=True,
         )  # fmt: skip
         core.join(DOWN)
+        if at.is_first and not layer.layout.collects_apart:
+            # In the ring, all words of its turn come before sums for a row that waits for its turn.
+            core.join(COLLECTED)
         if at.row:
             core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
         else:
@@ -158,6 +161,7 @@ def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, sl
         core.mov(result, own)
     else:
         core.add(result, own, fabric_in(layer.along[(at.col + 1) % 2]), start="none")
+    core.join(DOWN)  # what waits for its turn holds up all that is sent after it
     core.join(COLLECTED)
     core.mov(fabric_out(back, _turn(layer, at.row)), result, dtype="fp16", start="none", thread=COLLECTED)
 

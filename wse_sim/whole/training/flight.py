@@ -5,13 +5,33 @@ that rest in the queues between two cores; s spare samples per region, e further
 sums of gradients take along a row (:mod:`wse_sim.whole.training.order`)::
 
     a_p = 1 + e + min(floor(r / v), 3)   passes that the rows may be ahead of the last row: sums wait in the queues
-    o_p = d_{p+1} + 2 s + l_{p+1}        what the next region holds, and what is on its way there and back
     d_p = o_p + a_p                      of the last region o = L + min(s, 1): L cores of the loss have one each
+    l_p <= d_p - 2                       a slot whose sums are on their way is not written
+    o_p = d_{p+1} + l_{p+1} + 2 s        what the next region needs, and what is on its way there and back
 
-Passes alternate in a fixed order, so a region that is less far ahead waits for samples on their way.  One that is further
-ahead than links and queues have room for waits for a gradient that waits for it, and all stops; with s = e = 0 the
-next region itself holds every sample that goes out before the first gradient comes.  How much more finds room, and is
-of use, is tried.
+None is more than the B samples of a batch or than memory holds.  Whatever is less for that, these hold, from the first region
+to the last::
+
+    o_p <= d_p <= o_p + a_p              the last row finishes what the rows have sent; the rest finds room in the queues
+    d_{p+1} + l_{p+1} <= o_p, or o_p = B
+
+A region sends the gradients of its first sample in backward pass l, so once it has had d + l samples.  The last row before
+it finishes o before it waits for the first gradient.  If o is less, both wait for each other, and all stops.
+A region that is further ahead than links and queues have room for waits for a gradient that waits for it.  How much finds
+room, and is of use, is tried: passes alternate in a fixed order, so one that is less far ahead waits for samples on
+their way.
+
+With s = e = l = 0 nothing stops.  A core sends all colors through one ring, so what must not be held up is a send that
+another core waits for:
+
+* Outputs: the next region itself holds every sample that goes out before gradient 0 comes (so does the loss), and gradient j
+  comes once it has sample d + j - 1; its rows then take sample d + j, whatever becomes of gradient j + 1.
+* Sums of outputs: of those of the last sample, what is not in the queues waits in the ring until the last row has sent a
+  gradient up twice.  The rows take both before they send sums west.
+* Sums west: the neighbour had the same gradient before, and reaches the same pass without any sum of a later one.  Sums that
+  lag behind reach a core a pass later, and until then hold up its sums of outputs.
+* Turns: collectors hold two samples, so a row is never ahead of the row above by more than they hold.  A core that computes
+  and sends in turn first lets its sums of outputs go: those of the row above follow them.
 """
 
 from __future__ import annotations
@@ -26,17 +46,18 @@ from wse_sim.whole.training.ways import Legs
 FP16_BYTES = 2
 SUMS_QUEUE = 2  # input queue of the sums
 ROOMS = ((3, 1), (2, 1), (2, 0), (1, 2), (1, 0))
-"""Spare samples and further passes ahead that are tried; (0, 0) runs if none of them does."""
-LEAST_SLOTS = 2  # of a core whose sums do not lag behind: one sends, into one come products
+"""Spare samples and further passes ahead that are tried; (0, 0), which cannot stop, runs if none of them does."""
+LEAST = 2  # samples of a core whose sums do not lag behind: one sends, into one come products
 HELD_FRACTION = 0.7  # of a core's memory that samples in flight may take
 
 
 @dataclass(frozen=True)
 class Flight:
-    """Samples in flight of a region (inputs held), and of its last row (outputs held)."""
+    """Samples in flight of a region (inputs held), and of its last row (outputs held); passes that its sums lag behind."""
 
     rows: int
     last_row: int
+    lag: int
 
 
 @dataclass(frozen=True)
@@ -60,27 +81,33 @@ def in_flight(
     room: tuple[int, int],
     chains: Chains,
 ) -> list[Flight]:
-    """Of every region: at most all `samples`, and what the inlets can hold."""
+    """Of every region, for a batch of so many `samples`."""
     resting = config.input_queue_wavelets[SUMS_QUEUE] + config.router_queue_wavelets
     spare, more = room
     ahead = [1 + more + min(resting // layout.outputs, 3) for layout in layouts]
-    lags = [0, *(chains.passes(layout, 0) for layout in layouts[1:])]
-    outputs = len(legs.loss) + min(spare, 1)
-    wanted: list[int] = []
-    for more_ahead, lag in zip(reversed(ahead), reversed(lags), strict=True):
-        # A slot whose sums are on their way is not written.
-        wanted.append(max(outputs + more_ahead, lag + LEAST_SLOTS))
-        outputs = wanted[-1] + 2 * spare + lag
+    lags = [chains.passes(layout, 0) if p and any(room) else 0 for p, layout in enumerate(layouts)]
+    # An inlet has a slot more, into which the next sample comes.
+    held = [FP16_BYTES * len(legs.into(p, 0).elements) for p in range(len(layouts))]
+    fits = [int(HELD_FRACTION * config.sram_usable_bytes) // each - 1 for each in held]
+    return flights(samples, len(legs.loss), spare, ahead, lags, fits)
+
+
+def flights(
+    samples: int, losses: int, spare: int, ahead: Sequence[int], lags: Sequence[int], fits: Sequence[int]
+) -> list[Flight]:
+    """The same from numbers: B, L, s, and of every region a, the most l, and the samples that memory holds."""
+    wanted: list[Flight] = []
+    outputs = losses + min(spare, 1)
+    for more, lag in zip(reversed(ahead), reversed(lags), strict=True):
+        rows = max(LEAST, outputs + more)
+        wanted.insert(0, Flight(rows, outputs, min(lag, rows - LEAST)))
+        outputs = rows + wanted[0].lag + 2 * spare
+    least, come = min(LEAST, samples), samples
     found: list[Flight] = []
-    most = samples + ahead[0]
-    for p, rows in enumerate(reversed(wanted)):
-        # An inlet has a slot more, into which the next sample comes.
-        fits = (
-            int(HELD_FRACTION * config.sram_usable_bytes) // (FP16_BYTES * len(legs.into(p, 0).elements)) - 1
-        )
-        if most < samples:
-            most -= lags[p]
-        rows = max(1 + ahead[p], lags[p] + LEAST_SLOTS, min(rows, fits, most))
-        found.append(Flight(min(rows, samples), min(rows - ahead[p], samples)))
-        most = rows - ahead[p]
+    for one, more, most in zip(wanted, ahead, fits, strict=True):
+        rows = max(least, min(one.rows, most, come))
+        last_row = min(one.last_row, rows if rows == samples else max(least, rows - more))
+        lag = min(one.lag, rows - least, samples if come == samples else come - rows)
+        found.append(Flight(rows, last_row, lag))
+        come = last_row
     return found

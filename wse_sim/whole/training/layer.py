@@ -68,4 +68,4 @@ class TrainedLayer:
 
     def lag(self, col: int) -> int:
         """Passes that sums of gradients of the inputs lag behind in a column."""
-        return self.chains.passes(self.layout, col) if self.has_dx else 0
+        return min(self.flight.lag, self.chains.passes(self.layout, col)) if self.has_dx else 0

@@ -144,6 +144,7 @@ def _legs(
         outputs = range(sum(layout.sent(col) for col in range(layout.cols)))
         if after is None:
             edge_cell = grid.nearest_free(stream.color, stream.route[-1])
+            grid.take(stream.color, (edge_cell,))  # no core of the loss stands where the logits leave
             loss = _loss_cells(grid, layouts, stream.color, beside, losses)
             grid.take(stream.color, (beside, *loss))
             out = _leg(grid, stream, stream.color, (loss[-1], edge_cell), [layout], outputs, computing)
