@@ -98,11 +98,16 @@ def check_safe(sizes: list[int], side: int, batch: int, placer: str, loss: str) 
             return
 
 
-@settings(max_examples=5, derandomize=True)
-@given(case=CHAINS)
-def test_no_chain_stops(case: dict[str, Any]) -> None:
-    """A few."""
-    check_safe(**case)
+@pytest.mark.parametrize(
+    ("sizes", "side", "placer", "loss"),
+    [
+        ([32, 33, 16, 64, 2], 32, "peel", "cross entropy"),
+        ([10, 3, 32, 33, 3], 48, "snake", "squared error"),
+    ],
+)
+def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> None:
+    """Chains by chance that stopped with every setting."""
+    check_safe(sizes, side, 8, placer, loss)
 
 
 @pytest.mark.slow
