@@ -218,3 +218,16 @@ def test_a_plan_of_another_model_is_refused() -> None:
         check_values(Skip(8), plan, x, labels, steps=0)
     with pytest.raises(ModelError, match="at least one"):
         check_values(Skip(8), plan, x, labels, in_flight=0)
+
+
+def test_models_of_which_the_host_does_a_part_are_refused() -> None:
+    """Tables in front, the logarithm of a softmax at the end: in one sentence that says what to do."""
+    words, tokens = nn.Sequential(nn.Embedding(6, 8), nn.Linear(8, 8)), torch.zeros(1, 3, dtype=torch.long)
+    plan = plan_of(inputs_over_rows(api.lower(words, (tokens,))), 24)
+    with pytest.raises(ModelError, match=r"the host looks up '0\.weight'"):
+        check_values(words, plan, tokens.numpy())
+    classes = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.LogSoftmax(-1))
+    with pytest.raises(ModelError, match="the host takes the logarithm of '2'"):
+        check_values(
+            classes, training_plan(classes, (3, 8), 24, 4), np.zeros((4, 3, 8)), np.zeros(12, np.int64)
+        )

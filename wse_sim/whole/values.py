@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.front import LOGARITHM
 from wse_sim.whole.learn import TrainedRun, train_whole
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.reference import Reference
@@ -145,7 +147,8 @@ def check_values(
     Raises
     ------
     ModelError
-        If the plan is not covered or is not one of this model, or if it streams weights and the loss is not "squared error".
+        If the plan is not covered or is not one of this model, if it streams weights and the loss is not "squared error", or if
+        the host does a part of the model: look-ups, patches, the logarithm of a loss.
     DeadlockError
         If the program stops.
     """
@@ -156,6 +159,7 @@ def check_values(
         raise ModelError(
             f"streamed weights train by squared error, not by '{loss}'; give loss='squared error'"
         )
+    _check_whole(plan.graph)
     if steps < 1:
         raise ModelError(f"{steps} steps are none; give at least one")
     truth = copy.deepcopy(model).float().cpu()
@@ -327,6 +331,18 @@ class _Fabric:
             return run_whole(plan, weights, values)
         return train_whole(
             plan, weights, values, labels, rate=self.rate, loss=self.loss, in_flight=self.in_flight
+        )
+
+
+def _check_whole(graph: KernelGraph) -> None:
+    """All of the model is on the fabric, from its input to its output."""
+    by_host = next((note for note in graph.notes if note.startswith("the host ")), "")
+    if LOGARITHM in graph.facts:
+        by_host = f"the host takes the logarithm of '{graph.facts[LOGARITHM]}'"
+    if by_host:
+        raise ModelError(
+            f"{by_host}, and values are checked of models that are on the fabric from end to end; hold the outputs of run_whole or "
+            "train_whole against the model's"
         )
 
 
