@@ -35,6 +35,12 @@ class Grid:
             set()
         )  # that trees use, on any color: a link carries a word a cycle
 
+    def without_colors(self) -> Grid:
+        """The same links, used as they are, with no color taken."""
+        empty = Grid(self.rows, self.cols)
+        empty.links = self.links
+        return empty
+
     def take(self, color: int, cells: Iterable[Cell]) -> None:
         """Note that a color is used at these routers."""
         self._taken.setdefault(color, set()).update(cells)

@@ -6,7 +6,8 @@ where that is free on some way, and takes another one of the streams' colors whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -103,6 +104,36 @@ def found_way(
             grid.links |= {(parent, cell) for cell, parent in parents.items()}
             return Way(color, source, tuple(sinks), parents)
     return None
+
+
+def cheapest_way(
+    grid: Grid,
+    source: Cell,
+    sink: Cell,
+    senders: Sequence[Cell],
+    cost: Callable[[Cell], float],
+    colors: Sequence[int],
+) -> Way | None:
+    """The way on that color on which it costs least, the first of those; its cells and `senders` taken.  None if none has room.
+
+    The first color with any way may make a long detour, over links that others fill.
+    """
+    least, best = math.inf, None
+    free = _parents(grid.without_colors(), 0, source, [sink], set(senders[1:]), cost)
+    bound = _cost_of(grid, free, cost)
+    for color in colors:
+        parents = _parents(grid, color, source, [sink], set(senders[1:]), cost)
+        if parents is not None and (found := _cost_of(grid, parents, cost)) < least:
+            least, best = found, color
+        if least <= bound:
+            break
+    return None if best is None else found_way(grid, source, [sink], senders, cost, [best])
+
+
+def _cost_of(grid: Grid, parents: Mapping[Cell, Cell] | None, cost: Callable[[Cell], float]) -> float:
+    """Of all cells of a way; of none, nothing."""
+    links = ((parent, cell) for cell, parent in (parents or {}).items())
+    return sum(cost(cell) + SHARED * ((parent, cell) in grid.links) for parent, cell in links)
 
 
 def way_cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:

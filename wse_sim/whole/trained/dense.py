@@ -30,7 +30,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.slopes import ACTIVATIONS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Inlet, refused, stream_order
+from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, refused, stream_order
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.turns import route_senders
@@ -144,6 +144,11 @@ class TrainedDense(TrainedKind):
     def gradient_inlet(self) -> Cell:
         """Beside the last row."""
         return self.last, self.left - 1
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Those of the last row, which takes gradients and sends results."""
+        return links_between({(self.last, col) for col in range(self.left - 1, self.left + self.cols)})
 
     @property
     def gradient_order(self) -> tuple[str, ...]:

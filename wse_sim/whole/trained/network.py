@@ -46,7 +46,7 @@ from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.training.loss import check_loss, mean_of
-from wse_sim.whole.trees import Tree, Way, found_way, way_cost
+from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class _Ways:
         def around(cell: Cell) -> float:
             return cost(cell) + SHARED * (cell in self.computing)
 
-        way = found_way(self.grid, senders[0], [sink], senders, around, order)
+        way = cheapest_way(self.grid, senders[0], sink, senders, around, order)
         if way is None:
             raise ModelError(
                 f"the gradient of tensor '{tensor}' has no free route from core {senders[0]} to core {sink} on any of "
