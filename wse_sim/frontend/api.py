@@ -57,6 +57,10 @@ __all__ = [
 ]
 
 
+Made = tuple[Any, Sequence[Any], Mapping[str, Any]]
+"""A module with example arguments (args, kwargs)."""
+
+
 def _torch_part(name: str) -> ModuleType:
     """A module of the frontend that needs torch.
 
@@ -334,7 +338,7 @@ def _from_factory(spec: str, batch: int | None, options: Lowering) -> tuple[Kern
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _made_by(factory: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+def _made_by(factory: object, spec: str) -> Made:
     """Call ``package.module:factory`` or ``FILE.py:factory``.
 
     It gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`.
@@ -346,7 +350,7 @@ def _made_by(factory: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, 
     return _taken_apart(made, spec)
 
 
-def load_module(spec: str) -> tuple[torch.nn.Module, Sequence[Any], Mapping[str, Any]]:
+def load_module(spec: str) -> Made:
     """(module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``, with the weights that it gives.
 
     Raises
@@ -372,7 +376,7 @@ def _check_call(factory: Callable[..., object], spec: str) -> None:
         return  # a callable without a signature
 
 
-def _taken_apart(made: object, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+def _taken_apart(made: object, spec: str) -> Made:
     if isinstance(made, tuple) and len(made) in (2, 3) and hasattr(made[0], "parameters"):
         given = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
         return made[0], given, made[2] if len(made) == 3 else {}
