@@ -220,14 +220,13 @@ def pointwise(
     scalar: float = 0.0,
     instructions: int = 1,
     inputs: int = 1,
-    in_words: bool = False,
-    most_bundles: int = 0,
+    bundles: int | None = None,
 ) -> Cost:
     """Cost of work on `elements` elements spread over all cores of the rectangle.
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
-    `in_words`: n are whole words, which the core receives, an operand after the other, and sends.  With `most_bundles` the rows
+    `bundles`, if not None: n are whole words, which the core receives, an operand after the other, and sends.  Above 0 the rows
     are as many bands, or fewer, with a bundle of the elements each, whose operands share the links of its cores: the
     fastest is counted.
 
@@ -242,16 +241,14 @@ def pointwise(
             if count > 1
             else per_core(elements, tiling)
         )
-        if in_words:
+        if bundles is not None:
             n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
         compute = n * (issue + scalar)
         odd = n * special * wafer.special_element_cycles
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
-        ramp = (inputs + 1) * words(n, dtype) if in_words else 0.0 * n
+        ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        shared = (
-            inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if most_bundles else 0.0
-        )
+        shared = inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if bundles else 0.0
         late = np.maximum(0.0, shared - busy)
         return Cost(
             ramp=ramp,
@@ -259,12 +256,13 @@ def pointwise(
             special=odd,
             startup=startup,
             stalled_input=np.where(tiling.rows >= count * inputs, late, np.inf) if count > 1 else late,
-            fabric=0.0 * n if most_bundles else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
+            fabric=0.0 * n if bundles else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )
 
     found = band(1)
-    for count in (count for count in range(2, most_bundles + 1) if most_bundles % count == 0):
+    most = bundles or 0
+    for count in (count for count in range(2, most + 1) if most % count == 0):
         found = found.or_faster(band(count))
     return found
 

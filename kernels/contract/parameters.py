@@ -172,6 +172,18 @@ class Attributes:
         return cls(**given)
 
 
+@dataclass(frozen=True)
+class WordAttributes(Attributes):
+    """Attributes of families whose cores may have whole words."""
+
+    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
+
+    @property
+    def bundles(self) -> int | None:
+        """Streams side by side in which whole words come; None where elements lie as they like."""
+        return self.most_bundles if self.in_words else None
+
+
 _DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}
 
 

@@ -45,7 +45,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
-    Attributes,
+    WordAttributes,
     attribute,
 )
 from wse_sim.kernels.contract.registry import register
@@ -53,11 +53,10 @@ from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
-class ActivationAttributes(Attributes):
+class ActivationAttributes(WordAttributes):
     """Attributes of an activation."""
 
     function: str = attribute("relu", "function of every element")
-    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
     met: bool = attribute(
         False, "backward: gradients meet slopes as they arrive at the product before, whose price has it"
     )
@@ -83,7 +82,7 @@ class Activation(OnElements):
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
-        function, in_words, most = stated.function, stated.in_words, stated.most_bundles
+        function, bundles = stated.function, stated.bundles
         if function in SPECIAL_FUNCTIONS:
             fraction = BACKWARD_SPECIAL_FRACTION if backward else 1.0
             return pointwise(
@@ -93,8 +92,7 @@ class Activation(OnElements):
                 dtype=dtype,
                 special=fraction,
                 inputs=inputs,
-                in_words=in_words,
-                most_bundles=most,
+                bundles=bundles,
             )
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
@@ -105,8 +103,7 @@ class Activation(OnElements):
             issue=issue,
             instructions=inputs,
             inputs=inputs,
-            in_words=in_words,
-            most_bundles=most,
+            bundles=bundles,
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:

@@ -43,7 +43,7 @@ from wse_sim.kernels.contract.family import (
     lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import (
-    Attributes,
+    WordAttributes,
     attribute,
     sizes,
 )
@@ -52,12 +52,11 @@ from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
-class ElementwiseAttributes(Attributes):
+class ElementwiseAttributes(WordAttributes):
     """Attributes of elementwise arithmetic: comma-separated operators, number of operands."""
 
     ops: str = attribute("add", "operators, comma-separated, in order")
     inputs: int = attribute(2, "operands", at_least=1)
-    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
     between: bool = attribute(False, "cores between regions add gradients up, on their way to the region")
 
 
@@ -101,8 +100,7 @@ class Elementwise(OnElements):
             special=special,
             instructions=max(1, instructions),
             inputs=ElementwiseAttributes.of(attrs).inputs,
-            in_words=ElementwiseAttributes.of(attrs).in_words,
-            most_bundles=ElementwiseAttributes.of(attrs).most_bundles,
+            bundles=ElementwiseAttributes.of(attrs).bundles,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

@@ -55,7 +55,7 @@ from wse_sim.kernels.contract.family import (
     lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import (
-    Attributes,
+    WordAttributes,
     attribute,
     sizes,
 )
@@ -67,12 +67,11 @@ REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argm
 
 
 @dataclass(frozen=True)
-class GeneratedAttributes(Attributes):
+class GeneratedAttributes(WordAttributes):
     """Attributes of a generated chain: comma-separated operators, number of operands."""
 
     ops: str = attribute("", "operators, comma-separated, in order; sum, mean, amax or amin may end it")
     inputs: int = attribute(1, "operands", at_least=1)
-    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
     stored: bool = attribute(
         False,
         "in words, and an operand that comes early waits in stores; operands share the link to the first core",
@@ -133,8 +132,7 @@ class Generated(OnElements):
             special=special,
             instructions=max(1, instructions),
             inputs=GeneratedAttributes.of(attrs).inputs,
-            in_words=GeneratedAttributes.of(attrs).in_words,
-            most_bundles=GeneratedAttributes.of(attrs).most_bundles,
+            bundles=GeneratedAttributes.of(attrs).bundles,
         )
         stated = GeneratedAttributes.of(attrs)
         if stated.stored and tiling.mapping == "stationary":

@@ -17,7 +17,7 @@ from wse_sim.whole.regions.turns import alternate, deal, receive_all, route_take
 STORE, RECEIVE = 1, 1  # microthreads: of the store, of an inlet
 
 
-class Way(NamedTuple):
+class WayIn(NamedTuple):
     """How words of a row come in: `length` of the `each` elements of a token that arrive, from `first` on."""
 
     color: int
@@ -52,14 +52,14 @@ class DenseBeside(DenseShape):
             def receive(
                 turn: int,
                 inlet: CoreClass = inlet,
-                ways: Sequence[Way] = ways,
+                ways: Sequence[WayIn] = ways,
                 threads: Sequence[int] = threads,
             ) -> None:
                 # Beside the deals, which go first: a row does not wait for the words of others.
                 for thread, way in zip(threads, ways, strict=True):
                     receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
-            def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[Way] = ways) -> None:
+            def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[WayIn] = ways) -> None:
                 with inlet.loop(self.held):
                     for way in ways:
                         own = way.slots[turn].dsd(way.first, way.length, step=way.each)
@@ -69,7 +69,7 @@ class DenseBeside(DenseShape):
             b.place(inlet, (self.top + i, self.left - 1))
         self._route_rows(b, feed)
 
-    def _way(self, b: Builder, row: int, bundle: int, color: int) -> Way:
+    def _way(self, b: Builder, row: int, bundle: int, color: int) -> WayIn:
         """How the words of a row in a bundle come: among all of the bundle, or alone."""
         first, count = self._part(row, bundle)
         each = count if self.is_relayed else self.inputs // self.streams
@@ -78,7 +78,7 @@ class DenseBeside(DenseShape):
             b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
             for turn in (0, 1)
         ]
-        return Way(color, slots, 0 if self.is_relayed else first, count, each)
+        return WayIn(color, slots, 0 if self.is_relayed else first, count, each)
 
     def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
         """The cores that hear a bundle each and hand every row its words; the colors on which inlets take them, row by row."""
