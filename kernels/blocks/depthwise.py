@@ -26,6 +26,7 @@ from wse_sim.kernels.blocks.pooled import MOST_STREAMS, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
+from wse_sim.kernels.contract.parameters import ProductAttributes
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
 
 
 def _core(dims: Dims, words: int, attrs: Mapping[str, Any], wafer: Wafer) -> DepthwiseCore:
-    fused = str(attrs.get("fused", ""))
+    fused = ProductAttributes.of(attrs).fused
     return DepthwiseCore(
         Windows.sized(dims, surround(dims, attrs)), PAIR * words, "relu" in fused.split(","), wafer
     )

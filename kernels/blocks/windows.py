@@ -9,8 +9,16 @@ from typing import Any
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.family import NONE, Dims
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 
 PAIR = 2  # fp16 elements of a word
+
+
+@dataclass(frozen=True)
+class AroundAttributes(Attributes):
+    """What families with windows state of zeros around an image."""
+
+    around: int = attribute(-1, "lines and columns around an image; -1: not said", at_least=-1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
 
     Up to stride 2 no other number does.
     """
-    if (stated := int(attrs.get("around", -1))) >= 0:
+    if (stated := AroundAttributes.of(attrs).around) >= 0:
         return stated
     lines, taps, stride = (int(dims[name]) for name in ("h", "r", "stride"))
     spare = (int(dims["out_h"]) - 1) * stride + taps - lines

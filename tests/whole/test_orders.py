@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from wse_sim import api
 from wse_sim.errors import ModelError
-from wse_sim.whole import check_graph, inputs_over_rows
+from wse_sim.whole import check_graph, host_rows, inputs_over_rows
 
 
 class Square(nn.Module):
@@ -41,7 +42,6 @@ TURNED = {
     "turned operand": (lambda m, x: m.layer(m.norm(x).transpose(1, 2)), "norm.out"),
     "turned residual": (lambda m, x: m.norm(x).transpose(1, 2) + m.layer(m.norm(x)), "norm.out"),
     "one token for all": (lambda m, x: m.layer(m.norm(x)[:, :1].expand(1, 8, 8)), "norm.out"),
-    "turned input": (lambda m, x: m.layer(x.mT), "x"),
     "turned result": (lambda m, x: m.layer(m.norm(x)).transpose(1, 2), "layer.out"),
     "heads of attention not joined": (
         lambda m, x: m.layer(F.scaled_dot_product_attention(*[m.layer(x).view(1, 8, 2, 4).transpose(1, 2)] * 3).reshape(1, 8, 8)),
@@ -66,6 +66,15 @@ def test_another_order_is_named_and_refused(name: str) -> None:
     if "attention" not in tensor:  # which is refused before for its operands
         with pytest.raises(ModelError, match=f"takes '{tensor}' in another order than it lies"):
             check_graph(graph)
+
+
+def test_a_turned_input_is_turned_by_the_host() -> None:
+    """The input has one reader, so the host sends it as that one takes it.  Outputs are PyTorch's."""
+    model, x = Square(lambda m, x: m.layer(x.mT)), torch.randn(3, 8, 8)
+    graph = inputs_over_rows(api.lower(model, (x,)))
+    check_graph(graph)
+    assert np.array_equal(host_rows(graph, model, (x,)), x.mT.numpy())
+    assert any("the host rearranges 'x'" in note for note in graph.notes)
 
 
 def test_a_weight_as_inputs_and_outputs_is_turned() -> None:

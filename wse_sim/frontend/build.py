@@ -164,8 +164,7 @@ class _Builder:
         takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
         if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
             takes = ()
-        if kernel.family == "layout":
-            takes = rows_joined(self.trace, nodes[0], self.tensor_of)
+        takes = rows_joined(self.trace, nodes[0], self.tensor_of) or takes
         if names:
             takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
         factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import torch
@@ -26,6 +26,17 @@ class _Recorder(torch.fx.Interpreter):
         return self.values[n.name]
 
 
+def _leaves(args: object) -> Iterator[object]:
+    """What tuples, lists and mappings of arguments hold, in the order in which PyTorch's export numbers it."""
+    if isinstance(args, dict):
+        args = tuple(args.values())
+    if not isinstance(args, (tuple, list)):
+        yield args
+        return
+    for item in args:
+        yield from _leaves(item)
+
+
 def values_of(
     module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
@@ -40,7 +51,7 @@ def values_of(
     finally:
         module.train(was_training)
     lowered = lower_trace(trace_exported(program, {}), precision=precision_of("mixed"), training=False)
-    given = iter(torch.utils._pytree.tree_leaves(args))
+    given = iter(_leaves(args))
     inputs = [
         next(given)
         if spec.kind.name == "USER_INPUT"
