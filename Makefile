@@ -1,11 +1,13 @@
-# make demo: everything from nothing, then the main job.  make test: lint, types, layers, tests.
+# make demo: everything from nothing, then the main job.  make test: lint, types, layers, quick tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
+# Rewritten assertions and parsed sources are kept between runs, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint bench site numbers numbers-check clean install
+.PHONY: demo test test-all test-random lint bench site numbers numbers-check clean install
 .DEFAULT_GOAL := demo
 
 install: $(STAMP)
@@ -22,15 +24,20 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy wse_sim
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy --num-workers 2 wse_sim
 
+# Quick tests are for every commit; all of them, with the same generated cases each time, for every push; random ones
+# draw new cases and are for those who look for faults.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST)
 
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "hypothesis or generated" --hypothesis-profile random
+test-all: $(STAMP)
+	WSE_SIM_TESTS=all $(PYTEST) -m ""
+
+test-random: $(STAMP)
+	WSE_SIM_TESTS=random $(PYTEST) -m "hypothesis or generated or slow"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.fabric --json

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.generated import WHICH
+
 
 def drawn() -> list[tuple[str, int, float]]:
     """Two hundred examples of what constants of a source file could be."""
     seen = []
 
-    @settings(settings.get_profile("same"), max_examples=200)
+    @settings(settings.get_profile(WHICH), max_examples=200)
     @given(st.text(max_size=12), st.integers(), st.floats(allow_nan=False))
     def case(text: str, whole: int, real: float) -> None:
         seen.append((text, whole, real))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wse_sim import jit
+from wse_sim.fabric.executors import oracle
+from wse_sim.fabric.executors.gpu import planes
+from wse_sim.fabric.executors.maxplus import records
 from wse_sim.fabric.executors.wavelet import loop
+from wse_sim.fabric.vm import state
 from wse_sim.jit import kernel, population, trailing_zeros
 
 ROOT = Path(jit.__file__).parent.parent
+WAVELET = ("planes", "cores", "links", "bands", "payload")
 
 
 @kernel
@@ -61,6 +68,21 @@ def test_the_stamp_changes_with_a_file_behind_an_import(tmp_path: Path) -> None:
     assert jit.sources_stamp(str(alone)) != before
 
 
+def test_bundles_of_arrays_have_names_of_their_own() -> None:
+    """Numba tells bundles of equal arrays apart by the name of the class alone: two of one name, and each call looks its types up again."""
+    wavelet = [importlib.import_module(f"wse_sim.fabric.executors.wavelet.{name}") for name in WAVELET]
+    modules = [oracle, planes, records, state, *wavelet]
+    found = {
+        member
+        for module in modules
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, tuple) and member.__module__ == module.__name__
+    }
+    shapes = sorted((one.__name__, len(one._fields)) for one in found)
+    assert len(shapes) > 15
+    assert shapes == sorted(set(shapes))
+
+
 PAIR = """
 from typing import NamedTuple
 import numpy as np
@@ -76,6 +98,7 @@ print(total(Pair(np.ones(3), np.ones(4))))
 """
 
 
+@pytest.mark.slow
 def test_a_class_that_moved_does_no_harm(tmp_path: Path) -> None:
     """Stored code names the class of its argument; the class is gone, the function and its file are as before: it is compiled anew."""
     (tmp_path / "added.py").write_text(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import SerializationError
 from wse_sim.serialize import SCHEMA, load, same, save
@@ -72,7 +73,7 @@ def test_changed_arrays_are_refused(tmp_path: Path):
     assert "damaged or changed" in refused(tmp_path)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(cut=st.integers(0, 400), flip=st.integers(0, 255), which=st.sampled_from(["json", "npz"]))
 def test_truncated_or_flipped_files_never_load_differently(tmp_path_factory, cut: int, flip: int, which: str):
     """Cut anywhere, one byte changed: the value is equal to what was written, or the file is refused."""

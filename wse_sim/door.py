@@ -43,6 +43,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, _leave_at_once)
     # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    # Or the interpreter looks for cycles among millions of objects before it ends.  Not sooner: a caller who goes on
+    # (a test, a notebook) would keep all garbage of this command for ever.
+    atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)
     try:
         from wse_sim.cli import app
@@ -55,7 +58,6 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     finally:
         signal.signal(signal.SIGINT, _leave_at_once)  # threads may still be waited for
-    gc.freeze()  # or the interpreter looks for cycles among millions of objects before it ends
     sys.exit(status)
 
 

@@ -126,6 +126,7 @@ def test_spares_make_good_for_dead_rows_and_cores():
     assert usable_cores(SMALL.derive(dead_cores=tuple((9, c) for c in range(8)))) == 130 * 130 - 1
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_regions_avoid_any_dead_cores(seed):
     """Random dead cores and rows: always legal, never faster than whole."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.handmade import transformer
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
@@ -165,7 +166,7 @@ def test_impossible_requests_are_sentences(change, says):
         request()
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     layers=st.integers(1, 4),
     heads=st.sampled_from([1, 2, 4]),
@@ -186,7 +187,7 @@ def test_any_small_transformer_compiles_in_both_modes(layers, heads, width, seq,
     assert estimate_step_s(streamed) > 0
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(factor=st.sampled_from([1.5, 2.0, 4.0]), batch=st.sampled_from([1, 64, 1024]))
 def test_wider_io_never_lengthens_a_streamed_step(factor, batch):
     """Twice the I/O bandwidth never slows weight streaming."""

@@ -8,9 +8,10 @@ from collections import defaultdict
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.handmade import transformer
 from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS, assign_colors, colors_for_streams, conflicts
 from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, bundle_width, edge_channel, hops_of
@@ -119,7 +120,7 @@ def test_host_channels_lie_on_the_nearer_edge():
 points = st.tuples(st.integers(0, 29), st.integers(0, 24))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     nets=st.lists(
         st.tuples(points, st.lists(points, min_size=1, max_size=4), st.integers(1, 3), st.booleans()),

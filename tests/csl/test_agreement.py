@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.generated import examples
 
 from .generate import program
 from .machine import Machine, compile_text
@@ -33,7 +35,7 @@ def test_first_seed_on_both_executors(tmp_path: Path, executor: str) -> None:
     check(tmp_path, 1, executor)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.integers(2, 10**6))
 def test_generated_functions(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     check(tmp_path_factory.mktemp("csl"), seed, "fast")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import lark
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.csl import tree
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.modules import Files, Options, library_names
@@ -174,7 +175,7 @@ def nodes() -> st.SearchStrategy[tree.Node]:
     return st.recursive(leaf, grow, max_leaves=12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(nodes())
 def test_text_of_a_generated_tree_parses_to_the_same_tree(node: tree.Node) -> None:
     file = tree.File(0, [tree.Declaration(0, "const", "x", None, [], node, [])])

@@ -158,6 +158,7 @@ def test_helpers_of_scripts() -> None:
     assert np.array_equal(memcpy_view(input_array_to_u32(half), np.float16), half)
 
 
+@pytest.mark.slow
 def test_a_command_file_runs_unchanged(folder: Path) -> None:
     """cslc and cs_python of the file are ours; the values are those that its script checks; the same cycles twice, on two threads as well."""
     figures = folder / "figures.jsonl"

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.csl import CslError, compile_program, evaluate_loops
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.layout import run_layout
@@ -104,7 +105,7 @@ def test_a_loop_together_says_what_it_says_monkeypatch(tmp_path: Path, body: str
     assert together == alone
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 10**6))
 def test_functions_of_the_language_give_every_lane_its_own_value(
     tmp_path_factory: pytest.TempPathFactory, seed: int

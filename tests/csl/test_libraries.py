@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.csl import compile_program
 from wse_sim.csl.host.arrays import MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.runtime import SdkRuntime
@@ -154,7 +155,7 @@ def expected(what: int, root: int, data: np.ndarray) -> dict[int, np.ndarray]:
     return {root: data[:, :n].view(np.float32).sum(axis=0, dtype=np.float32).view(np.uint32)}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(25)
 @given(st.data())
 def test_collectives_in_random_sequences(compiled: Callable[..., Path], data: st.DataObject) -> None:
     """Four calls one behind the other with any roots; each PE enters each call at a time of its own, so neighbours are ahead and behind."""
@@ -241,7 +242,7 @@ comptime {
 """
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(6)
 @given(st.data())
 def test_tally_counts_every_bump_once(compiled: Callable[..., Path], data: st.DataObject) -> None:
     """Bump number k adds k + 1; the end comes once, at the north-east PE, with at least the wanted sum (here: all of it)."""

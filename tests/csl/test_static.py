@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.csl import PROGRAMS
+from tests.generated import examples
 from wse_sim.csl import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import static_launches
 from wse_sim.csl.static.course import Operation
@@ -223,7 +224,7 @@ def script(chunks: list[int], total: int) -> list[int]:
     return [n for n in [*found, left] if n]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.integers(1, 60),
     st.lists(

@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.cstorch import checkpoint, optim, simulated
 from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.saver import PyTorchH5Saver
@@ -123,7 +124,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(tree=trees)
 def test_every_structure_of_plain_values_comes_back(tmp_path_factory, tree) -> None:
     path = tmp_path_factory.mktemp("c") / "c.mdl"

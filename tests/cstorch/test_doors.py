@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_doors_open_on_request_and_show_the_same_objects():
     program = (
         "import importlib.util, sys\n"

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import os, signal, time
 import torch
@@ -44,6 +46,7 @@ for number, (x, y) in enumerate(executor, 1):
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_script_drains_its_closures_and_leaves_its_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     ours = ["--no-port", "--measure-input", "--progress", "--report", "out"]

@@ -19,7 +19,6 @@ TWINS = {
     "Op": PAIRS,
     "Cores": "executors do not know each other",
     "Tally": "executors do not know each other",
-    "Payload": "executors do not know each other",
     "Routes": "executors do not know each other",
     "Band": "a band of rows of the wavelet executor, and of the machine of CSL: they do not know each other",
     "Shape": "parameters of a program without their numbers, and what a buffer of a row-wise kernel holds",

@@ -31,6 +31,7 @@ def test_a_run_prints_the_five_lines_first(wse):
     assert "\x1b" not in ran.out  # no colors in a pipe
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_json_has_the_promised_keys_and_the_files_load_back(wse, tmp_path: Path, mode: str):
     """`--json` gives all numbers; the saved result is the one that was printed."""
@@ -56,6 +57,7 @@ def test_json_has_the_promised_keys_and_the_files_load_back(wse, tmp_path: Path,
     assert "report.html" in ran.err
 
 
+@pytest.mark.slow
 def test_two_runs_are_byte_identical(wse, tmp_path: Path):
     """Determinism from the command line to the files."""
     for name in ("one", "two"):
@@ -92,6 +94,7 @@ def test_auto_takes_the_faster_mode(wse):
     assert auto["samples_per_s"] == max(row["samples_per_s"] for row in rows)
 
 
+@pytest.mark.slow
 def test_show_model_counts_parameters_and_flops(wse):
     """BERT-large, batch 1, 128 positions: the FLOPs that torch's counter gives for eager attention."""
     data = json.loads(wse("show", "model", "bert-large", "--batch", "1", "--seq", "128", "--json").out)
@@ -220,6 +223,7 @@ def test_checkpoints_take_their_share_of_every_step(wse):
     assert "give 1 to" in bad.err
 
 
+@pytest.mark.slow
 def test_jitter_of_input_workers_repeats_with_its_seed(wse):
     """A run that waits for its input changes with the spread of the workers, and equal seeds are equal."""
     words = ("run", "fc-mnist", "--mode", "pipelined", "--batch", "256", "--json")
@@ -232,6 +236,7 @@ def test_jitter_of_input_workers_repeats_with_its_seed(wse):
     assert wse(*words, "--jitter", "2").status == 2
 
 
+@pytest.mark.slow
 def test_generation_prints_both_timings(wse, tmp_path: Path):
     """Rates of decode and prefill by formulas and by programs, on one grid."""
     words = ("generate", "llama3-8b", "--grid", "240", "--context", "256", "--cache", str(tmp_path))

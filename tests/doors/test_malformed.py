@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
 import typer
 
+from tests.generated import examples
 from wse_sim import door
 from wse_sim.bench.command import kernel_commands
 from wse_sim.cli import app
@@ -124,11 +125,6 @@ TYPES: list[Any] = [
 NUMBERS: list[Any] = [0, -1, 10**12, 10**30, 1e-300, 0.5, float("inf"), float("-inf"), float("nan"), -0.0]
 
 
-def cases(count: int) -> settings:
-    """So many examples, and ten times as many where they are drawn at random."""
-    return settings(max_examples=count * settings().max_examples // 100)
-
-
 def options() -> list[tuple[str, str]]:
     """(command, flag) of every option that takes a value."""
     found = []
@@ -183,7 +179,7 @@ def test_every_option_refuses_what_is_odd_in_one_sentence(here: Path) -> None:
     found = options()
     assert len(found) > 90
 
-    @cases(700)
+    @examples(700)
     @given(st.sampled_from(found), ODD)
     def case(option: tuple[str, str], value: str) -> None:
         command, flag = option
@@ -219,7 +215,7 @@ def test_every_parameter_of_every_kernel(here: Path) -> None:
         ["-1", "0", "1e12", "nan", "inf", "x", "", "0.3", "9" * 40, "1000000000", "true", "-inf", "²"]
     )
 
-    @cases(250)
+    @examples(250)
     @given(st.sampled_from(places), values)
     def case(place: tuple[str, str], value: str) -> None:
         check(["kernel", place[0], "--timing", "model", "--param", f"{place[1]}={value}"], here)
@@ -275,7 +271,7 @@ def test_every_field_of_hardware_files(here: Path, command: str, folder: str, na
     data, file = shipped(folder, name), here / "given.yaml"
     places = list(paths_in(data))
 
-    @cases(120)
+    @examples(120)
     @given(st.sampled_from(places), DAMAGE)
     def case(place: tuple[Any, ...], damage: tuple[str, Any]) -> None:
         file.write_text(yaml.safe_dump(broken(data, place, *damage)), encoding="utf-8")
@@ -291,7 +287,7 @@ def test_every_field_of_a_model_file(here: Path) -> None:
     needed = {"family", "layers", "hidden", "heads", "ffn", "vocab"}
     bad = [value for value in TYPES + NUMBERS if value is not None]
 
-    @cases(150)
+    @examples(150)
     @given(st.sampled_from(places), st.sampled_from(["value", "missing", "extra"]), st.sampled_from(bad))
     def case(place: tuple[Any, ...], how: str, value: Any) -> None:
         if how == "missing" and place[1] not in needed:
@@ -313,7 +309,7 @@ def test_every_size_of_a_transformers_configuration(here: Path) -> None:
            ["x"], ["__init__"], {"x": []}, "\x00", 10**400]  # fmt: skip
     file = here / "config.json"
 
-    @cases(60)
+    @examples(60)
     @given(st.sampled_from(list(base)), st.sampled_from(bad))
     def case(key: str, value: Any) -> None:
         if value == 255 and key != "n_head":
@@ -369,7 +365,7 @@ def test_bytes_that_are_no_file_of_ours(here: Path) -> None:
         ["generate", str(file)], ["csl", "explain", str(here)],
     ]  # fmt: skip
 
-    @cases(120)
+    @examples(120)
     @given(st.sampled_from(lines), RAW)
     def case(words: list[str], raw: bytes) -> None:
         file.write_bytes(raw)
@@ -385,7 +381,7 @@ def test_a_damaged_result_is_refused(here: Path) -> None:
     sound = {path.name: path.read_bytes() for path in folder.iterdir()}
     places = list(paths_in(json.loads(sound["result.json"])))
 
-    @cases(100)
+    @examples(100)
     @given(st.sampled_from(places), DAMAGE, st.integers(0, 10**6), st.booleans())
     def case(place: tuple[Any, ...], damage: tuple[str, Any], at: int, is_npz: bool) -> None:
         name = "result.npz" if is_npz else "result.json"

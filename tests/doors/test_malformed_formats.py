@@ -27,11 +27,11 @@ from tests.doors.test_malformed import (
     TYPES,
     broken,
     called,
-    cases,
     check,
     here,
     paths_in,
 )
+from tests.generated import examples
 from tests.placement.graphs import kgraph_text
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.frontend.parameters import ModelParameters
@@ -95,7 +95,7 @@ def test_pins(here: Path) -> None:
     file = here / "pins.yaml"
     fields = st.sampled_from(["module", "rows", "cols", "region", "replicas", "parts_in", "strange"])
 
-    @cases(120)
+    @examples(120)
     @given(st.integers(0, 1), fields, st.sampled_from(TYPES + NUMBERS), st.booleans())
     def case(which: int, field: str, value: Any, whole: bool) -> None:
         pins = [dict(pin) for pin in data["pins"]]
@@ -117,7 +117,7 @@ def test_studies(here: Path) -> None:
     file = here / "study.yaml"
     places = list(paths_in(data))
 
-    @cases(150)
+    @examples(150)
     @given(st.sampled_from(places), DAMAGE)
     def case(place: tuple[Any, ...], damage: tuple[str, Any]) -> None:
         file.write_text(yaml.safe_dump(broken(data, place, *damage)))
@@ -134,7 +134,7 @@ def test_constraints_of_a_study(here: Path) -> None:
         "batch if", "lambda: 1", "[1][2]", "batch.real", "1e999 > batch", "not", "batch == batch ==", "x" * 5000,
     ])  # fmt: skip
 
-    @cases(40)
+    @examples(40)
     @given(texts)
     def case(text: str) -> None:
         data = {"fixed": {"model": "fc-mnist"}, "grid": {"batch": [8, 9]}, "constraints": [text]}
@@ -158,7 +158,7 @@ def test_layouts_and_placements(here: Path) -> None:
         path.unlink()
     (here / "made").rmdir()
 
-    @cases(160)
+    @examples(160)
     @given(st.booleans(), CHANGES)
     def case(is_graph: bool, changes: list[tuple[int, str, str]]) -> None:
         graph.write_text(changed(text, changes) if is_graph else text)
@@ -210,7 +210,7 @@ def test_programs_in_csl(here: Path) -> None:
     status, text = called([*words, "-o", str(folder / "out")])
     assert status == 0, text
 
-    @cases(120)
+    @examples(120)
     @given(st.booleans(), CHANGES)
     def case(is_layout: bool, changes: list[tuple[int, str, str]]) -> None:
         layout.write_text(changed(LAYOUT, changes) if is_layout else LAYOUT)
@@ -249,7 +249,7 @@ def test_a_result_with_changed_words(here: Path) -> None:
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), folder, "result")
     sound = (folder / "result.json").read_text()
 
-    @cases(80)
+    @examples(80)
     @given(CHANGES)
     def case(changes: list[tuple[int, str, str]]) -> None:
         text = changed(sound, changes)

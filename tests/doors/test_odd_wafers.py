@@ -44,6 +44,7 @@ def models(here: Path) -> Path:
     return here
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_command_answers_on_a_small_wafer(models: Path, size: tuple[int, int]) -> None:
     """Fits, does not fit, or one sentence; never a fault of the simulator."""

@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,6 +43,7 @@ def test_the_core_works_without_torch(tmp_path: Path):
     assert _run(sys.executable, "-c", code, cwd=tmp_path).split() == ["True"] * 3
 
 
+@pytest.mark.slow
 def test_the_wheel_is_complete_and_works_from_another_folder(tmp_path: Path):
     """Built, installed into an empty environment, used from an empty folder.
 

@@ -57,6 +57,7 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "command",
     [
@@ -88,6 +89,7 @@ def test_a_command_of_the_readme_runs(
     assert "fault of the simulator" not in ran.err
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("source", [text for kind, text in BLOCKS if kind == "python"])
 def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As printed, from an empty folder; a training script by its runner, which prints the losses of the log."""

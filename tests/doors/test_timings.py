@@ -53,8 +53,9 @@ def test_nothing_is_kept_unless_someone_collects():
     assert log.parts == []
 
 
-def test_the_option_names_the_steps_and_leaves_the_answer_alone():
+def test_the_option_names_the_steps_and_leaves_the_answer_alone(monkeypatch):
     """Reading, the compiler's steps and the simulation have lines on standard error; the answer is what it was."""
+    monkeypatch.setenv("WSE_SIM_CACHE", "none")
     ask = ["run", "fc-mnist", "--mode", "weight-streaming", "--batch", "8", "--json"]
     plain, timed = (CliRunner().invoke(app, [*ask, *more]) for more in ([], ["--timings"]))
     assert plain.exit_code == timed.exit_code == 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.engine_plans import (
@@ -21,6 +21,7 @@ from tests.engine.engine_plans import (
     stream,
     unit_wafer,
 )
+from tests.generated import examples
 from wse_sim.engine.result import FRACTIONS, Result
 from wse_sim.errors import ConfigError
 from wse_sim.graph import frozen
@@ -101,7 +102,7 @@ def test_cycles_in_which_cores_wait_are_stalled() -> None:
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
     """Saying which cycles of its passes a stage waits moves no sample, and no other stage's time."""
     cycles = st.integers(1, 12)
@@ -304,7 +305,7 @@ def test_timeline_of_a_region_does_not_overlap() -> None:
     assert simulate(chain([(3, 5)], batch=12), trace=False).timeline == ()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     times=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=5),
     batch=st.integers(1, 60),

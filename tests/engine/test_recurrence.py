@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.handmade import transformer
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -16,7 +17,7 @@ WAFER = load_wafer().derive(rows=60, cols=60, program_rows=58, program_cols=56)
 GRAPHS = {training: transformer(layers=3, hidden=64, seq=32, training=training) for training in (True, False)}
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     training=st.booleans(),
     batch=st.integers(1, 200),

@@ -24,6 +24,7 @@ def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> P
     return pipelined(stages, streams, batch=batch, training=training)
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("replicas", "batch"), [(2, 7), (3, 10), (3, 112), (5, 113), (7, 8)])
 @pytest.mark.parametrize("extrapolate", [True, False])
@@ -44,6 +45,7 @@ def test_extrapolated_and_full_runs_agree():
     assert short.step_s == pytest.approx(full.step_s, rel=1e-3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_compiled_model_runs_on_three_replicas(training):
     """Batch 112 on 3 replicas: 38, 37 and 37 samples, host input included."""

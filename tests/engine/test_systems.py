@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.handmade import transformer
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.simulation import simulate
@@ -33,21 +34,21 @@ def rate(sizes, systems=1, density=1.0, wafer=WAFER) -> float:
     return simulate(plan, trace=False).samples_per_s
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(SIZES)
 def test_more_systems_never_lower_the_rate(sizes):
     rates = [rate(sizes, systems) for systems in (1, 2, 4, 16)]
     assert all(more >= less * (1 - LATENCY_FRACTION) for less, more in pairwise(rates))
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(SIZES)
 def test_sparser_weights_never_lower_the_rate(sizes):
     rates = [rate(sizes, density=density) for density in (1.0, 0.5, 0.1)]
     assert all(sparse >= dense * (1 - 1e-9) for dense, sparse in pairwise(rates))
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(SIZES, st.sampled_from([2.0, 8.0]))
 def test_wider_io_never_lowers_the_rate(sizes, factor):
     wide = WAFER.derive(io_bytes_per_s=WAFER.io_bytes_per_s * factor)

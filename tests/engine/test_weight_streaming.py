@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.engine_plans import free_cluster, phase, streaming, unit_wafer
+from tests.generated import examples
 from wse_sim.engine.result import FRACTIONS
 from wse_sim.graph import Phase
 from wse_sim.graph.kernel_graph import Repeat
@@ -168,7 +169,7 @@ phase_lists = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=phase_lists, micro_batches=st.integers(1, 9), systems=st.sampled_from([1, 3, 8]))
 def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batches: int, systems: int) -> None:
     """Whatever the plan: times add up, bytes sent are received, faster I/O and servers never slow it."""

@@ -29,6 +29,7 @@ def test_every_script_is_listed_and_every_listed_script_exists():
     assert {path.stem for path in SCRIPTS} == set(PROMISES)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """As `python examples/NAME.py`; it prints what it promises."""
@@ -37,6 +38,7 @@ def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert PROMISES[script.stem] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """All code cells in order, in one namespace, without a screen; the file is stored without outputs."""

@@ -232,6 +232,7 @@ HF: dict[str, tuple[str, dict[str, Any], int, int]] = {
 _QUICK = ("gpt2", "llama", "gptj", "vit")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [k if k in _QUICK else pytest.param(k, marks=pytest.mark.slow) for k in HF])
 def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
     """A config.json is enough: whole model, attention found, masks folded, FLOPs as torch counts them."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import wse_sim
+from tests.conftest import kept_plan
+from wse_sim import api
 from wse_sim import kept as kept_values
 from wse_sim.frontend import load_model, store
 from wse_sim.frontend.lowering import Lowering
@@ -23,7 +25,7 @@ SIZES = {"family": "mlp", "layers": 2, "hidden": 64, "input": 32, "classes": 10}
 def kept(tmp_path, monkeypatch) -> Path:
     """The folder of the kept graphs."""
     monkeypatch.setenv("WSE_SIM_CACHE", str(tmp_path))
-    monkeypatch.setattr(kept_values, "is_used", lambda: True)
+    monkeypatch.setattr(api, "_kept_plan", kept_plan)
     return tmp_path / "wse_sim_graphs"
 
 

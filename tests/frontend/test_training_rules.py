@@ -10,12 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from tests.frontend.families import FAMILIES  # noqa: E402
 from tests.frontend.test_forward import check_wired  # noqa: E402
+from tests.generated import examples  # noqa: E402
 from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
 from wse_sim.graph import Phase, TensorKind  # noqa: E402
 
@@ -161,7 +162,7 @@ def test_training_graphs_are_wired(name: str) -> None:
     assert max(made.values()) == 1
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(
     layers=st.integers(2, 5), heads=st.sampled_from([1, 2, 4]), width=st.sampled_from([4, 8]), ffn=st.integers(8, 40),
     seq=st.integers(2, 30), gated=st.booleans(), batch=st.integers(1, 9),

@@ -49,6 +49,7 @@ ZOO = ["mlp", "gpt", "grouped", "bert", "resnet", "vit"]
 ZOO += [pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "gpt untied", "bert with 5 masked")]  # type: ignore[misc]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name: str) -> None:
     """Every kernel within 1e-4 of PyTorch in fp32, and the model's result within 1e-3 when chained."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import MAX_TEXT_BYTES, claim_file, claim_folder, read_json, read_text, read_yaml
 
@@ -44,7 +45,7 @@ def test_what_is_no_yaml_mapping_is_one_sentence(tmp_path: Path, content: bytes,
     assert "\n" not in str(fault.value)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(content=st.binary(max_size=200))
 def test_any_bytes_are_a_mapping_or_a_sentence(tmp_path_factory, content: bytes):
     """Random files never raise anything but a ConfigError."""

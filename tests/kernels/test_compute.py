@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.errors import KernelError
 from wse_sim.kernels import family
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-EXAMPLES = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = examples(100)
 size = st.integers(1, 17)
 seeds = st.integers(0, 2**31)
 # Bound of the relative error of one rounding: half a unit in the last place of 1.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.work import python_calls
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
@@ -257,7 +258,7 @@ def test_arrays_of_tilings_equal_single_tilings(name, mapping):
         assert need[i] == pytest.approx(alone.total_bytes)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @example(m=7, k=3, n=1, rows=1, cols=3)
 @given(
     m=st.integers(1, 3000),

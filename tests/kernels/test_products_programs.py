@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
 from wse_sim.graph import Phase
@@ -125,7 +126,7 @@ def test_unknown_fused_work_is_named():
         check("gemm", {"m": 8, "k": 8, "n": 8}, streamed(2, 2), 1.0, attrs={"fused": "bias,mish"})
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12)),
     cores=st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -236,7 +237,7 @@ def test_groups_of_channels(channels, groups, mapping, phase):
     )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     image=st.tuples(st.integers(4, 10), st.integers(4, 10)),
     channels=st.tuples(st.integers(1, 5), st.integers(1, 4)),

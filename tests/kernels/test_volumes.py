@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.generated import examples
 from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
 from wse_sim.frontend import lower
@@ -21,7 +22,7 @@ from wse_sim.kernels.families.conv2d.cost import turns_cost
 from wse_sim.kernels.families.conv2d.volume import planes_of, slices_halo
 
 WSE2 = load_wafer("wse2")
-EXAMPLES = settings(max_examples=12, deadline=None)
+EXAMPLES = examples(12)
 FORWARD, INPUT, WEIGHT = Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT
 
 

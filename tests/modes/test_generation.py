@@ -202,6 +202,7 @@ def test_what_is_no_decoder_is_refused(model, says):
         api.run(model, mode="generation", phase="inference")
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("model", ["gpt2-small", "mistral-7b"])
 def test_the_other_decoders_run(model):
     answer = api.run(model, mode="generation", phase="inference", seq=512, batch=1)
@@ -209,6 +210,7 @@ def test_the_other_decoders_run(model):
     assert answer.plan.regions[-1].has_ends
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_and_text_and_draws(tmp_path):
     import typer
 

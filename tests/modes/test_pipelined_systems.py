@@ -190,6 +190,7 @@ def test_a_weight_on_two_wafers_is_updated_once(two):
     assert plan.line.stages[0].update_cycles == pytest.approx(apart + both_ways_s * SMALL.clock_hz)
 
 
+@pytest.mark.slow
 def test_a_comparison_has_a_third_row_where_it_is_possible(tmp_path):
     """On one system there are two rows, on two a third; `pipelined` on two systems means it, and reports read it."""
     rows = api.compare(GRAPH, wafer=SMALL, batch=64, trace=False)

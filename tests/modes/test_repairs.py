@@ -85,6 +85,7 @@ def test_one_table_says_what_an_optimizer_keeps_and_moves(name, resident, server
     assert (found.traffic_bytes, found.state_bytes) == (traffic, state)
 
 
+@pytest.mark.slow
 def test_every_optimizer_of_the_table_trains_a_model():
     """adam was known to the compiler and to the kernels, but the front end refused it."""
     for name in OPTIMIZERS:

@@ -39,6 +39,7 @@ def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
     return made
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
     """Without the host, fill + samples + drain + update by formula lie near the discrete events.
@@ -65,6 +66,7 @@ def test_one_sample_by_hand():
     assert batch_cycles([first], [], 3, 100.0, training=False) == 300.0
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("batch", [2, 5, 24])
 def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
     """Two batches, every pass: the compiled schedule and the processes of the engine end in the same cycle."""
@@ -105,6 +107,7 @@ def test_a_layout_whose_links_bind_is_compared_by_its_links():
     assert steps._batch_cycles(slow) > steps._batch_cycles(made)
 
 
+@pytest.mark.slow
 def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
     """Faster arithmetic, slower starts: the same layouts; another size of wafer or batch: others."""
     graph = load_model(PERCEPTRON, training=True).with_samples(1)
@@ -155,6 +158,7 @@ def test_long_batches_keep_the_plan_for_throughput(monkeypatch):
     ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "better",
     [

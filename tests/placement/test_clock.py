@@ -25,6 +25,7 @@ def residual_problem(n: int = 40):
     return parse_kgraph(graphs.kgraph_text(convs, graphs.residual(n), width=150, height=120)).problem()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("make", "processes", "limit_s"),
     [(PortfolioPlacer, 1, 1.0), (PortfolioPlacer, 2, 1.0)],

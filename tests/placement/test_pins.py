@@ -24,6 +24,7 @@ def plan(*pins, **options):
     return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("placer", ["shelves", "snake"])
 def test_a_pinned_rectangle_is_exact(placer):
     """The stage gets 20 x 30 cores, the others make room; no two overlap."""
@@ -74,6 +75,7 @@ def test_pinned_replicas_hold_for_the_pipeline():
         plan(make_pin("h.0.fc", replicas=2), replicas=3)
 
 
+@pytest.mark.slow
 def test_dimensions_of_a_weight_are_sharded_into_so_many_parts():
     """Input features over 16 rows, output features over 24 columns that compute; the rest of the columns passes data on."""
     made = plan(make_pin("h.0.fc", parts_in=16, parts_out=24))

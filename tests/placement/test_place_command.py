@@ -84,6 +84,7 @@ def test_an_illegal_placement_is_named_with_status_2(graph, tmp_path, capsys, mo
     assert "'k1' and 'k2' overlap" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_model_mode_ranks_placers(tmp_path):
     """A table of placers against objectives, best throughput first, a verdict and a picture."""
     words = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.placement import graphs
 from wse_sim.compiler.contest import evaluate, parse_kgraph, place_graph
 from wse_sim.compiler.placement.compact import compact
@@ -130,7 +131,7 @@ def test_compaction_pulls_a_gap_together():
     assert wire_length(problem, *rects.T) == 2.5
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     n=st.integers(1, 9),
     kind=st.sampled_from(sorted(SHAPES)),
@@ -155,6 +156,7 @@ def test_any_graph_is_placed_legally(n, kind, seed, wire, side, placer):
     assert result.lower_bound <= result.max_time * (1 + 1e-9)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", sorted(SHAPES))
 def test_generated_graphs_in_two_processes(kind):
     """Forty kernels of every kind of graph: two processes find what one finds in twice the seconds."""
@@ -174,6 +176,7 @@ def test_generated_graphs_in_two_processes(kind):
     assert first.cost <= place_graph(graph, "snake", 1.0).cost
 
 
+@pytest.mark.slow
 def test_wire_heavy_instance_chooses_a_later_level(monkeypatch):
     """With wire worth 200 the best time lies far above the area bound, and no window hides it."""
     # All of the planned work, however long this machine takes.
@@ -233,6 +236,7 @@ def _without_wire(found):
     return replace(found, cost=found.max_time)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("n", [1, 7, 50])
 def test_elastic_kernels_come_close_to_the_bound(n):
     """Kernels with many tilings use the fabric and stay within 8 % of the area bound on time."""
@@ -294,6 +298,7 @@ def test_faults_of_the_problem(make):
         make()
 
 
+@pytest.mark.slow
 def test_registry_lists_its_placers():
     """Every listed placer can place."""
     assert "portfolio" in placer_names(contest=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.placement import graphs
 from wse_sim.compiler.contest import parse_kgraph
 from wse_sim.compiler.placement import windows
@@ -85,7 +86,7 @@ def test_a_window_holds_neighbours_in_the_graph():
     assert set(window) & {0, 4}
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(n=st.integers(2, 9), seed=st.integers(0, 10**6), kind=st.sampled_from(["chain", "residual", "unet"]))
 def test_any_window_is_legal_and_no_worse(n, seed, kind):
     """Random graphs and windows: legal, shorter where changed, blocks outside untouched."""

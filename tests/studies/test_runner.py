@@ -55,6 +55,7 @@ def test_a_row_has_the_numbers_of_a_run(tmp_path):
     assert row["samples_per_s.low"] < row["samples_per_s"] < row["samples_per_s.high"]
 
 
+@pytest.mark.slow
 def test_the_same_command_again_runs_nothing_and_a_wider_study_only_what_is_new(tmp_path):
     first = run_study(study(grid={"batch": [8, 16]}), tmp_path / "a", store=tmp_path / "s", workers=0)
     again = run_study(study(grid={"batch": [8, 16]}), tmp_path / "a", store=tmp_path / "s", workers=0)
@@ -175,6 +176,7 @@ def test_a_worker_is_killed_while_it_works_and_every_run_is_counted_once(tmp_pat
     assert rows.set_index("batch").loc[[8, 127], "samples_per_s"].tolist() == few.tolist()
 
 
+@pytest.mark.slow
 def test_the_setting_that_ends_its_worker_is_found_and_the_others_run(tmp_path, cluster, monkeypatch):
     spec, out = study(grid={"batch": [11, 12, 13, 14]}), tmp_path / "hungry"
     with monkeypatch.context() as patch:
@@ -199,6 +201,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, capfd):
     """The engine's own words do not stand between ours; the same study goes on elsewhere."""
     pytest.importorskip("distributed")
@@ -238,6 +241,7 @@ sys.exit(door(app, ["study", sys.argv[2], "--out", sys.argv[3], "--workers", "0"
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
     """Files may grow to 600 kB only: the system refuses more, as a full disk does; with room the same command ends."""
     import yaml
@@ -262,6 +266,7 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
     assert len(set(frame_of(tmp_path / "out")["key"])) == 200
 
 
+@pytest.mark.slow
 def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
     """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting says so, the rest has results."""
     pytest.importorskip("distributed")
@@ -274,12 +279,14 @@ def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, 
     assert "give workers more memory" in row["message"]
 
 
+@pytest.mark.slow
 def test_no_scheduler_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "CONNECT_S", 0.5)
     with pytest.raises(WseError, match=r"cannot be reached.*check the address"):
         run_study(study(grid={"batch": [8]}), tmp_path, scheduler="tcp://127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_without_the_engine_the_sentence_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(WseError, match=r"pip install 'wse-sim\[study\]'.*--workers 0"):

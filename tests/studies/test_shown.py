@@ -52,6 +52,7 @@ def ran(tmp_path_factory):
         return folder, shown(store, number, name)
 
 
+@pytest.mark.slow
 def test_all_pictures_are_drawn(ran):
     folder, read = ran
     written = draw_all(read, folder)

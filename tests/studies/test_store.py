@@ -162,6 +162,7 @@ def test_what_is_no_store_is_one_sentence(tmp_path):
         Store(tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_stay_usable(tmp_path):
     """Not a race: far below what would make a study wait, even on a machine that is busy."""
     with Store(tmp_path / "s") as store:

@@ -67,6 +67,7 @@ def test_a_part_that_stands_for_others_scales_their_formula():
     assert report.factors["prefill"] == pytest.approx((found.ratio + 1.0) / 2.0)
 
 
+@pytest.mark.slow
 def test_generation_by_formulas_and_by_programs():
     """Tokens follow the cycles of a layer; the hand-over between regions stays."""
     timed = api.run_both(

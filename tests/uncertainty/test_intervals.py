@@ -62,6 +62,7 @@ def test_interval_without_draws_is_the_own_error():
         interval_of(1.0, [1.0], 0.1, 99.9)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_plan_priced_with_its_own_constants_is_itself(mode):
     """And with a clock of half the rate a compute-bound rate halves; the quick figure follows the simulation."""

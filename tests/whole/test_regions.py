@@ -123,6 +123,7 @@ def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
     return model, plan_of(graph, case.side)
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_equal_those_of_pytorch(name: str) -> None:
     """Samples in flight, against PyTorch in fp32: a kernel rounds to fp16 (2^-11) a few times, and so do those after it."""
@@ -141,6 +142,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "name",
     ["tokens", "norm", "norms of fewer parameters", "perceptrons", "attention", "causal attention", "block"],

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.generated import examples
 from tests.whole.alone import EPS, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
@@ -95,6 +96,7 @@ def copying(model: nn.Module) -> nn.Module:
     return model
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(("samples", "most"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (7, 5)])
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
 def test_sums_stores_and_loss_of_a_network_of_copies(
@@ -150,7 +152,7 @@ class Woven(nn.Module):
         return found[-1]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     reads=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
     rounds=st.integers(1, 3),
@@ -245,6 +247,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("name", "loss"),
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],

@@ -7,11 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from tests.generated import examples
 from tests.whole.alone import EPS, Alone, Op, check_alone, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_regions import Heads
@@ -90,6 +91,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_cycles(name: str) -> None:
     """Result and gradients equal autograd's within fp16, and the busiest core issues what its instructions take.
@@ -105,7 +107,7 @@ def test_values_and_cycles(name: str) -> None:
     assert case.in_flight <= region.most_in_flight()
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     tokens=st.integers(4, 8), heads=st.integers(1, 3), half=st.integers(2, 5), rows=st.integers(2, 9), cols=st.integers(1, 8),
     in_flight=st.integers(1, 4), rounds=st.integers(1, 2), is_causal=st.booleans(),
@@ -124,6 +126,7 @@ def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None
     assert set(found.operand_gradients) == {found.region.operands[i] for i in needs}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("rounds", "in_flight"), [(1, 6), (2, 3), (3, 1), (2, 4)])
 def test_one_reader_of_all_gradients_stops_nothing(
     rounds: int, in_flight: int, monkeypatch: pytest.MonkeyPatch

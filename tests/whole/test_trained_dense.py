@@ -9,11 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from tests.generated import examples
 from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
@@ -114,6 +115,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_on_paper(name: str) -> None:
     """Outputs, gradients of inputs, residual, weight and bias, and the update, of a batch and of one twice as long.
@@ -127,7 +129,7 @@ def test_values_are_those_of_autograd_and_cycles_those_on_paper(name: str) -> No
     assert issued.max() == pytest.approx(short.region.issued_cycles(), abs=0.5)
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@examples(5, phases=[Phase.generate])
 @given(
     st.integers(3, 12), st.integers(3, 12), st.integers(1, 5), st.integers(1, 3),
     st.sampled_from([nn.Identity, nn.ReLU, nn.SiLU]), st.booleans(),
@@ -139,7 +141,7 @@ def test_any_size_trains(
     checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, act, skip=skip))
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@examples(12, phases=[Phase.generate])
 @given(
     st.integers(2, 40), st.integers(2, 40), st.integers(2, 16), st.integers(14, 48),
     st.sampled_from([nn.Identity, nn.ReLU, nn.GELU, nn.SiLU]), st.booleans(), st.booleans(),

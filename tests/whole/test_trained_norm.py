@@ -7,11 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from tests.generated import examples
 from tests.whole.alone import Alone, check_alone, region_alone, run_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
@@ -84,7 +85,7 @@ def test_values_equal_those_of_autograd(kind: str) -> None:
     checked(region(kind, 6, 10), kind, samples=6, in_flight=2)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     kind=st.sampled_from(sorted(NORMS)),
     tokens=st.integers(1, 9),

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.whole_images import Around
+from tests.generated import examples
 from tests.whole.alone import Alone, check_alone, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
@@ -90,6 +91,7 @@ def checked(
     return check_alone(found, WORK[work], operands, gradient, weights, in_flight=in_flight, roundings=6)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("work", WORK)
 def test_values_equal_those_of_autograd(work: str) -> None:
     """Result, gradients of all operands and parameters, updated parameters; three rounds of two samples."""
@@ -102,7 +104,7 @@ def test_slopes_of_large_and_small_operands(function: str) -> None:
     checked(region(function, 6, 10), function, samples=2, in_flight=2, spread=20.0)
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     work=st.sampled_from(sorted(WORK)),
     tokens=st.integers(1, 6),
@@ -117,6 +119,7 @@ def test_any_size_and_any_number_in_flight(
     checked(region(work, tokens, features), work, samples=rounds * in_flight, in_flight=in_flight)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("work", WORK)
 def test_cores_issue_what_their_instructions_take(work: str) -> None:
     """A batch of six samples less one of three: what three samples take.  The rest is the update."""

@@ -7,10 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.generated import examples
 from tests.whole.alone import EPS, Alone, check_alone, region_alone
 from tests.whole.test_trained import RATE, training_plan
 from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
@@ -65,6 +66,7 @@ def checked(
     return check_alone(found, pool, {name: x}, gradient, {}, in_flight=in_flight, roundings=6)
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("name", POOLS)
 def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:
@@ -72,7 +74,7 @@ def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:
     checked(region(name), POOLS[name][0], samples=6, in_flight=2, whole=whole)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     taps=st.integers(1, 4),
     stride=st.integers(1, 4),

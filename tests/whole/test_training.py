@@ -23,6 +23,7 @@ def training_plan(model: nn.Sequential, side: int, batch: int = 16) -> Pipelined
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
 @pytest.mark.parametrize(
     ("sizes", "side", "rows"),

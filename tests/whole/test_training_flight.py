@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import examples
 from tests.whole.test_dense_chain import graph_of, network, wafer
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -37,7 +38,7 @@ def words_left(plan: PipelinedPlan, loss: str, room: tuple[int, int]) -> int:
     return stepped(made.program, made.config, None).words_left
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     samples=st.integers(1, 70),
     losses=st.integers(1, 16),
@@ -111,7 +112,7 @@ def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@examples(200)
 @given(case=CHAINS)
 def test_no_chain_of_many_stops(case: dict[str, Any]) -> None:
     """Many."""

@@ -66,6 +66,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,9 +167,12 @@ def run_kernel(
     executor: str = "auto",
     functional: bool = True,
     seed: int = 0,
+    waits: str | Path | None = None,
     **fabric_options: Any,
 ) -> KernelReport:
     """Time a kernel by formula, on the fabric, or both (`timing` "model", "fabric", "both").
+
+    `waits`: file for the list of all waits of a program that stops; the error names it, a temporary one by default.
 
     Raises
     ------
@@ -199,7 +203,7 @@ def run_kernel(
         **fabric_options,
     )
     if result.deadlock is not None:
-        raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock}")
+        raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock.told(waits)}")
     error = max_abs_error(case, result) if functional else None
     return KernelReport(name, params, model, result, error, _terms(model, result))
 

@@ -452,8 +452,5 @@ def stepped(
         program, config, executor="wavelet", functional=inputs is not None, inputs=inputs, bins=bins
     )
     if result.deadlock is not None:
-        held = " -> ".join(result.deadlock.cycle_of_waits)
-        raise DeadlockError(
-            f"the whole model deadlocked at cycle {result.cycles}, these wait for each other: {held}"
-        )
+        raise DeadlockError(f"the whole model stopped: {result.deadlock.told()}")
     return result

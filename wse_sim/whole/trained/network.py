@@ -41,6 +41,7 @@ from wse_sim.whole.network import (
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import divisor, stream_order
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.covered import check_trained
 from wse_sim.whole.trained.kinds import trained_region_of
 from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
@@ -150,9 +151,10 @@ def trained_network(
     Raises
     ------
     ModelError
-        If the plan cannot be laid out, or a core cannot hold a sample.
+        If the model is not covered, the plan cannot be laid out, or a core cannot hold a sample.
     """
     check_loss(loss)
+    check_trained(plan.graph)
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
     regions = _regions(plan)
