@@ -66,7 +66,7 @@ def check_faces(
     result = run_program(case.program, case.config, inputs=case.inputs)
     if result.deadlock is not None:
         raise KernelError(
-            f"kernel '{family.name}': the program stops with cores that wait: {result.deadlock}"
+            f"kernel '{family.name}': the program stops with cores that wait: {result.deadlock.told()}"
         )
     deviation = max_abs_error(case, result)
     if deviation > case.tolerance:

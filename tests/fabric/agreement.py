@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.fabric.executors.maxplus.compare import FIELDS as SOLVED_FIELDS
+from tests.fabric.executors.maxplus.compare import differences
 from tests.fabric.random_programs import random_program
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.run import FabricResult, run_program
@@ -29,9 +29,10 @@ def run_all(seed: int, config: FabricConfig, executors: tuple[str, ...]) -> dict
 
 def disagreements(expected: FabricResult, found: FabricResult, *, values: bool = True) -> list[str]:
     """Names of the fields and buffers that differ; of the max-plus executor those that it counts."""
-    fields = SOLVED_FIELDS if found.executor == "max-plus" else FIELDS
+    if found.executor == "max-plus":
+        return differences(found, expected, BUFFERS if values else ())
     differ = [
-        field for field in fields if not np.array_equal(getattr(expected, field), getattr(found, field))
+        field for field in FIELDS if not np.array_equal(getattr(expected, field), getattr(found, field))
     ]
     if values:
         differ += [

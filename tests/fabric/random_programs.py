@@ -1,6 +1,6 @@
 """Random fabric programs, by seed: the food of differential tests between executors.
 
-Routes are trees from random sources (X then Y), some with merges; senders and receivers mostly agree on the number of
+Routes are trees from random sources (X then Y), some with merges, some with switches that turn inputs or outputs; senders and receivers mostly agree on the number of
 words, so most programs end; shuffled instructions, switches and blocked tasks make some deadlock.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.fabric.random_switches import BACK, CONTROL_TASK, STEP, Batch, Core, SwitchedColor
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.format.builder import Builder, CoreClass, Switch, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import WAVELET
@@ -19,22 +20,20 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Command, Fn, Program
 
 SIZE = 64  # elements of every buffer
-_STEP = {"N": (-1, 0), "E": (0, 1), "S": (1, 0), "W": (0, -1)}
-_BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
-Core = tuple[int, int]
 
 
 @dataclasses.dataclass
 class _Action:
     """One vector instruction (or several) of a core; `words` in total."""
 
-    kind: str  # "send", "receive", "forward", "busy", "map", "memory"
+    kind: str  # "send", "batches", "receive", "forward", "busy", "map", "memory"
     color: int = -1
     words: int = 0
     source: int = -1
     pieces: tuple[int, ...] = ()
     thread: int = 0
     control: bool = False
+    batches: tuple[Batch, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +57,7 @@ class Features:
     loops: float = 0.3
     slow: float = 0.3
     queues: float = 0.2
+    forks: float = 0.15
 
 
 class _Maker:
@@ -75,6 +75,7 @@ class _Maker:
         self.actions: dict[Core, list[_Action]] = {}
         self.data_tasks: dict[Core, list[int]] = {}
         self.half: dict[int, bool] = {}
+        self.control_tasks: set[Core] = set()
 
     def chance(self, name: str) -> bool:
         return bool(self.rng.random() < getattr(self.features, name))
@@ -120,8 +121,8 @@ class _Maker:
                     at = src
                     for step in self.walk(src, dst, x_first):
                         fresh_tx[at].add(step)
-                        at = (at[0] + _STEP[step][0], at[1] + _STEP[step][1])
-                        fresh_rx.setdefault(at, set()).add(_BACK[step])
+                        at = (at[0] + STEP[step][0], at[1] + STEP[step][1])
+                        fresh_rx.setdefault(at, set()).add(BACK[step])
                         if at in tx and at not in mine:
                             ok = ok and self.chance("merges")
                             break
@@ -175,7 +176,7 @@ class _Maker:
             if at in seen:
                 return False
             seen.add(at)
-            todo += [(at[0] + _STEP[s][0], at[1] + _STEP[s][1]) for s in sorted(tx.get(at, ())) if s != "R"]
+            todo += [(at[0] + STEP[s][0], at[1] + STEP[s][1]) for s in sorted(tx.get(at, ())) if s != "R"]
         return True
 
     def reach(self, src: Core, tx: dict[Core, set[str]]) -> list[Core]:
@@ -186,7 +187,7 @@ class _Maker:
                 if s == "R":
                     found.append(at)
                 else:
-                    todo.append((at[0] + _STEP[s][0], at[1] + _STEP[s][1]))
+                    todo.append((at[0] + STEP[s][0], at[1] + STEP[s][1]))
         return found
 
     def star_color(self, color: int) -> None:
@@ -212,6 +213,26 @@ class _Maker:
         self.actions.setdefault((row, 0), []).append(
             _Action("receive", color, sum(words), -1, self.split(sum(words)), 0)
         )
+
+    def forked_color(self, color: int) -> None:
+        """Switches that turn outputs, by marks and by commands that some cores see."""
+        made = SwitchedColor(self.rng, self.rows, self.cols, self.turns)
+        if any(words % self.turns for words in made.words.values()):
+            return  # turns differ, but the instructions of a loop do not
+        self.half[color] = False
+        for at, router in made.routers.items():
+            self.b.route(color, at, router.rx[0], router.tx[0], router.switch())
+        action = _Action("batches", color, 1, -1, (1,), batches=tuple(made.batches))
+        self.actions.setdefault(made.source, []).append(action)
+        for at, words in made.words.items():
+            words //= self.turns
+            if self.chance("tasks") and self.rng.random() < 0.5:
+                self.data_tasks.setdefault(at, []).append(color)
+            else:
+                self.actions.setdefault(at, []).append(
+                    _Action("receive", color, words, -1, self.split(words))
+                )
+        self.control_tasks |= {at for at in sorted(made.commanded) if self.chance("tasks")}
 
     def split(self, words: int) -> tuple[int, ...]:
         if words > 1 and self.rng.random() < 0.4:
@@ -248,6 +269,9 @@ class _Maker:
                 k.mov(fabric_out(action.color, advance), mem.dsd(0, piece_elements), **options)
             if action.control:
                 k.control(action.color, Command.ADVANCE, start="none")
+        elif action.kind == "batches":
+            for batch in action.batches:
+                batch.write(k, action.color, x.dsd(0, SIZE))
         elif action.kind == "forward":
             k.add(fabric_out(action.color), fabric_in(action.source), x.dsd(0, piece_elements), **options)
         elif action.kind == "receive":
@@ -296,6 +320,9 @@ class _Maker:
             actions.insert(place, _Action(kind, pieces=(int(rng.integers(1, 30)),), words=1))
         k = self.b.core_class(f"core {at}")
         tasks = []
+        if at in self.control_tasks:
+            with k.body(k.control_task(CONTROL_TASK, high=bool(rng.random() < 0.5))):
+                k.busy(int(rng.integers(0, 6)))
         for color in self.data_tasks.get(at, []):
             task = k.data_task(color, high=bool(rng.random() < 0.5))
             with k.body(task):
@@ -329,7 +356,9 @@ class _Maker:
         rng = self.rng
         self.turns = int(rng.integers(2, 5)) if self.chance("loops") else 1
         for color in range(int(rng.integers(1, 5))):
-            if self.chance("switches") and self.turns == 1:
+            if self.chance("forks"):
+                self.forked_color(color)
+            elif self.chance("switches") and self.turns == 1:
                 self.star_color(color)
             else:
                 self.tree_color(color)
@@ -340,7 +369,7 @@ class _Maker:
             "y": self.b.buffer("y", SIZE, bank=int(rng.integers(0, 8))),
             "h": self.b.buffer("h", SIZE, "fp16"),
         }
-        for at in sorted(set(self.actions) | set(self.data_tasks)):
+        for at in sorted(set(self.actions) | set(self.data_tasks) | self.control_tasks):
             self.core_class(at, buffers)
         shape = (self.rows, self.cols, SIZE)
         inputs = {name: rng.standard_normal(shape).astype(np.float32) for name in buffers}

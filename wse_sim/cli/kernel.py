@@ -88,7 +88,8 @@ def kernel_command(
         claim_folder(Path("out"))
     with progress(screen.quiet) as say:
         say("run (the first run compiles the executors)")
-        report = run_kernel(name, given, wafer, timing=options.timing, **how)
+        waits = (options.out or Path("out")) / "deadlock.txt"
+        report = run_kernel(name, given, wafer, timing=options.timing, waits=waits, **how)
     if options.wse_viz is not None:
         _write_trace(report, wafer, given, options.wse_viz, window, place)
     if options.heatmap:
@@ -193,12 +194,7 @@ def _print(report: KernelReport) -> None:
             f"  fabric  {report.fabric_cycles:>14,} cycles   (executor {fabric.executor}, {fabric.wall_s:.3g} s)"
         )
         if fabric.certificate is not None:
-            clean = (
-                "clean: exact by the equations"
-                if fabric.certificate.clean
-                else "contended parts were ordered in time"
-            )
-            print(f"  certificate            {clean}")
+            print(f"  certificate            {fabric.certificate.sentence()}")
     if report.difference is not None:
         cycles = report.terms[report.largest_term]
         term = f"{report.largest_term}, {cycles:+,.4g} cycles on the fabric" if abs(cycles) >= 1 else "none"

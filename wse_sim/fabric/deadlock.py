@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -17,6 +19,7 @@ KINDS = {WAITS_INPUT: "input", WAITS_OUTPUT: "output", WAITS_THREAD: "thread", W
 RAMP = 4
 MAX_REPORTED = 1000
 MAX_NODES = 20_000
+SHOWN = 4  # of a cycle of waits, in a message
 Array = npt.NDArray[np.integer]
 Node = tuple[int, ...]  # (core,) or (core, port, slot) of a router queue
 
@@ -42,37 +45,72 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Deadlock:
-    """A program that stopped at `cycle` with `unfinished` cores; `cycle_of_waits` is empty if a sender is missing."""
+    """A program that stopped at `cycle` with `unfinished` cores; `cycle_of_waits` is empty if a sender is missing.
+
+    ``waits`` names the first cores; ``everything``, rows (row, column, WAITS_*, color), what every core waits for.
+    """
 
     cycle: int
     unfinished: int
     waits: tuple[Wait, ...]
     cycle_of_waits: tuple[str, ...]
+    everything: npt.NDArray[np.int64] = dataclasses.field(compare=False, repr=False)
 
     def message(self) -> str:
-        """One sentence."""
-        loop = f"; cycle of waits: {' -> '.join(self.cycle_of_waits)}" if self.cycle_of_waits else ""
+        """One sentence: who waits for what, how many others wait, and what closes the circle."""
+        others = self.unfinished - 1
+        more = f", and {others:,} other core{'s' if others > 1 else ''} wait{'' if others > 1 else 's'}"
+        loop = " -> ".join(self.cycle_of_waits[:SHOWN])
+        if len(self.cycle_of_waits) > SHOWN:
+            loop += f" -> ... ({len(self.cycle_of_waits):,} in all)"
         return (
-            f"deadlock at cycle {self.cycle}: {self.unfinished} cores never finish, the first: {self.waits[0]}{loop}; "
-            "receive before the buffers are full, or send with a microthread"
+            f"deadlock at cycle {self.cycle}: {self.waits[0]}{more if others else ''}"
+            f"{f'; cycle of waits: {loop}' if loop else ''}; receive before the buffers are full, or send with a microthread"
         )
+
+    __str__ = message
+
+    def told(self, path: str | Path | None = None) -> str:
+        """The sentence, and where the list of all waits was written: `path`, or a temporary file without one that can be written."""
+        try:
+            path = path or _temporary_file()
+            self.write(path)
+        except OSError:
+            path = _temporary_file()
+            self.write(path)
+        return f"{self.message()}; all waits are listed in {path}"
+
+    def write(self, path: str | Path) -> None:
+        """The sentence, the cycle of waits, and everything that any core waits for, one per line."""
+        waits = (
+            str(Wait(row, col, KINDS[kind], color)) for row, col, kind, color in self.everything.tolist()
+        )
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("\n".join((self.message(), *self.cycle_of_waits, *waits)) + "\n", "utf-8")
 
     def error(self) -> DeadlockError:
         """The fault to raise for callers who need the program to end."""
         return DeadlockError(self.message())
 
 
+def _temporary_file() -> str:
+    with tempfile.NamedTemporaryFile(prefix="wse-sim-deadlock-", suffix=".txt", delete=False) as file:
+        return file.name
+
+
 def explain(program: Program, waits: Waits, cycle: int) -> Deadlock:
     """Waits of every unfinished core and one cycle of waits among cores and router queues."""
     unfinished = np.flatnonzero(waits.unfinished)
-    named = []
-    cores, first = np.unique(waits.wants[:, 0], return_index=True)
-    for core, at in zip(cores[:MAX_REPORTED], first, strict=False):
-        row, col = divmod(int(core), program.cols)
-        _, kind, slot = (int(x) for x in waits.wants[at])
-        color = int(program.slot_color[slot]) if slot >= 0 else -1
-        named.append(Wait(row, col - program.west, KINDS[kind], color))
-    return Deadlock(cycle, len(unfinished), tuple(named), _cycle(program, waits, unfinished[:MAX_REPORTED]))
+    cores, kinds, slots = waits.wants.T
+    colors = np.where(slots >= 0, program.slot_color[slots] if program.n_slots else -1, -1)
+    everything = np.column_stack([cores // program.cols, cores % program.cols - program.west, kinds, colors])
+    _, first = np.unique(cores, return_index=True)
+    named = (
+        Wait(row, col, KINDS[kind], color)
+        for row, col, kind, color in everything[first[:MAX_REPORTED]].tolist()
+    )
+    loop = _cycle(program, waits, unfinished[:MAX_REPORTED])
+    return Deadlock(cycle, len(unfinished), tuple(named), loop, everything)
 
 
 def _cycle(program: Program, waits: Waits, unfinished: Array) -> tuple[str, ...]:

@@ -90,5 +90,5 @@ def _run(probe: Probe, wafer: Wafer, turns: int) -> tuple[float, float, float]:
     case = found.program(dims, probe.tiling, wafer, **how, seed=0)
     result = run_program(case.program, case.config, functional=False)
     if result.deadlock is not None:
-        raise DeadlockError(f"the program of '{probe.family}' stopped: {result.deadlock}")
+        raise DeadlockError(f"the program of '{probe.family}' stopped: {result.deadlock.told()}")
     return float(np.asarray(cost.total)), float(result.cycles), float(result.busy.max())

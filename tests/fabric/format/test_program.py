@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -73,6 +76,36 @@ def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> N
     assert deadlock is not None
     assert str(deadlock.waits[0]) == "core (0, 1) waits for a word of color 3"
     assert deadlock.cycle_of_waits == ()
+
+
+def test_a_deadlock_is_one_sentence_and_a_list(wse2: FabricConfig, tmp_path: Path) -> None:
+    """10,000 cores wait for each other: the sentence names the first, counts the others and says where all are listed."""
+    deadlock = run_program(kernels.halo_sends_first(wse2, 100, 8), wse2).deadlock
+    assert deadlock is not None
+    path = tmp_path / "made" / "waits.txt"
+    told = deadlock.told(path)
+    assert str(deadlock) == deadlock.message()
+    assert told == f"{deadlock}; all waits are listed in {path}"
+    assert re.match(
+        r"deadlock at cycle \d+: core \(0, 0\) waits for .*, and 9,999 other cores wait; cycle of waits: ",
+        told,
+    )
+    assert len(told) < 500 + len(str(path))
+    lines = path.read_text().splitlines()
+    assert {line.partition(" waits")[0] for line in lines if " waits for " in line} >= {
+        f"core ({row}, {col})" for row in range(100) for col in range(100)
+    }
+    assert set(deadlock.cycle_of_waits) <= set(lines)
+
+
+def test_a_list_of_waits_that_cannot_be_written_goes_elsewhere(wse2: FabricConfig, tmp_path: Path) -> None:
+    """Where the path is a folder, or none is given, the sentence names a temporary file."""
+    deadlock = run_program(kernels.halo_sends_first(wse2, 4, 8), wse2).deadlock
+    assert deadlock is not None
+    for path in (tmp_path, None):
+        written = Path(deadlock.told(path).rpartition(" in ")[2])
+        assert written.read_text().startswith("deadlock at cycle ")
+        written.unlink()
 
 
 def test_faults_name_core_color_and_limit(wse2: FabricConfig) -> None:

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fabric.vm.assembler import Assembly
+from tests.generated import examples
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.hardware.wafer import load_wafer
 
@@ -74,7 +75,7 @@ def values_of(kind: str) -> st.SearchStrategy[int]:
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_integer_arithmetic_wraps_in_its_type(data: st.DataObject):
     """Every operation and type on drawn operands; shift amounts up to past the width."""
     rows, expected = [], []
@@ -93,7 +94,7 @@ def test_integer_arithmetic_wraps_in_its_type(data: st.DataObject):
 
 
 @given(st.data())
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_logic_and_comparison_work_on_values(data: st.DataObject):
     """AND, OR, XOR keep the canonical form; comparisons are those of the numbers; SHR is arithmetic."""
     x, y, n = data.draw(values_of("I64")), data.draw(values_of("I64")), data.draw(st.integers(0, 80))
@@ -128,7 +129,7 @@ def test_logic_and_comparison_work_on_values(data: st.DataObject):
 @given(
     st.lists(st.tuples(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1)), min_size=8, max_size=8)
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_floats_are_those_of_numpy(pairs: list[tuple[int, int]]):
     """f32 and f16, raw bits; not a number compares as not a number."""
     bits = np.array(pairs, np.uint32)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fabric.vm.assembler import Assembly, line
+from tests.generated import examples
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import dsd
 from wse_sim.fabric.vm.opcodes import Form
@@ -88,7 +89,7 @@ def one_operation(op: str, a: np.ndarray, b: np.ndarray, scalar: int) -> np.ndar
 
 @pytest.mark.parametrize("op", sorted(REFERENCES))
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=3, deadline=None)
+@examples(3)
 def test_operations_are_those_of_numpy(op: str, seed: int):
     """Random bit patterns; shift amounts below 20; a not-a-number result is any not-a-number."""
     rng = np.random.default_rng(seed)

@@ -113,7 +113,8 @@ class Run:
     unless the program stopped with unfinished cores.  ``words_left`` in queues.  ``busy_bins`` (bins, R).  ``trace``
     (events, 9), see :mod:`wse_sim.fabric.wseviz`.  ``certificate``: how times were found, None if by stepping.
     ``end``: the cycle in which nothing moved any more, where that is known; words that no core reads may move on after
-    ``cycles``.  ``seconds`` by the clock of the parts of the executor's work, where it tells.
+    ``cycles``.  ``wanted`` (R, 5), None if no router holds a word then: ports for which words wait for ever.  ``seconds``
+    by the clock of the parts of the executor's work, where it tells.
     """
 
     cycles: int
@@ -125,6 +126,7 @@ class Run:
     trace: npt.NDArray[np.int64]
     certificate: Certificate | None = None
     end: int | None = None
+    wanted: npt.NDArray[np.bool_] | None = None
     seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 

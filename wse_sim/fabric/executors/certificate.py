@@ -30,8 +30,23 @@ class Component:
 
 
 @dataclasses.dataclass(frozen=True)
+class PremiseCheck:
+    """One premise of the equations: what ``holds`` where times come from them, and how many cores or routers broke it.
+
+    Those are in components that were found in another way, which ``otherwise`` names.
+    """
+
+    name: str
+    holds: str
+    otherwise: str
+    broken: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Certificate:
     """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
+
+    ``premises``: what the equations take for granted, every one checked in this run.
 
     ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
     later by a constant; ``extrapolated_rounds`` rounds of the outer loop were added after a steady state was proved, each
@@ -47,6 +62,20 @@ class Certificate:
     folded_cols: int = 0
     extrapolated_rounds: int = 0
     period_cycles: int = 0
+    premises: tuple[PremiseCheck, ...] = ()
+
+    def sentence(self) -> str:
+        """How the times of all cores with a program were found, by kind and reason."""
+        if self.clean:
+            return "clean: exact by the equations"
+        found: dict[tuple[str, str], int] = {}
+        for part in self.components:
+            found[part.kind, part.reason] = found.get((part.kind, part.reason), 0) + part.cores
+        told = {"clean": "by the equations", "time-ordered": "in time order", "wavelet": "stepped"}
+        return "exact: " + ", ".join(
+            f"{cores:,} cores {told[kind]}{f' ({reason})' if reason else ''}"
+            for (kind, reason), cores in found.items()
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

@@ -59,16 +59,30 @@ def finish(program: Program, final: Final, memory: Memory, options: Options) -> 
         blocked=final.blocked,
         queue_high=np.column_stack([final.router_high, st[:, [C.RING_HIGH, C.LEAF_HIGH]]]),
     )
+    in_routers = int(final.waiting.sum())
     return Run(
         cycles=int(final.outcome[1]) if stuck else int(halt.max(initial=0)),
         counters=counters,
         memory=memory,
         waits=_waits(program, final, ~finished) if stuck else None,
-        words_left=int(final.waiting.sum()) + int(st[:, C.RING_COUNT].sum()) + int(leaves.sum()),
+        words_left=in_routers + int(st[:, C.RING_COUNT].sum()) + int(leaves.sum()),
         busy_bins=final.bins,
         trace=final.trace,
         end=int(final.outcome[1]),
+        wanted=_wanted_ports(program, final) if in_routers else None,
     )
+
+
+def _wanted_ports(program: Program, final: Final) -> npt.NDArray[np.bool_]:
+    """(R, 5): output ports for which words wait at open inputs."""
+    wanted = np.zeros(program.n_cores, np.uint8)
+    for slot in range(program.n_slots):
+        cfg, position = program.route[slot], final.position[slot]
+        here = ((final.waiting[slot] > 0) << np.arange(5)).sum(axis=1)
+        wanted |= np.where(here & program.cfg_rx[cfg, position], program.cfg_tx[cfg, position], 0).astype(
+            np.uint8
+        )
+    return np.asarray((wanted[:, None] >> np.arange(5)) & 1, np.bool_)
 
 
 def raise_faults(program: Program, outcome: npt.NDArray[np.int64], max_cycles: int) -> None:

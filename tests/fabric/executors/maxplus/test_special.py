@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -145,6 +147,85 @@ def test_halo_that_sends_first_deadlocks_beyond_the_buffers(words: int, stuck: b
     assert (both(halo_sends_first(CONFIG, 6, words)).deadlock is not None) == stuck
 
 
+LONG = dataclasses.replace(CONFIG, hop_cycles=7)
+
+
+def stuck_at(b: Builder) -> int:
+    """Cycles of a deadlocked run on links of seven cycles, equal to the oracle's and without a step; no core sends color 1."""
+    b.route(1, None, "W", "R")
+    program = b.build()
+    result = solve_run(program, LONG, functional=False)
+    assert result.certificate.clean
+    assert result.deadlock is not None
+    assert differences(result, run_program(program, LONG, executor="oracle", functional=False)) == []
+    return result.cycles
+
+
+@pytest.mark.parametrize("halfway", ["R", ""])
+def test_a_stuck_run_waits_for_the_oldest_word_on_a_link(halfway: str) -> None:
+    """Words 2 and 3 are sent in cycles 22 and 23; the reader's queue is full, word 2 is 1 + 7 + 7 cycles on its way behind the ring.
+
+    With a reader halfway, the router there is a node of its own.
+    """
+    b = Builder(1, 3, LONG)
+    x = b.buffer("x", 4)
+    send, read, never = b.core_class("send"), b.core_class("read"), b.core_class("never")
+    send.mov(fabric_out(0), x.dsd(0, 2), start="none")
+    send.busy(20)
+    send.mov(fabric_out(0), x.dsd(0, 2), start="none")
+    read.mov(x.dsd(), fabric_in(0), start="none")
+    never.mov(x.dsd(), fabric_in(1), start="none")
+    b.place(send, (0, 0))
+    if halfway:
+        b.place(read, (0, 1))
+    b.place(never, (0, 2))
+    b.route(0, (0, 0), "R", "E")
+    b.route(0, (0, 1), "W", "E" + halfway)
+    b.route(0, (0, 2), "W", "R")
+    assert stuck_at(b) == 22 + LONG.ring_delay_cycles + 1 + 7 + 7
+
+
+def test_a_stuck_run_waits_for_the_move_that_the_first_credit_allows() -> None:
+    """Link and input queue hold 2 * 7 + 2 words of 17; two are read in cycles 200 and 201.
+
+    The credit of the first is for the link in 201, for the last word in 201 + 7; that move takes a cycle.
+    """
+    b = Builder(1, 2, LONG)
+    x = b.buffer("x", 17)
+    send, late = b.core_class("send"), b.core_class("late")
+    send.mov(fabric_out(0), x.dsd(), start="none")
+    late.busy(200)
+    late.mov(x.dsd(0, 2), fabric_in(0), start="none")
+    late.mov(x.dsd(), fabric_in(1), start="none")
+    b.place(send, (0, 0))
+    b.place(late, (0, 1))
+    b.route(0, (0, 0), "R", "E")
+    b.route(0, (0, 1), "W", "R")
+    assert stuck_at(b) == 201 + 7 + 1
+
+
+def test_a_stuck_run_waits_for_a_credit_of_no_use() -> None:
+    """Both links and input queues hold 2 * 7 + 2 words of 17; the reader in the east takes one in cycle 200.
+
+    Its credit is back in 201 + 7; the last word stays, for it also goes west, where nothing is read.
+    """
+    b = Builder(1, 3, LONG)
+    x = b.buffer("x", 17)
+    send, late, never = b.core_class("send"), b.core_class("late"), b.core_class("never")
+    send.mov(fabric_out(0), x.dsd(), start="none")
+    late.busy(200)
+    late.mov(x.dsd(0, 1), fabric_in(0), start="none")
+    late.mov(x.dsd(), fabric_in(1), start="none")
+    never.mov(x.dsd(), fabric_in(1), start="none")
+    b.place(never, (0, 0))
+    b.place(send, (0, 1))
+    b.place(late, (0, 2))
+    b.route(0, (0, 1), "R", "EW")
+    b.route(0, (0, 0), "E", "R")
+    b.route(0, (0, 2), "W", "R")
+    assert stuck_at(b) == 201 + 7
+
+
 @pytest.mark.parametrize("turns", [1, 5, 30])
 def test_kernels_equal_the_oracle(turns: int) -> None:
     """GEMV, SUMMA and the phased halo, looped; all are clean."""
@@ -218,6 +299,16 @@ def test_too_many_cycles_are_a_fault() -> None:
     """As with the stepped executors."""
     with pytest.raises(ProgramError, match="not ended after 50 cycles"):
         solve_run(halo(CONFIG, 3, 3, 4, 30, 5), CONFIG, functional=False, max_cycles=50)
+
+
+@pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
+def test_the_last_cycle_that_is_allowed(executor: str) -> None:
+    """All executors step cycles 0 to max_cycles - 1: a program of n cycles needs n + 1, in the last of which nothing moves."""
+    program = two_streams(60, 1)
+    cycles = run_program(program, CONFIG, executor=executor, functional=False).cycles
+    run_program(program, CONFIG, executor=executor, functional=False, max_cycles=cycles + 1)
+    with pytest.raises(ProgramError, match="not ended after"):
+        run_program(program, CONFIG, executor=executor, functional=False, max_cycles=cycles)
 
 
 progression = st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1, 12))

@@ -76,7 +76,7 @@ class BitPlanes(NamedTuple):
     pointer: Array  # uint8 (R,): slot after the one granted last
 
 
-class Payload(NamedTuple):
+class GridPayload(NamedTuple):
     """Words under way, as in the wavelet executor: logs of trees, cells of the queues of copied slots."""
 
     cells: Array  # uint32 (queues, 2); queue = (copied[slot] 5 + port) R + core
@@ -88,7 +88,7 @@ class Payload(NamedTuple):
     left: Array  # int32 (slots, R): words that reached the core
 
 
-class Cores(NamedTuple):
+class GridCores(NamedTuple):
     """RunState and program of all cores, see :mod:`wse_sim.fabric.executors.core`, and when each is next looked at."""
 
     st: Array
@@ -108,7 +108,7 @@ class Cores(NamedTuple):
     )
 
 
-class Tally(NamedTuple):
+class GridTally(NamedTuple):
     """Counters: int64 (R, 5), and their low bits as 64 bit-sliced counters per word of routers."""
 
     links: Array
@@ -137,9 +137,9 @@ class RunState(NamedTuple):
 
     routes: Routes
     planes: BitPlanes
-    payload: Payload
-    cores: Cores
-    tally: Tally
+    payload: GridPayload
+    cores: GridCores
+    tally: GridTally
     marks: Marks
     settings: RunSettings
 
@@ -186,17 +186,17 @@ def make_state(lowered: Lowered, memory: Memory, options: Options) -> RunState:
         switched=per_slot[2], has_switched=per_word[1], active=per_word[2], moving=per_word[3], visited=per_word[4],
         position=position, pointer=np.zeros(n, np.uint8),
     )  # fmt: skip
-    payload = Payload(
+    payload = GridPayload(
         np.zeros((queues, 2), np.uint32), np.zeros((queues, 2), np.uint8), np.zeros(queues, np.uint8),
         np.zeros(queues, np.uint8), np.zeros(int(routes.size.sum()), np.uint32), np.zeros((slots, n), np.int32),
         np.zeros(routes.tree.shape, np.int32),
     )  # fmt: skip
-    cores = Cores(
+    cores = GridCores(
         st, lay, program.code, lowered.costs, program.params, program.tasks, program.class_tasks,
         program.buffer_table, memory, slots_read(program), np.zeros((options.bin_count, n), np.int32),
         np.where(has_main, np.int64(0), NEVER), np.full(n, NEVER),
     )  # fmt: skip
-    tally = Tally(
+    tally = GridTally(
         np.zeros((n, 5), np.int64), np.zeros((5, COUNTER_BITS, n_f), np.uint64),
         np.zeros((n, 5), np.int64), np.zeros((5, COUNTER_BITS, n_f), np.uint64), np.zeros((2, n_f), np.uint64),
     )  # fmt: skip

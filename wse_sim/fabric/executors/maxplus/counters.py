@@ -4,6 +4,12 @@ A router that was folded into an edge p -> u at distance l from p, with the rest
 
     m = min( F_p , F_u + q (L_u - l) )   words, the last one at   max( x_p(m-1) + l , x_u(m-1 - q (L_u - l)) + L_u - l ).
 
+A run that is stuck stops when nothing waits for the clock alone any more.  After its last move may still come
+
+* the oldest word of every queue, on the link before it: word m arrives at x_p(m) + l.  If a credit made it leave its router
+  later, that was the credit of this queue, and with q >= 2 it arrives no later than the cycle after the last move out of it.
+* credits on their way back to a router that holds its word k for another output: until x_u(k - q L_u) + L_u.
+
 The trees are walked exactly as :func:`wse_sim.fabric.executors.maxplus.graph.grow_trees` did, so that the nodes come in the
 order of their numbers.
 """
@@ -96,17 +102,13 @@ def count_links(  # type: ignore[no-untyped-def]
                     rest = length - chain[i, 2]
                     moved = min(sent, taken + q * rest)
                     if moved > 0:
-                        last = max(
-                            time_of(parent, moved - 1, nodes, times) + chain[i, 2]
-                            if moved == sent
-                            else np.int64(0),
-                            time_of(u, moved - 1 - q * rest, nodes, times) + rest
-                            if moved - 1 - q * rest == taken - 1
-                            else np.int64(0),
-                        )
-                        after = (chain[i + 1, 2] if i + 1 < links_in else length) - chain[i, 2]
-                        out = min(sent, taken + q * (rest - after)) if i + 1 < links_in else taken
-                        end = max(end, last + (after if moved - out == 1 else 1))
+                        behind = moved - 1 - q * rest
+                        last = time_of(parent, moved - 1, nodes, times) + chain[i, 2]
+                        if 0 <= behind < taken:
+                            last = max(last, time_of(u, behind, nodes, times) + rest)
+                        end = max(end, last + 1)
+                    if moved < before:
+                        end = max(end, time_of(parent, moved, nodes, times) + chain[i, 2])
                     links[chain[i, 0], chain[i, 1]] += moved
                     if keep_waiting:
                         waiting[slot, chain[i, 0], chain[i, 3]] += before - moved
@@ -117,6 +119,11 @@ def count_links(  # type: ignore[no-untyped-def]
                     waiting[slot, r, port_in] += before - taken
                 if counted and taken > 0:
                     end = max(end, time_of(u, taken - 1, nodes, times) + 1)
+                if counted and taken < before:
+                    end = max(end, time_of(parent, taken, nodes, times) + length)
+                above, behind = np.int64(nodes[parent, PARENT]), sent - q * length
+                if counted and above >= 0 and nodes[above, F] > sent and 0 <= behind < taken:
+                    end = max(end, time_of(u, behind, nodes, times) + length)
                 if counted and nodes[u, LEAF] >= 0:
                     left += taken - nodes[u, READ]
                 if nodes[u, LEAF] == DEAD:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.executors import core as C
-from wse_sim.fabric.executors.maxplus.graph import unsupported_classes
+from wse_sim.fabric.executors.maxplus.premises import unsupported_classes
 from wse_sim.fabric.executors.maxplus.values import STARTED, THREAD, WIDTH
 from wse_sim.fabric.executors.trees import ROOT, grow_trees, link_lengths, tree_slots, turned_inputs
 from wse_sim.fabric.format import program as P

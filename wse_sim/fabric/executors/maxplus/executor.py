@@ -5,9 +5,9 @@
                                      '---------------------------------------------+-> flagged components: stepped executor
 
 A component is a set of cores and routers joined by links that some word can use; nothing passes between components, so
-each gets its times on its own.  Handed to the stepped executor are components with features outside the
-equations (tasks, microthreads, control wavelets, merges) and components in which two colors collide.
-Everything reported is exact; the certificate says how it was found.
+each gets its times on its own.  Handed to the stepped executor are components that break a premise of the equations
+(:mod:`~wse_sim.fabric.executors.maxplus.premises`: tasks, microthreads, commands, merges) and components in which two
+colors collide.  Everything reported is exact; the certificate says how it was found, and lists every premise.
 """
 
 from __future__ import annotations
@@ -30,14 +30,23 @@ from wse_sim.fabric.executors.base import (
     SteppedExecutor,
     Waits,
 )
-from wse_sim.fabric.executors.certificate import Certificate, Component, Flag
+from wse_sim.fabric.executors.certificate import Certificate, Component, Flag, PremiseCheck
 from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.collisions import find_collisions
 from wse_sim.fabric.executors.maxplus.components import label_components
 from wse_sim.fabric.executors.maxplus.dataflow import apply_dataflow, is_dataflow
 from wse_sim.fabric.executors.maxplus.fold import Planes, solve_folded
-from wse_sim.fabric.executors.maxplus.graph import CORE, F, Reach, follow_routes, unsupported_classes
+from wse_sim.fabric.executors.maxplus.graph import CORE, F, Reach, follow_routes
 from wse_sim.fabric.executors.maxplus.order import similar_routers
+from wse_sim.fabric.executors.maxplus.premises import (
+    CHECKED,
+    CLOSED,
+    MEETING,
+    PREMISES,
+    ROOM,
+    Premise,
+    words_out,
+)
 from wse_sim.fabric.executors.maxplus.sign import by_core
 from wse_sim.fabric.executors.maxplus.solve import Solution, longest_loop, solve_program, touched
 from wse_sim.fabric.executors.maxplus.steady import MIN_ROUNDS
@@ -98,6 +107,8 @@ class MaxPlus:
         parts.done("times")
         whole.delegate_flagged(memory)
         parts.done("stepped components")
+        if whole.left:
+            return whole.stepped(inputs)
         if options.functional and whole.solution is not None:
             if not apply_values(lowered, whole.solution, whole.skip, memory):
                 self.stepped.run(lowered, inputs, options)  # names core and cycle of the access
@@ -140,6 +151,8 @@ class _Whole:
         self.ordered = np.zeros(program.n_cores, bool)  # routers that advance in time order
         self.collisions: list[list[int]] = []  # core, ports, slot, slot
         self.passes = self.words_left = 0
+        self.left = 0  # words of stepped components that left them
+        self.broken: dict[str, npt.NDArray[np.bool_]] = {}  # name of a premise -> cores (R,) that break it
         self.reasons: dict[int, str] = {}  # component label -> why it is handed over
         self.handed: Run | None = None
         self._labels: npt.NDArray[np.int32] | None = None
@@ -150,7 +163,7 @@ class _Whole:
         if signing and self.skip.any():
             return None
         self.delegate_flagged(np.zeros(0, np.float32))
-        if self.stop_cycle() is not None:
+        if self.left or self.stop_cycle() is not None:
             return None
         planes = self.planes(None)
         return None if self.words_left else planes
@@ -164,11 +177,10 @@ class _Whole:
     def solve(self, *, signing: bool = False) -> None:
         """Solve what the equations cover; afterwards `skip` names the rest."""
         program = self.program
-        refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
-        if self.lowered.config.wavelet_milli != 1000:
-            self._hand_over(program.core_class > 0, "a wavelet takes a link for more than a cycle")
-        elif refused.any():
-            self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
+        for premise in CHECKED:
+            self.broken[premise.name] = broken = premise.broken(self.lowered, self.found)
+            if broken.any():
+                self._hand_over(broken, premise.otherwise)
         if not (program.core_class[~self.skip] > 0).any():
             return
         label = self.labels() if self.executor.steady and longest_loop(program) >= MIN_ROUNDS else None
@@ -177,6 +189,7 @@ class _Whole:
                 self.lowered, self.found, self.skip, self.ordered, label,
                 speculate=self.executor.speculate, signing=signing, threads=self.options.threads,
             )  # fmt: skip
+            self.broken[ROOM.name] = self.broken.get(ROOM.name, False) | self.solution.ahead
             if not self._order_collisions(self.solution, always=signing):
                 break
         self.solution.count(program, self.found, self.skip)
@@ -201,11 +214,12 @@ class _Whole:
         self.collisions += rows[: max(0, MAX_FLAGS - len(self.collisions))].tolist()
         flagged = np.zeros(program.n_cores, bool)
         flagged[rows[:, 0]] = True
+        self.broken[MEETING.name] = self.broken.get(MEETING.name, False) | flagged
         ordered = similar_routers(program, self.labels(), flagged)
         if not always:
             dear = flagged & self._faster_stepped(solution, self.ordered | ordered)
             if dear.any():
-                self._hand_over(dear, "two colors meet on an output port")
+                self._hand_over(dear, MEETING.otherwise)
                 self.ordered &= ~self.skip
         self.ordered |= ordered & ~self.skip
         return bool((flagged & ~self.skip).any())
@@ -230,12 +244,28 @@ class _Whole:
         )
         lowered = dataclasses.replace(self.lowered, program=part)
         self.handed = self.executor.stepped.step(lowered, memory, self.options)
+        self.left = words_out(self.handed.counters.links, self.skip, self.program.cols)
+
+    def stepped(self, inputs: Inputs | None) -> Run:
+        """All of it stepped, because a word left its component."""
+        run = self.executor.stepped.run(self.lowered, inputs, self.options)
+        has_program = self.program.core_class > 0
+        self.skip[:], self.broken[CLOSED.name] = True, has_program
+        self.reasons = dict.fromkeys(np.unique(self.labels()[has_program]).tolist(), CLOSED.otherwise)
+        self.ordered[:], self.solution = False, None
+        return dataclasses.replace(
+            run, certificate=self._certificate(self.program, np.arange(self.program.n_cores))
+        )
 
     def stop_cycle(self) -> int | None:
         """The cycle in which everything had stopped although cores wait; None if all finished."""
         stuck = self.solution is not None and self.solution.stuck(self.skip).any()
         if not stuck and (self.handed is None or self.handed.waits is None):
             return None
+        return self._end()
+
+    def _end(self) -> int:
+        """The cycle in which nothing moves any more."""
         solved = self.solution.end if self.solution is not None else 0
         return max(solved, (self.handed.end or 0) if self.handed is not None else 0)
 
@@ -291,7 +321,7 @@ class _Whole:
         return {name: plane.reshape(*shape, *plane.shape[1:]) for name, plane in planes.items()}
 
     def _handed_counters(self, stop: int | None) -> dict[str, Counts]:
-        """Counters of the stepped components; those that stopped before the others keep stalling until `stop`."""
+        """Counters of the stepped components; what stopped before the others stalls until `stop`, is blocked until the end of all."""
         assert self.handed is not None
         counters = {
             field.name: getattr(self.handed.counters, field.name) for field in dataclasses.fields(Counters)
@@ -303,6 +333,8 @@ class _Whole:
             for kind, name in ((WAITS_INPUT, "stalled_in"), (WAITS_OUTPUT, "stalled_out")):
                 counters[name] = counters[name].copy()
                 counters[name][cores[kinds == kind]] += stop - self.handed.cycles
+        if self.handed.wanted is not None and self.handed.end is not None:
+            counters["blocked"] = counters["blocked"] + (self._end() - self.handed.end) * self.handed.wanted
         return counters
 
     def run(
@@ -310,7 +342,8 @@ class _Whole:
     ) -> Run:
         """Run of `whole`, whose `planes` may repeat those of this program; `stop` as in :meth:`stop_cycle`."""
         cycles = int(planes["halt"].max(initial=0)) if stop is None else stop
-        if cycles > self.options.max_cycles:
+        # Copies leave no word behind, so nothing moves after their last core has halted.
+        if max(cycles, self._end() if whole is self.program else 0) >= self.options.max_cycles:
             raise not_ended(self.options.max_cycles)
         flat = {name: plane.reshape(whole.n_cores, *plane.shape[2:]) for name, plane in planes.items()}
         return Run(
@@ -336,7 +369,7 @@ class _Whole:
             in_order = touched(self.labels(), self.ordered)
             for label in np.unique(self.labels()[in_order & clean]):
                 cores = int((clean & (self.labels() == label)) @ weight)
-                components.append(Component("time-ordered", cores, "two colors meet on an output port"))
+                components.append(Component("time-ordered", cores, MEETING.otherwise))
             clean &= ~in_order
         if clean.any():
             components.insert(0, Component("clean", int(clean @ weight), ""))
@@ -356,7 +389,12 @@ class _Whole:
             folded_cols=whole.cols - program.cols,
             extrapolated_rounds=max((int(skip.rounds.max()) for skip in skips), default=0),
             period_cycles=max((int(skip.period.max()) for skip in skips), default=0),
+            premises=tuple(self._check(premise, weight) for premise in PREMISES),
         )
+
+    def _check(self, premise: Premise, weight: npt.NDArray[np.int64]) -> PremiseCheck:
+        broken = int(weight[self.broken[premise.name]].sum()) if premise.name in self.broken else 0
+        return PremiseCheck(premise.name, premise.holds, premise.otherwise, broken)
 
     def _flag(self, whole: Program, core: int, ports: int, slot: int, other: int) -> Flag:
         row, col = divmod(core, whole.cols)

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="assignment"
 """Static graph of the max-plus executor: which queues exist, who feeds whom, over which delays.
 
-Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A router that a
-slot enters by two inputs is a merge.  ``shared[r]`` holds the output ports of router r that two or more slots use.
+Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A switch that a command can
+turn is followed at all its positions, every other one at its initial position, which it keeps.  What the equations
+cannot say of a router is marked there: a merge (a slot enters by two inputs), a switch that may turn, an input that is shut.
+``shared[r]`` holds the output ports of router r that two or more slots use.
 
 Actors ("nodes"), numbered tree by tree in the order of the walk, because that is the order in which they run:
 
@@ -52,6 +54,11 @@ NEVER = 2**31 - 1
 NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
 
 RAMP, RAMP_BIT = 4, 16
+MERGE, TURNS, SHUT = (
+    1,
+    2,
+    4,
+)  # marks of a router: two inputs of a slot, a switch that may turn, a word at an input that is shut
 
 
 @dataclasses.dataclass
@@ -80,6 +87,19 @@ def static_routes(program: Program) -> tuple[IntArray, IntArray]:
     return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
 
 
+def steering(program: Program) -> npt.NDArray[np.bool_]:
+    """(n_instr,): instructions that send a control wavelet or an advance mark."""
+    op, advance = program.code[:, P.OP], program.code[:, P.ADVANCE]
+    return np.asarray((op == Op.CONTROL) | ((op > Op.CONTROL) & (advance > 0)))
+
+
+def steered_slots(program: Program) -> npt.NDArray[np.bool_]:
+    """(slots,): commands are sent on the slot, so its switches may turn."""
+    steered = np.zeros(max(1, program.n_slots), bool)
+    steered[program.code[steering(program), P.D + P.BUF]] = True
+    return steered
+
+
 def class_sends(program: Program) -> npt.NDArray[np.bool_]:
     """(n_classes, slots): some instruction of the class sends on the slot."""
     sends = np.zeros((len(program.class_names), max(1, program.n_slots)), bool)
@@ -87,28 +107,6 @@ def class_sends(program: Program) -> npt.NDArray[np.bool_]:
     sending = (code[:, P.OP] >= P.FIRST_VECTOR_OP) & (code[:, P.D + P.KIND] == Kind.FABRIC)
     sends[program.class_of_instruction()[sending], code[sending, P.D + P.BUF]] = True
     return sends
-
-
-_PLAIN = (Op.HALT, Op.LOOP, Op.ENDLOOP, Op.BUSY, Op.JOIN)
-
-
-def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
-    """(n_classes,): tasks, concurrent microthreads, SIMD-64, control wavelets and advance marks are left to the stepped executors.
-
-    A microthread that the main thread joins (or awaits by HALT) at once never shares the issue slot: it is equal to
-    the same instruction on the main thread.
-    """
-    code = program.code
-    following = np.roll(code, -1, axis=0)  # a class ends with HALT or TASK_END
-    joined = (following[:, P.OP] == Op.HALT) | (
-        (following[:, P.OP] == Op.JOIN) & (following[:, P.THREAD] == code[:, P.THREAD])
-    )
-    bad = (code[:, P.OP] <= Op.CONTROL) | (code[:, P.ADVANCE] > 0) | (code[:, P.DONE_KIND] != 0)
-    bad |= (code[:, P.WIRE] == P.Wire.FP16X4) | ((code[:, P.THREAD] > 0) & ~joined)
-    bad &= ~np.isin(code[:, P.OP], _PLAIN)
-    refused: npt.NDArray[np.bool_] = np.diff(program.class_tasks) > 0
-    refused[program.class_of_instruction()[bad]] = True
-    return refused
 
 
 def longest_transfer(program: Program, costs: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int32]:
@@ -134,7 +132,9 @@ def slow_slots(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np
 
 
 @kernel
-def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, merged, stack):  # type: ignore[no-untyped-def]
+def reach(  # type: ignore[no-untyped-def]
+    rows, cols, route, rx_of, tx_of, any_tx_of, positions, steered, sends, core_class, inputs, shared, used, marks, stack
+):  # fmt: skip
     """Follow all routes; returns the numbers of visited routers and of sending (core, slot)."""
     n_slots, n = route.shape
     visited, sources = np.int64(0), np.int64(0)
@@ -147,15 +147,20 @@ def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, mer
             while sp > 0:
                 sp -= 1
                 r, port = stack[sp] >> 3, stack[sp] & 7
-                bit = np.uint8(1 << port)
+                bit, cfg = np.uint8(1 << port), route[slot, r]
+                turns = steered[slot] and positions[cfg] > 1
+                if turns:
+                    marks[r] |= np.uint8(TURNS)
+                elif rx_of[cfg] & bit == 0:
+                    marks[r] |= np.uint8(SHUT)
                 if inputs[slot, r] != 0:
                     if inputs[slot, r] & bit == 0:
-                        merged[r] = 1
+                        marks[r] |= np.uint8(MERGE)
                     inputs[slot, r] |= bit
                     continue
                 inputs[slot, r] = bit
                 visited += 1
-                tx = tx_of[route[slot, r]]
+                tx = any_tx_of[cfg] if turns else tx_of[cfg]
                 shared[r] |= used[r] & tx
                 used[r] |= tx
                 for q in range(4):
@@ -263,11 +268,11 @@ def grow_trees(  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass
 class Reach:
-    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges."""
+    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, marks of routers; ``tx`` at initial positions."""
 
     inputs: npt.NDArray[np.uint8]
     shared: npt.NDArray[np.uint8]
-    merged: npt.NDArray[np.uint8]
+    marks: npt.NDArray[np.uint8]
     sends: npt.NDArray[np.bool_]
     tx: IntArray
     visited: int
@@ -278,14 +283,15 @@ def follow_routes(program: Program) -> Reach:
     """Which routers a word can ever reach."""
     n, slots = program.n_cores, max(1, program.n_slots)
     sends = class_sends(program)
-    _, tx = static_routes(program)
+    rx, tx = static_routes(program)
+    any_tx = np.bitwise_or.reduce(program.cfg_tx, axis=1)
     inputs = np.zeros((slots, n), np.uint8)
-    shared, used, merged = np.zeros(n, np.uint8), np.zeros(n, np.uint8), np.zeros(n, np.uint8)
+    shared, used, marks = np.zeros(n, np.uint8), np.zeros(n, np.uint8), np.zeros(n, np.uint8)
     visited, sources = reach(
-        program.rows, program.cols, program.route, tx, sends, program.core_class, inputs, shared, used, merged,
-        np.zeros(4 * n + 8, np.int64),
+        program.rows, program.cols, program.route, rx, tx, any_tx, program.cfg_positions, steered_slots(program), sends,
+        program.core_class, inputs, shared, used, marks, np.zeros(4 * n + 8, np.int64),
     )  # fmt: skip
-    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources))
+    return Reach(inputs, shared, marks, sends, tx, int(visited), int(sources))
 
 
 def build_graph(

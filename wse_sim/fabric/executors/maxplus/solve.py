@@ -61,6 +61,7 @@ class Solution:
     passes: int
     built: npt.NDArray[np.bool_]
     config: FabricConfig
+    ahead: npt.NDArray[np.bool_]  # (R,): sources whose words ran ahead of credits and found no room
     skips: tuple[Skip, ...] = ()
     signs: npt.NDArray[np.int64] | None = None
     links: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros((0, 5), np.int64))
@@ -94,10 +95,9 @@ class Solution:
         in_ring = (self.columns[K.PUSHED] - self.columns[K.POPPED])[~ignore]
         self.words_left = int(left) + int(in_ring.sum())
         self.end = max(int(end), int(self.columns[K.TIME][~ignore].max(initial=0)))
-        if is_stuck:
-            for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
-                cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
-                self.end = max(self.end, int(self.cores[core, cell + 1]) + self.config.ring_delay_cycles)
+        for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
+            cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
+            self.end = max(self.end, int(self.cores[core, cell + 1]) + self.config.ring_delay_cycles)
 
     def core_counters(self, end: int) -> dict[str, npt.NDArray[np.int64]]:
         """Counters (R,) by name, see :class:`~wse_sim.fabric.executors.base.Counters`; a stuck core stalls until `end`."""
@@ -245,7 +245,7 @@ def solve_program(
     if ordered.any():  # no speculation and no pauses where the clock matters
         in_order = touched(label_components(program, found), ordered)
         exact = np.tile(in_order, slots)
-    passes = 0
+    passes, ahead = 0, np.zeros(n, bool)
     while True:
         passes += 1
         graph = build_graph(lowered, found, skip, exact, ordered, speculate=speculate, whole=signing)
@@ -262,6 +262,7 @@ def solve_program(
                     "a tree with exact windows broke them"
                 )  # a fault of this module, not of the program
             exact[trees] = True
+            ahead[trees % n] = True
         elif attempt.complete():
             return Solution(
                 graph,
@@ -272,6 +273,7 @@ def solve_program(
                 passes,
                 ~skip,
                 lowered.config,
+                ahead,
                 attempt.skips(),
                 attempt.signs if signing else None,
             )
