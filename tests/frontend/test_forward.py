@@ -149,7 +149,9 @@ print(calls, smaller, graph.parameters, repeats, peak_kib, sep=";")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one process is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak of one process is read from /proc"
+)
 def test_gpt3_175b_is_quick_and_small() -> None:
     """175 billion weights cost no memory; 96 layers cost no more work per layer than 40 do.  A process of its own."""
     done = subprocess.run(
