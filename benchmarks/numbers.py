@@ -189,6 +189,12 @@ def _price(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
     return {"cycles": report.model_cycles, "flops": float(find(name).flops(params)), **parts}
 
 
+def _footprints() -> Runs:
+    from benchmarks.footprints import every_mapping, footprints
+
+    return {f"{name}, {mapping}": partial(footprints, name, mapping) for name, mapping in every_mapping()}
+
+
 def _fabric() -> Runs:
     """The agreement points, stepped; and the default of every kernel on a WSE-3."""
     from benchmarks.kernel_agreement import sample
@@ -362,6 +368,13 @@ GROUPS = (
         "wse-sim kernel NAME --wafer WAFER --timing model",
         "predicted",
         _prices,
+    ),
+    Group(
+        "footprints",
+        "bytes of SRAM of a core for every family, mapping and phase, with every attribute turned",
+        "python -m benchmarks.numbers --only footprints",
+        "predicted",
+        _footprints,
     ),
     Group(
         "fabric",

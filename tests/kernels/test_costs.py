@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.footprints import DIMS
 from tests.generated import examples
 from tests.work import python_calls
 from wse_sim.errors import KernelError
@@ -19,33 +20,6 @@ from wse_sim.kernels import REGISTRY, Cost, Tiling, family, load_families
 
 WSE2 = load_wafer("wse2")
 load_families()
-DIMS = {
-    **{
-        "b": 2,
-        "m": 130,
-        "k": 97,
-        "n": 61,
-        "groups": 3,
-        "heads": 4,
-        "kv_heads": 2,
-        "q": 33,
-        "kv": 33,
-        "d": 16,
-    },
-    **{
-        "h": 15,
-        "w": 15,
-        "c": 6,
-        "r": 3,
-        "s": 3,
-        "stride": 1,
-        "out_h": 15,
-        "out_w": 15,
-        "rows": 70,
-        "cols": 81,
-    },
-    **{"elements": 5001, "vocab": 501, "steps": 9, "width": 32, "batch": 4},
-}
 GRAPH_FAMILIES = (
     *("gemm", "batch_gemm", "grouped_gemm", "attention", "conv2d", "norm", "softmax", "cross_entropy"),
     *("activation", "elementwise", "dropout", "embedding", "pool2d", "resample", "reduce", "layout", "topk"),
