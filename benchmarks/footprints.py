@@ -7,12 +7,13 @@ uses no more.  So the group ``footprints`` of the golden numbers holds each of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels import Family, Tiling, family, load_families
+
+Values = dict[str, object]
 
 # Sizes that nothing divides, so that a part that is rounded the wrong way shows.
 DIMS = {
@@ -26,12 +27,12 @@ REGION = (7, 5)
 LANES = {"streamed": (1, 2)}
 
 
-def ways(found: Family) -> Iterator[tuple[str, dict[str, Any]]]:
+def ways(found: Family) -> Iterator[tuple[str, Values]]:
     """The attributes as they are, then each that is a switch, a choice or a count turned alone."""
     stated = {item.name: item.default for item in found.parameters().values()}
     yield "", stated
     for item in found.parameters().values():
-        values: tuple[Any, ...] = item.choices
+        values: tuple[object, ...] = item.choices
         if isinstance(item.default, bool):
             values = (not item.default,)
         elif isinstance(item.default, int) and not item.name.startswith("pin_"):
@@ -67,7 +68,7 @@ def footprints(name: str, mapping: str, wafer: str = "wse2") -> dict[str, int]:
 
 
 def _bytes(
-    found: Family, dims: dict[str, int], tiling: Tiling, wafer: Wafer, phase: Phase, attrs: dict[str, Any]
+    found: Family, dims: dict[str, int], tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Values
 ) -> int | None:
     try:
         need = found.footprint(dims, tiling, wafer, phase=phase, dtype="fp16", attrs=attrs)

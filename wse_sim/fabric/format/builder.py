@@ -381,8 +381,6 @@ class Builder:
             "buffer_table": table,
             "die_edges": np.repeat(die_edges(self.rows, self.config), cols),
         }
-        for array in arrays.values():
-            array.setflags(write=False)
         program = Program(
             rows=self.rows,
             cols=cols,

@@ -272,6 +272,13 @@ class Program:
     has_control: bool  # some wavelet carries a control flag or an advance mark
     has_switches: bool
 
+    def __post_init__(self) -> None:
+        """Arrays are frozen with the program; machine code for others would be compiled besides."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+
     def class_of_instruction(self) -> IntArray:
         """(n_instr,): core class of every instruction; the code of a class is one stretch, its main program first."""
         return np.searchsorted(self.class_entry[1:], np.arange(len(self.code)), side="right")
