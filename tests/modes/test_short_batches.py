@@ -81,7 +81,7 @@ def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
     """Arrays instead of stages: the same schedule but for the ways that the router takes, or a formula near to it."""
     batch = 4
     made = plan(batch=batch)
-    groups = make_groups(GRAPH.with_samples(1))
+    groups = make_groups(GRAPH.with_samples(1), SMALL)
     assert [stage.name for stage in made.stages] == [group.name for group in groups]
     graph = GRAPH.with_samples(1)
     sizer = Sizer(graph, SMALL, Prices(SMALL, {"training": True, "optimizer": optimizer_of(graph).name}))

@@ -39,11 +39,7 @@ from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.blocks.word_rows import LIGHT
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
-
-OWN_RHYTHM_ROWS = 64
-"""Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
 
 
 @dataclass
@@ -52,6 +48,7 @@ class Group:
 
     name: str
     forward: Kernel
+    wafer: Wafer
     backward: list[Kernel] = field(default_factory=list)
     update: list[Kernel] = field(default_factory=list)
 
@@ -74,7 +71,7 @@ class Group:
     def moving_bytes(self) -> float:
         """Of the fullest core that moves data and holds more than words on their way; 0 if none does."""
         store = float(self.lay.store_bytes)
-        return store + CODE_BYTES if store else 0.0
+        return store + self.wafer.kernel_code_bytes if store else 0.0
 
     @property
     def least_rows(self) -> int:
@@ -128,7 +125,7 @@ class Group:
         """Rows in which a sample flows through the stage."""
         if self.flow.at_once:
             return 1
-        return max(1, int(self.flow.rows)) if self.flow.rows else OWN_RHYTHM_ROWS
+        return max(1, int(self.flow.rows)) if self.flow.rows else self.wafer.rows_without_rhythm
 
     @property
     def is_barrier(self) -> bool:
@@ -136,12 +133,12 @@ class Group:
         return self.flow.is_barrier
 
 
-def make_groups(graph: KernelGraph) -> list[Group]:
+def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
     """Stages in dataflow order."""
     groups: dict[str, Group] = {}
     for kernel in graph.kernels:
         if kernel.phase is Phase.FORWARD:
-            groups[kernel.name] = Group(kernel.name, kernel)
+            groups[kernel.name] = Group(kernel.name, kernel, wafer)
     owner = {name: group.name for group in groups.values() for name in group.forward.parameters}
     for kernel in graph.kernels:
         if kernel.phase in (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):
@@ -271,7 +268,7 @@ class Sizer:
         self.prices = prices
         self.replicas = replicas
         self.update_samples: float | None = None  # n; None: the update is not counted
-        self.groups = make_groups(graph)
+        self.groups = make_groups(graph, wafer)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
         self.edges = sorted(

@@ -117,6 +117,16 @@ class Wafer(ScalarCosts):
     divide_cycles: Cycles
     sqrt_cycles: Cycles
     special_element_cycles: Cycles
+    backward_special_fraction: Fraction
+    # kernels: what no mechanism explains, and what published kernels state of themselves
+    stencil_memory_stall_cycles: Cycles
+    stencil_neighbour_wait_cycles: Cycles
+    stencil_first_block_wait_cycles: Cycles
+    tree_root_streams: Count
+    tree_handovers: Count
+    decode_layer_instructions: Count
+    kernel_code_bytes: Bytes
+    rows_without_rhythm: Count
     # system
     io_bytes_per_s: BytesPerSecond
     io_channels_per_edge: Count
