@@ -74,7 +74,7 @@ FITS = (
     ),
     Fit(
         "training",
-        ("launch_floor_s", "special_element_cycles", "transmission_core_fraction"),
+        ("launch_floor_s", "special_element_cycles", "pipeline_efficiency"),
         {"model.training": 0.04},
     ),
 )  # fmt: skip

@@ -69,7 +69,10 @@ def _training() -> str:
 FITTED = {
     "launch_floor_s": ("least time of a matmul phase in weight streaming", "W21, W01"),
     "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05"),
-    "transmission_core_fraction": ("fraction of a region's cores that move data", "P01, P04"),
+    "pipeline_efficiency": (
+        "fraction of a region's cores that compute in the price of a pipeline; no mechanism",
+        "P01, P04",
+    ),
     "triggered_start_cycles": ("gap between data-triggered multiply-accumulates", "W03, W06, W11"),
     "worker_samples_per_s": ("samples that one input worker prepares", "P07"),
 }

@@ -1,7 +1,7 @@
 """Sizing of the pipeline: every stage gets the least cores with which it keeps the pace T.
 
 Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i with time <= T and
-memory within the SRAM of its cores; tau fraction of a region's cores that move data.
+memory within the SRAM of its cores; eta fraction of a region's cores that compute (`pipeline_efficiency`).
 
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
 (they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
@@ -69,7 +69,7 @@ class Group:
 
     @property
     def moving_bytes(self) -> float:
-        """Of the fullest core that moves data and holds more than words on their way; 0 if none does."""
+        """Of the fullest core beside those that compute that holds more than words on their way; 0 if none does."""
         store = float(self.lay.store_bytes)
         return store + self.wafer.kernel_code_bytes if store else 0.0
 
@@ -286,7 +286,7 @@ class Sizer:
         self.tables: dict[tuple[Hashable, ...], object] = {}  # what placers make of the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
-        self.spread = 1.0 / (1.0 - wafer.transmission_core_fraction)
+        self.spread = 1.0 / wafer.pipeline_efficiency
 
     @property
     def copies(self) -> list[Group]:
@@ -364,7 +364,7 @@ class Sizer:
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
-        """Bytes of the fullest core, one that computes or one that moves data; endless where rows or columns are missing."""
+        """Bytes of the fullest core, one that computes or one beside them; endless where rows or columns are missing."""
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         if group.moving_bytes:
@@ -449,12 +449,12 @@ class Sizer:
         return found
 
     def _price(self, group: Group) -> Candidates:
-        compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_fraction)))
+        compute_cols = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
         side_r = geometric(self.wafer.program_rows)
         side_c = geometric(compute_cols)
         pin = pinned_size(group.forward)
         if pin is not None:
-            inner = int(pin[1] * (1 - self.wafer.transmission_core_fraction) + 1e-9)
+            inner = int(pin[1] * self.wafer.pipeline_efficiency + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         found = self.shape_prices(group, Shapes.grid(side_r, side_c))
         rows, cols = _pairs(tuple(side_r.tolist()), tuple(side_c.tolist()))

@@ -131,7 +131,7 @@ class Wafer(ScalarCosts):
     io_bytes_per_s: BytesPerSecond
     io_channels_per_edge: Count
     launch_floor_s: Seconds
-    transmission_core_fraction: Annotated[float, Field(ge=0, lt=1), Unit("1")]
+    pipeline_efficiency: Fraction
     power_active_w: Watts
     power_idle_w: Watts
 
@@ -205,6 +205,9 @@ WAFERS = ConstantSet(
     UNITS,
     "wse-sim show wafer wse2",
     ("correlations", "dead_cores", "dead_rows", "defect_repair"),
+    {
+        "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"
+    },
 )
 
 
