@@ -48,7 +48,7 @@ def _rows(wafer: Wafer) -> float:
 PRICES: dict[str, tuple[Callable[[Wafer], float], float]] = {
     # What it prices, and by how much that grows if the constant is doubled, worked out by hand.
     "stencil_memory_stall_cycles": (_stencil, 100 * 7.4),
-    "stencil_neighbour_wait_cycles": (_stencil, 100 * 12.36),
+    "stencil_neighbour_wait_cycles": (_stencil, 100 * 8.36),
     "stencil_first_block_wait_cycles": (_stencil, 50 * 1.31),
     "tree_root_streams": (_tree, 6 * (21 + 32)),  # a start and 32 words of two elements each
     "tree_handovers": (_tree, 8 * 5),  # two ramps of 2 and a cycle of the core
@@ -88,7 +88,7 @@ LEFT = {
     "the function that a kernel computes": "CENTRE COURANT CUBE DIRECTIONS EPS FIRST HIDDEN MAXIMUM MINIMUM NEIGHBOUR "
     "NEUTRAL REACH RECURRENT REDUCED ROOT SQUARES SUM SUPPORT TAPS WEIGHTS",
     "instructions of an algorithm, counted in it": "ACCUMULATES ALGORITHMS GATE_INSTRUCTIONS MEAN_INSTRUCTIONS "
-    "NORM_INSTRUCTIONS PRODUCTS ROTARY_INSTRUCTIONS STARTS SUMS",
+    "NORM_INSTRUCTIONS PRODUCTS ROTARY_INSTRUCTIONS SENDS STARTS SUMS",
     "names of colors, microthreads, buffers": "A_COLOR B_COLOR BACK DOWN EAST FEED HOST_COLORS IDS KERNEL_COLORS PIECES "
     "RING_COLORS SENDER STATE UP VECTORS WORDS",
     "pieces in which a program works": "CHUNK_ELEMENTS GROUP MOST_STREAMS PIECE WORDS_AHEAD",
