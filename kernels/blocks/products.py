@@ -25,7 +25,9 @@ whole on one core of its line; the busiest core holds::
 
     streamed  ceil(N/c) t        stationary  ceil(M/R) n
 
-Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.
+Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.  These are choices of form, made with
+the rates known, and so is the ceil(t/2) of a streamed weight gradient: the program overlaps the arrival of a gradient with
+the arithmetic and takes 10 to 25 % fewer cycles.
 """
 
 from __future__ import annotations

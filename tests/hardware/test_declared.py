@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import wse_sim
+from benchmarks.tables.models import FITTED, is_fitted
 from wse_sim.compiler.sizing import Group
 from wse_sim.graph import Kernel, frozen
-from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.hardware import Wafer, cluster_names, load_cluster, load_wafer, wafer_names
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.mesh import tree_allreduce
 from wse_sim.kernels.contract.family import Phase
@@ -78,6 +79,17 @@ def test_intervals_draw_them():
     """All but the memory stalls of the stencil, whose sum with another of them is what is drawn."""
     drawn = {constant.name for constant in ranged(load_wafer("wse2"))}
     assert set(PRICES) - drawn == {"stencil_memory_stall_cycles"}
+
+
+def test_every_fitted_constant_stands_in_the_table_of_the_page():
+    """Of all shipped wafers and clusters; and the table names none that is not fitted."""
+    sets = [
+        load(name)
+        for load, names in ((load_wafer, wafer_names()), (load_cluster, cluster_names()))
+        for name in names
+    ]
+    fitted = {name for one in sets for name, stated in one.provenance.items() if is_fitted(name, stated)}
+    assert fitted == set(FITTED)
 
 
 # Numbers with a name in the code of prices, plans and modes that are no constants of a machine, by reason.
