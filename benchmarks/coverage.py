@@ -88,11 +88,17 @@ def rows(samples: int) -> list[dict[str, Any]]:
         )
         print(f"priced {point.id}", file=sys.stderr)
     moved = left_out(points, figures)
-    return [row | {"error": moved.get(row["id"], row["error"])} for row in out]
+    return [
+        row | {"error": moved.get((point.id, point.measured), row["error"])}
+        for row, point in zip(out, points, strict=True)
+    ]
 
 
-def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[str, float]:
-    """Errors of the points whose constants were fitted, with these fitted again without the group of the point."""
+def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tuple[str, float | None], float]:
+    """Errors of the points whose constants were fitted, with these fitted again without the group of the point.
+
+    By name and measurement: two runs may have one name.
+    """
     from wse_sim.hardware import load_cluster
     from wse_sim.uncertainty.draws import DrawnMachine
     from wse_sim.validation.predict import wafer_of
@@ -106,7 +112,9 @@ def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[str
             for point in points:
                 if mine.get(point.id) == group:
                     machine = changed(DrawnMachine(wafer_of(point), load_cluster()), fit.constants, factors)
-                    errors[point.id] = math.log((point.measured or math.nan) / figures[point.id](machine))
+                    errors[point.id, point.measured] = math.log(
+                        (point.measured or math.nan) / figures[point.id](machine)
+                    )
             print(f"{fit.name} without {group}: {factors.round(3)}", file=sys.stderr)
     return errors
 

@@ -62,13 +62,19 @@ FITS = (
     ),
     Fit(
         "grids of a CS-2",
-        ("map_element_cycles", "loop_cycles", "step_cycles", "exp_cycles"),
+        ("map_element_cycles", "loop_cycles", "step_cycles", "exp_cycles", "tree_root_streams", "tree_handovers"),
         {"model.prefill": 0.002, "model.decode": 0.006},
         "wse2",
     ),
     Fit(
+        "stencil of a CS-2",
+        ("stencil_neighbour_wait_cycles", "stencil_first_block_wait_cycles"),
+        {"kernel.stencil25": 0.005},
+        "wse2",
+    ),
+    Fit(
         "training",
-        ("launch_floor_s", "special_element_cycles", "transmission_core_fraction"),
+        ("launch_floor_s", "special_element_cycles", "pipeline_efficiency"),
         {"model.training": 0.04},
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
 
 Four fitted numbers of the wafer take part: the launch floor t_k, the cost e of a transcendental element,
-the fraction tau of cores that move data, the gap s between triggered multiply-accumulates.  For each point:
+the part 1 - eta that the efficiency of pipelines lacks to one, the gap s between triggered multiply-accumulates.  For each point:
 
 1. every number is refitted without that point: least sum of squared logarithmic errors of the others;
 2. the point is simulated with the refitted numbers and its error noted.
@@ -33,26 +33,30 @@ from wse_sim.modes import resting
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, load_suite
 
-# Factors on the configured value; s is configured as 0, so it is varied by cycles.
+# Factors on the configured value, of the efficiency on what it lacks to one; s is configured as 0, so it is varied by cycles.
 FACTORS = (0.8, 0.9, 1.0, 1.1, 1.25)
 FITTED: Mapping[str, Sequence[float]] = {
     "launch_floor_s": FACTORS,
     "special_element_cycles": FACTORS,
-    "transmission_core_fraction": FACTORS,
+    "pipeline_efficiency": FACTORS,
     "triggered_start_cycles": (0.0, 0.25, 0.5, 1.0),
 }
 ADDED = "triggered_start_cycles"
+LACKING = "pipeline_efficiency"
 STEPS = 25  # of the search along each number
 SUITE = Path(__file__).parent / "validation" / "suite.yaml"
 
 
 def changed(wafer: Wafer, numbers: Mapping[str, float]) -> Wafer:
-    """The wafer with its fitted numbers scaled (s: increased)."""
-    values = {
-        name: getattr(wafer, name) + number if name == ADDED else getattr(wafer, name) * number
-        for name, number in numbers.items()
-    }
+    """The wafer with its fitted numbers scaled (s: increased; eta: what it lacks to one scaled)."""
+    values = {name: _changed(name, getattr(wafer, name), number) for name, number in numbers.items()}
     return wafer.derive(**values)
+
+
+def _changed(name: str, value: float, number: float) -> float:
+    if name == LACKING:
+        return 1 - (1 - value) * number
+    return value + number if name == ADDED else value * number
 
 
 def run(point: Point, numbers: Mapping[str, float]) -> Prediction:
@@ -140,7 +144,7 @@ def leave_one_out(suite: Path = SUITE) -> dict[str, Any]:
         "fitted_to_all": refit(everything, log_error, change),
         "mean_absolute_error": float(np.mean([abs(row["error"]) for row in counted])),
         "mean_absolute_error_left_out": float(np.mean([abs(row["error_left_out"]) for row in counted])),
-        "numbers": "factors on the configured value; triggered_start_cycles: cycles added",
+        "numbers": "factors on the configured value; pipeline_efficiency: on what it lacks to 1; triggered_start_cycles: cycles added",
     }
 
 

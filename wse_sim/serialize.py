@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from wse_sim.errors import SerializationError
 from wse_sim.files import JSON, read_json
 
-SCHEMA = 4
+SCHEMA = 5
 ROWS_FROM = 16  # rows of one class from which a sequence is kept by columns
 _CLASSES: dict[str, type] = {}
 # What the readers of zip archives and arrays raise on damaged files: all kinds, found by changing bytes at random.

@@ -6,9 +6,11 @@ import json
 from collections import Counter
 
 from benchmarks import measured, numbers
+from benchmarks.fits import FITS
 from benchmarks.tables.base import group, markdown, percent, quantity, table
 from wse_sim.files import read_yaml
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.hardware.constants import Constant
 
 SUBJECTS = (
     ("`model.training`", ("model.training",)),
@@ -68,23 +70,71 @@ def _training() -> str:
 
 FITTED = {
     "launch_floor_s": ("least time of a matmul phase in weight streaming", "W21, W01"),
-    "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05"),
-    "transmission_core_fraction": ("fraction of a region's cores that move data", "P01, P04"),
+    "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05 alone"),
+    "pipeline_efficiency": (
+        "fraction of a region's cores that compute in the price of a pipeline",
+        "P01, P04",
+    ),
     "triggered_start_cycles": ("gap between data-triggered multiply-accumulates", "W03, W06, W11"),
-    "worker_samples_per_s": ("samples that one input worker prepares", "P07"),
+    "worker_samples_per_s": ("samples that one input worker prepares", "P07 alone"),
+    "memoryx_bytes_per_s": (
+        "what arrives of the line to MemoryX; SwarmX takes it over",
+        "two runs of one batch",
+    ),
+    "map_element_cycles": ("a map, per instruction", "4 prefill rates / 50 runs"),
+    "map_vector_cycles": ("a map over more than one element", "50 runs"),
+    "loop_cycles": ("turn of a loop that loads three descriptors", "4 prefill rates / 50 runs"),
+    "step_cycles": ("step of a shifting product", "4 prefill rates / 50 runs"),
+    "vector_start_cycles": ("start of a vector instruction", "50 runs"),
+    "die_crossing_cycles": ("edge of a die between two rows", "50 runs, tied by six"),
+    "exp_cycles": ("exponential of one element in scalar code", "4 decode rates"),
+    "tree_root_streams": ("streams that the root of a K-tree takes in turn", "4 decode rates"),
+    "tree_handovers": ("dependent steps of a K-tree beyond its hops", "4 decode rates"),
+    "stencil_neighbour_wait_cycles": (
+        "wait of the 25-point stencil, per cell",
+        "4 of the 6 runs that judge it",
+    ),
+    "stencil_first_block_wait_cycles": (
+        "the same, per cell of the first block",
+        "4 of the 6 runs that judge it",
+    ),
+    "scalar_move_cycles": ("move between registers", "11 programs in CSL"),
+    "scalar_return_cycles": ("return from a function", "11 programs in CSL"),
+    "scalar_dsd_change_cycles": ("change of a descriptor", "11 programs in CSL"),
+    "scalar_map_start_cycles": ("start of a map in CSL", "3 programs in CSL"),
 }
+"""Every constant that was fitted: what it is, and the measurements that tie it (CS-2 / CS-3)."""
 
 
 @table("validation.fitted")
 def _fitted() -> str:
-    """The constants as they ship, beside their values where all points are fitted at once."""
-    wafer, cluster, refit = load_wafer("wse2"), load_cluster(), measured.read("fitted")["values"]
+    """The constants as they ship, on a CS-2 and a CS-3, beside their values where all training points are fitted at once."""
+    wafers, cluster, refit = (
+        (load_wafer("wse2"), load_wafer("wse3")),
+        load_cluster(),
+        measured.read("fitted")["values"],
+    )
     rows = []
     for name, (text, tied) in FITTED.items():
-        ships = getattr(wafer if hasattr(wafer, name) else cluster, name)
+        sets = wafers if name in wafers[0].provenance else (cluster,)
+        stated = [item.provenance[name] for item in sets if is_fitted(name, item.provenance[name])]
+        if len(stated) == 2 and stated[0] == stated[1]:
+            stated = stated[:1]
+        values = " / ".join(_constant(name, float(one.value)) for one in stated)
+        ranges = " / ".join(
+            " to ".join(_constant(name, end).partition(" ")[0] for end in one.range or ()) for one in stated
+        )
         again = _constant(name, refit[name]) if name in refit else ""
-        rows.append((f"`{name}`", _constant(name, ships), text, tied, again))
-    return markdown(("number", "value", "what it is", "tied by", "refit to all points"), rows)
+        rows.append((f"`{name}`", values, ranges, text, tied, again))
+    return markdown(("number", "value", "range (90 %)", "what it is", "tied by", "refit to all points"), rows)
+
+
+REFITTED = {name for fit in FITS for name in fit.constants}
+
+
+def is_fitted(name: str, stated: Constant) -> bool:
+    """Whether a statement says so, or a fit of the benchmarks takes it on silicon."""
+    return "fitted" in stated.source or (name in REFITTED and stated.evidence == "silicon")
 
 
 def _constant(name: str, value: float) -> str:
@@ -93,6 +143,8 @@ def _constant(name: str, value: float) -> str:
         if name == "launch_floor_s"
         else f"{value:,.3g}"
         if value < 1e3
+        else f"{value / 1e9:,.4g} GB/s"
+        if value >= 1e9
         else f"{value:,.0f}"
     )
 

@@ -31,7 +31,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import EXPANDED
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import BACKWARD_SPECIAL_FRACTION, SPECIAL_FUNCTIONS, max_rate
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, max_rate
 from wse_sim.kernels.contract.family import Array, Case, Tiling
 
 ALIASES = {"maximum": "max", "minimum": "min", "swish": "silu", "cast": "copy", "to": "copy", "bias": "add"}
@@ -235,7 +235,7 @@ def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None)
 def _product_period(c: Chain, op: str) -> int:
     """1/1000 cycle per element of a product with a slope (scalar code) or a mask; 0: the vector rate."""
     if op in SPECIAL_FUNCTIONS:
-        return c.period(BACKWARD_SPECIAL_FRACTION * c.wafer.special_element_cycles)
+        return c.period(c.wafer.backward_special_fraction * c.wafer.special_element_cycles)
     return c.period(1.0 / max_rate(c.dtype, c.wafer)) if op in {"max", "min", "relu", "abs", "neg"} else 0
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.pooled import MOST_STREAMS, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes
 
@@ -166,7 +166,7 @@ def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: 
     )
 
 
-def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling) -> Footprint:
+def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
     """Filters and bias of the fullest core, two images with zeros around, sums of one with what lies between its lines."""
     each = PAIR * words_apart(dims["c"], tiling.rows)
     around = surround(dims, attrs)
@@ -176,5 +176,5 @@ def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling) ->
     return Footprint(
         weights_bytes=1.0 * each * (dims["r"] * dims["s"] * half + whole),
         buffers_bytes=1.0 * each * (images + whole * dims["out_h"] * wide),
-        code_bytes=CODE_BYTES,
+        code_bytes=wafer.kernel_code_bytes,
     )

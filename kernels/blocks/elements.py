@@ -13,7 +13,6 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import pointwise_probe
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
     SPECIAL_FUNCTIONS,
     add_rate,
     max_rate,
@@ -75,7 +74,7 @@ def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tu
     """
     forward = phase is Phase.FORWARD
     ops = [part for op in ops for part in EXPANDED.get(op, (op,))]
-    fraction = 1.0 if forward else BACKWARD_SPECIAL_FRACTION
+    fraction = 1.0 if forward else wafer.backward_special_fraction
     special = fraction * sum(op in SPECIAL_FUNCTIONS for op in ops)
     times = {op: 2 if op == "mul" and not forward else 1 for op in ops}
     rates = {op: op_rate("copy" if op in {"sum", "mean"} and not forward else op, dtype, wafer) for op in ops}

@@ -30,11 +30,12 @@ MeshGEMV and its all-reduce over a K-tree: G groups of g = P / G cores, group ro
 their group, the final root in the middle group, R = (G/2) g + g/2 hops away from the far end::
 
     gemv      = L + K (o_map(N) + v(N)), then an all-reduce of N
-    allreduce = 2 R hop + 2 x(R) + (g/2 + G/2) hop + 6 (o + B) + 8 T_H + L,      B = words(N)
+    allreduce = 2 R hop + 2 x(R) + (g/2 + G/2) hop + q (o + B) + h T_H + L,      B = words(N)
 
-The root takes six streams one after another (two halves of its group, two sides of the group roots, and
-one multicast each way): six starts and six times B.  Skew survives a collective, so each pays the full
-2 R.  The counts of streams and handovers are **fitted**: calibration 1.4 prints 5 (g/2 + G/2) + 4 B + 4 o,
+The root takes q = 6 streams (`tree_root_streams`) one after another (two halves of its group, two sides of the group
+roots, and one multicast each way): six starts and six times B.  h = 8 (`tree_handovers`) dependent receive-and-send
+steps lie on the critical path beyond the hops.  Skew survives a collective, so each pays the full
+2 R.  Both counts are **fitted**: calibration 1.4 prints 5 (g/2 + G/2) + 4 B + 4 o,
 which misses its own decode table by up to 1.5 %; this form meets that table within 0.2 % and the four
 measurements within 1 %.  The recursion of :mod:`wse_sim.kernels.blocks.trees`, which agrees with the program
 and which `gemv` uses, makes decode 0.8 to 2.5 % faster than measured.
@@ -49,11 +50,6 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_rate, crossing_cycles, fma_rate, mov_rate, words
 from wse_sim.kernels.contract.family import Cost, Size
-
-# Fitted counts (see above): streams that the root handles one after another, and dependent
-# receive-and-send steps on the critical path beyond the hops.
-ROOT_STREAMS = 6
-HANDOVERS = 8
 
 
 def _issue(elements: Size, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Size:
@@ -157,8 +153,8 @@ def tree_allreduce(
     zero = 0.0 * (b + distance)
     crossings = 2 * crossing_cycles(distance, wafer) if vertical else 0
     return Cost(
-        fabric=ROOT_STREAMS * b + zero,
-        startup=ROOT_STREAMS * wafer.vector_start_cycles + wafer.loop_cycles + zero,
-        ramp=HANDOVERS * (wafer.handover_cycles) + zero,
+        fabric=wafer.tree_root_streams * b + zero,
+        startup=wafer.tree_root_streams * wafer.vector_start_cycles + wafer.loop_cycles + zero,
+        ramp=wafer.tree_handovers * wafer.handover_cycles + zero,
         idle=(2 * distance + depth) * wafer.hop_cycles + crossings + zero,
     )

@@ -25,7 +25,9 @@ whole on one core of its line; the busiest core holds::
 
     streamed  ceil(N/c) t        stationary  ceil(M/R) n
 
-Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.
+Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.  These are choices of form, made with
+the rates known, and so is the ceil(t/2) of a streamed weight gradient: the program overlaps the arrival of a gradient with
+the arithmetic and takes 10 to 25 % fewer cycles.
 """
 
 from __future__ import annotations
@@ -41,7 +43,6 @@ from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import (
     CHUNK_ELEMENTS,
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     ceil_rate,
@@ -246,6 +247,7 @@ def product_footprint(
     k: Size,
     n: Size,
     tiling: Tiling,
+    wafer: Wafer,
     dtype: str,
     attrs: Mapping[str, Any],
     phase: Phase,
@@ -259,7 +261,7 @@ def product_footprint(
         return Footprint(
             weights_bytes=1.0 * k_core * n_core * at_rest,
             buffers_bytes=2 * k_core * bytes_of(dtype) + 2 * n_core * SUM_BYTES,
-            code_bytes=CODE_BYTES,
+            code_bytes=wafer.kernel_code_bytes,
         )
     features, tokens = (m, k) if gradient else (k, m)
     f = ceil_div(features, tiling.cols // tiling.lanes)
@@ -269,7 +271,7 @@ def product_footprint(
         # A weight is used when it arrives: what waits is a piece of the column, twice.
         weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
         buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
-        code_bytes=CODE_BYTES,
+        code_bytes=wafer.kernel_code_bytes,
     )
 
 

@@ -37,7 +37,7 @@ from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand, Travel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -191,7 +191,7 @@ class RingHalf(Family):
         check_tiling(self.name, tiling, self.mappings)
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
         size = bytes_of(asked(how, dtype="fp32").dtype)
-        return Footprint(activations_bytes=1.0 * length * size, code_bytes=CODE_BYTES)
+        return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """P - 1 steps of a piece each; the number of cores is one integer."""

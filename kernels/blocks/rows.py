@@ -35,7 +35,7 @@ from wse_sim.kernels.blocks.lines import (
     route_reduce,
 )
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div, ceil_rate, words
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
 from wse_sim.kernels.contract.family import Array, Case, Cost, Footprint, Size, Tiling
 
 MATRICES = frozenset({"x", "mask"})  # buffers of elements; the others hold a value per row
@@ -54,10 +54,12 @@ def _tree(t: int, tiling: Tiling, wafer: Wafer) -> LineTree:
     return best_tree(int(tiling.cols), "auto", 0, int(np.max(words(t, "fp32"))), wafer)
 
 
-def grid_footprint(rows: Size, cols: Size, tiling: Tiling) -> Footprint:
+def grid_footprint(rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Footprint:
     """The elements and one statistic of a core, fp32, and a gap between their banks."""
     t, f = _tile(rows, cols, tiling)
-    return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
+    return Footprint(
+        activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=wafer.kernel_code_bytes
+    )
 
 
 def grid_cost(vectors: Sequence[Vector], rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Cost:

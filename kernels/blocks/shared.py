@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import elements_probe
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, pointwise_footprint
+from wse_sim.kernels.contract.equations import bytes_of, check_tiling, pointwise_footprint
 from wse_sim.kernels.contract.family import NONE, Dims, Family, Flow, Footprint, How, Probe, Tiling, asked
 from wse_sim.kernels.contract.parameters import sizes
 
@@ -29,7 +29,7 @@ class OnElements(Family):
         """Stage buffers of the operands and code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=self.buffers(attrs))
+        return pointwise_footprint(dims["elements"], tiling, wafer, dtype, buffers=self.buffers(attrs))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core."""
@@ -56,4 +56,4 @@ class Collective(Family):
         """The vector and code."""
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(asked(how, dtype="fp32").dtype)
-        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=CODE_BYTES)
+        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=wafer.kernel_code_bytes)

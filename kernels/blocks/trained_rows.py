@@ -26,7 +26,7 @@ Rows share a slow function: n = T v sums of a column go up, values and slopes of
     row          + n / 2 + slope(c) + n at most
     last row     + n / 2 + n
 
-A layer that ends with a residual needs a second column that moves data; a narrow region gives a compute column up for it.
+A layer that ends with a residual needs a second column beside those that compute; a narrow region gives a compute column up for it.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class TrainedRows:
     @cached_property
     def cols(self) -> Size:
         """Columns that compute."""
-        share = self.wafer.transmission_core_fraction
+        efficiency = self.wafer.pipeline_efficiency
         if self.items[-1:] != ("residual",):
             return self.tiling.cols
-        is_narrow = self.tiling.cols * share <= 1 - share
+        is_narrow = self.tiling.cols * (1 - efficiency) <= efficiency
         return np.where(is_narrow, np.maximum(1, self.tiling.cols - 1), self.tiling.cols)
 
     @cached_property

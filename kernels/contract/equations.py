@@ -18,14 +18,6 @@ from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")
 
-# Machine code of one kernel: about 150 instructions of 4 bytes and their descriptors, tasks and
-# routes; not published.  What the system itself occupies is `wafer.sram_reserved_bytes`.
-CODE_BYTES = 1536
-
-# A backward pass finds the exponentials of the forward pass (kept or just recomputed) and needs
-# products of them only: a quarter of the cycles of a special element.
-BACKWARD_SPECIAL_FRACTION = 0.25
-
 # Functions that a core computes element by element in scalar code.
 SPECIAL_FUNCTIONS = frozenset(
     [
@@ -267,14 +259,16 @@ def pointwise(
     return found
 
 
-def pointwise_footprint(elements: Size, tiling: Tiling, dtype: str, buffers: int = 2) -> Footprint:
+def pointwise_footprint(
+    elements: Size, tiling: Tiling, wafer: Wafer, dtype: str, buffers: int = 2
+) -> Footprint:
     """Footprint of such work: resident operands are the compiler's, a stage buffer is the kernel's.
 
     Pipelined regions hold one chunk per buffer; streamed kernels work in place on a short buffer.
     """
     n = per_core(elements, tiling)
     chunk = np.minimum(n, CHUNK_ELEMENTS) if tiling.mapping == "streamed" else n
-    return Footprint(buffers_bytes=buffers * chunk * bytes_of(dtype), code_bytes=CODE_BYTES)
+    return Footprint(buffers_bytes=buffers * chunk * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
 
 
 # Streamed kernels work through resident data in pieces of this many elements.

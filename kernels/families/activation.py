@@ -24,7 +24,6 @@ from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
     SPECIAL_FUNCTIONS,
     check_tiling,
     max_rate,
@@ -84,7 +83,7 @@ class Activation(OnElements):
         stated = ActivationAttributes.of(attrs)
         function, bundles = stated.function, stated.bundles
         if function in SPECIAL_FUNCTIONS:
-            fraction = BACKWARD_SPECIAL_FRACTION if backward else 1.0
+            fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(
                 elements,
                 tiling,

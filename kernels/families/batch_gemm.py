@@ -35,7 +35,6 @@ from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfu
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     ceil_rate,
@@ -110,10 +109,10 @@ class BatchGemm(MatrixProduct):
             return Footprint(
                 activations_bytes=1.0 * p * k * n * size,
                 buffers_bytes=2 * (k * size + n * SUM_BYTES),
-                code_bytes=CODE_BYTES,
+                code_bytes=wafer.kernel_code_bytes,
             )
         f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
-        return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=CODE_BYTES)
+        return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The product of one sub-rectangle, all of them at once, and what is fused to the results."""

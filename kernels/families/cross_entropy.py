@@ -38,8 +38,6 @@ from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
-    CODE_BYTES,
     ceil_div,
     check_tiling,
     pointwise,
@@ -88,16 +86,18 @@ class CrossEntropy(OnRows):
             t = ceil_div(dims["rows"], tiling.rows)
             elements = 2.0 * t * ceil_div(dims["cols"], tiling.cols)
             # Elements and mask, three statistics, gaps between banks.
-            return Footprint(activations_bytes=4.0 * (elements + 3 * t) + 32, code_bytes=CODE_BYTES)
-        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
+            return Footprint(
+                activations_bytes=4.0 * (elements + 3 * t) + 32, code_bytes=wafer.kernel_code_bytes
+            )
+        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements, a quarter in a backward pass; all-reduces of the statistics."""
+        """Special elements, `backward_special_fraction` of them in a backward pass; all-reduces of the statistics."""
         phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
-        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+        fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         elements = dims["rows"] * dims["cols"]
         local = pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, instructions=STARTS)
         p, t, f = self.tile(dims, tiling)
@@ -182,7 +182,7 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> RowWork:
     shapes = {name: Shape(MATRIX, dtype) for name in ("x" if forward else "y", "mask")}
     if forward:
         shapes |= {"statistic": Shape(ROW), "picked": Shape(ROW)}
-    fraction = 1.0 if forward else BACKWARD_SPECIAL_FRACTION
+    fraction = 1.0 if forward else wafer.backward_special_fraction
     starts = STARTS * wafer.vector_start_cycles
     vectors = (
         FORWARD if forward else (Vector("sub", "y", ("y", "mask")), Vector("mul", "y", ("y", 1.0 / rows)))

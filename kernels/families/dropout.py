@@ -25,7 +25,6 @@ from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
     check_tiling,
     per_core,
     pointwise,
@@ -68,7 +67,7 @@ class Dropout(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         if DropoutAttributes.of(attrs).p == 0.0:
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
-        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+        fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=fraction)
 
     def compute(self, x: Array, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Array:
@@ -83,7 +82,7 @@ class Dropout(OnElements):
             int(options.get("seed", 0)),
             DropoutAttributes.of(attrs).p,
         )
-        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+        fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)
         values = c.whole()
         x = c.buffer("x", values, bank=0)

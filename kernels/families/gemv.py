@@ -33,7 +33,6 @@ from wse_sim.kernels.blocks.products import MatrixProduct
 from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     ceil_rate,
@@ -90,7 +89,9 @@ class Gemv(MatrixProduct):
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         size = bytes_of(dtype)
         return Footprint(
-            weights_bytes=1.0 * k * n * size, activations_bytes=1.0 * (k + n) * size, code_bytes=CODE_BYTES
+            weights_bytes=1.0 * k * n * size,
+            activations_bytes=1.0 * (k + n) * size,
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

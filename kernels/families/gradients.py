@@ -31,7 +31,7 @@ from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, check_tiling, per_core
+from wse_sim.kernels.contract.equations import ceil_rate, check_tiling, per_core
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -70,7 +70,8 @@ class _OfGradients(Family):
         """A few numbers and code: gradients are counted where they rest."""
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(
-            buffers_bytes=16.0 + 0 * per_core(dims[next(iter(self.dims))], tiling), code_bytes=CODE_BYTES
+            buffers_bytes=16.0 + 0 * per_core(dims[next(iter(self.dims))], tiling),
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def has_gradient(self, kernel: Kernel) -> bool:

@@ -35,7 +35,7 @@ from wse_sim.kernels.blocks.products import (
 from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -109,10 +109,10 @@ class GroupedGemm(WeightProduct):
             return Footprint(
                 weights_bytes=1.0 * weights * weight_bytes(tiling, attrs, dtype, phase),
                 buffers_bytes=2 * side * (bytes_of(dtype) + SUM_BYTES),
-                code_bytes=CODE_BYTES,
+                code_bytes=wafer.kernel_code_bytes,
             )
         m, k = of_group(dims, tiling, attrs, phase)
-        return product_footprint(m, k, dims["n"], tiling, dtype, attrs, phase)
+        return product_footprint(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The products of the groups: in sequence (streamed) or side by side (stationary)."""

@@ -20,7 +20,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_rate, check_tiling
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -52,7 +52,9 @@ class Halo(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two columns and code."""
         dtype = asked(how, dtype="fp32").dtype
-        return Footprint(activations_bytes=2.0 * dims["nz"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(
+            activations_bytes=2.0 * dims["nz"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Issue cycles and starts of the core with most neighbours."""

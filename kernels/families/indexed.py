@@ -49,7 +49,6 @@ from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     add_rate,
     bytes_of,
     ceil_div,
@@ -119,7 +118,8 @@ class Indexed(Family):
         lot = _Lot(dims, tiling)
         taken = lot.e if phase is Phase.INPUT_GRADIENT and IndexedAttributes.of(attrs).op in BENT else 0
         return Footprint(
-            buffers_bytes=(2.0 * lot.block + taken) * lot.f * bytes_of(dtype), code_bytes=CODE_BYTES
+            buffers_bytes=(2.0 * lot.block + taken) * lot.f * bytes_of(dtype),
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

@@ -49,7 +49,6 @@ from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -136,11 +135,13 @@ class Norm(OnRows):
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            return grid_footprint(dims["rows"], dims["cols"], tiling)
+            return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if NormAttributes.of(asked(how).attrs).whole:
             # Two rows, two results, scale and shift: a core takes the next row while it works.
             size = bytes_of(dtype) * dims["cols"]
-            return Footprint(weights_bytes=2.0 * size, buffers_bytes=4 * size, code_bytes=CODE_BYTES)
+            return Footprint(
+                weights_bytes=2.0 * size, buffers_bytes=4 * size, code_bytes=wafer.kernel_code_bytes
+            )
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
@@ -148,7 +149,7 @@ class Norm(OnRows):
         return Footprint(
             weights_bytes=2.0 * f * bytes_of(dtype),
             buffers_bytes=2 * f * bytes_of(dtype) + 8 * t,
-            code_bytes=CODE_BYTES,
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

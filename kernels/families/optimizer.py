@@ -32,7 +32,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import CODE_BYTES, check_tiling, per_core, pointwise
+from wse_sim.kernels.contract.equations import check_tiling, per_core, pointwise
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -84,7 +84,8 @@ class Optimizer(Family):
         check_tiling(self.name, tiling, self.mappings)
         moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
         return Footprint(
-            weights_bytes=4.0 * moments * per_core(dims["elements"], tiling), code_bytes=CODE_BYTES
+            weights_bytes=4.0 * moments * per_core(dims["elements"], tiling),
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

@@ -17,7 +17,7 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, check_tiling, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -53,7 +53,9 @@ class PointToPoint(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The message and code."""
         dtype = asked(how, dtype="fp32").dtype
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(
+            activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Start, hops and further words."""

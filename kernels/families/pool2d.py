@@ -112,7 +112,9 @@ class Pool2d(Family):
         """Stage buffers of the operands and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, dtype)
+        return pointwise_footprint(
+            dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, wafer, dtype
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One vector instruction per position of the window."""

@@ -34,7 +34,7 @@ from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -87,7 +87,7 @@ class Reduce(OnRows):
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
         )
-        return Footprint(buffers_bytes=1.0 * f * bytes_of(dtype) + 8 * t, code_bytes=CODE_BYTES)
+        return Footprint(buffers_bytes=1.0 * f * bytes_of(dtype) + 8 * t, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Local reduction, then a chain along the row."""

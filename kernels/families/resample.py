@@ -111,7 +111,7 @@ class Resample(Family):
         """Stage buffers of the operands and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(_outputs(dims), tiling, dtype)
+        return pointwise_footprint(_outputs(dims), tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One copy, or weighted taps."""

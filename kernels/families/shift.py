@@ -33,7 +33,7 @@ from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -96,7 +96,9 @@ class Shift(Family):
         """The tile, the one that arrives, the one that leaves; code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
-        return Footprint(activations_bytes=3.0 * dims["tile"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(
+            activations_bytes=3.0 * dims["tile"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """First message, relays, waiting behind other tiles, the way back."""

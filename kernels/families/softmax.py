@@ -47,7 +47,6 @@ from wse_sim.kernels.blocks.softmax import (
 )
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
     check_tiling,
     least_share,
     pointwise,
@@ -114,11 +113,11 @@ class Softmax(OnRows):
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            return grid_footprint(dims["rows"], dims["cols"], tiling)
-        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
+            return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
+        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements, a quarter in a backward pass; all-reduces of the statistics."""
+        """Special elements, `backward_special_fraction` of them in a backward pass; all-reduces of the statistics."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -128,7 +127,7 @@ class Softmax(OnRows):
             return least_share(int(dims["rows"]), tiling.rows) * (
                 row + Cost(ramp=2.0 * words(dims["cols"], dtype))
             )
-        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+        fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
         local = pointwise(
@@ -195,7 +194,7 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
         vectors = LOG_GRADIENT if log else gradient_vectors("y", "g")
     names = (("x", "y") if log else ("x",)) if forward else ("g", "y")
     shapes = {name: Shape(MATRIX, dtype) for name in names} | {"statistic": Shape(ROW)}
-    fraction = 1.0 if forward else BACKWARD_SPECIAL_FRACTION
+    fraction = 1.0 if forward else wafer.backward_special_fraction
     return RowWork(
         vectors, shapes, fraction * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles
     )

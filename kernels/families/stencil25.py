@@ -7,13 +7,15 @@ for the step in time.  A core's column travels four hops in each direction on on
 direction (its position modulo five), multicast to the four cores it crosses.
 
     T = 43 o + nz c + b m
-    c = 17 / mul + 16 / add + 10 / fma + stalls        (WSE-2: 43 + stalls)
+    c = 17 / mul + 16 / add + 10 / fma + 4 + stalls    (WSE-2: 47 + stalls; 4: a word sent in each direction)
     m   exposed exchange of the first block, per cell
 
 The 43 starts show once per step: later blocks' starts hide in waiting.  Memory stalls are the published
-profile's (11.6 % of the cycles per cell).  The wait for neighbours and m are **fitted**: they are what the slope
-of four silicon points (62.76 cycles per cell) leaves, and about 9 cycles of that wait are not explained
-by public material.
+profile's (11.6 % of the cycles per cell; `stencil_memory_stall_cycles`).  The wait for neighbours
+(`stencil_neighbour_wait_cycles`) and m (`stencil_first_block_wait_cycles`) are **fitted**: they are what the slope
+of four silicon points (62.76 cycles per cell) leaves, a seventh of the cost, and nothing public explains them.  The
+program does not have them: it takes 61.0 cycles per cell in one block, all busy (the 47, and 14 of banks that collide in
+its layout), and waits 118 cycles a step, however many the cells.
 Source: arXiv 2204.03775, calibration 1.6.  Band: cost 0.5 % of the long silicon runs; program 8 % of the
 cost for blocks of 50 cells and more (it pays 47 starts per block, sends included).
 """
@@ -31,7 +33,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_rate, check_tiling
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -54,10 +56,7 @@ from wse_sim.kernels.contract.registry import register
 PRODUCTS, SUMS, ACCUMULATES = 17, 16, 10
 INSTRUCTIONS = PRODUCTS + SUMS + ACCUMULATES
 REACH = 4
-# Cycles per cell: stalls of the published profile, and the fitted remainder; only their sum enters a time.
-MEMORY_STALL_CYCLES = 7.4
-NEIGHBOUR_WAIT_CYCLES = 12.36
-FIRST_BLOCK_WAIT_CYCLES = 1.31  # per cell of the first block
+SENDS = 4  # of a cell, one in each direction: they take issue cycles as the products do
 WEIGHTS = (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560)  # second derivative, eighth order
 COURANT = 0.1
 DIRECTIONS = (("E", 0, 1), ("W", 0, -1), ("S", 1, 0), ("N", -1, 0))
@@ -86,7 +85,7 @@ class Stencil25(Family):
         return Footprint(
             activations_bytes=2.0 * dims["nz"] * size,
             buffers_bytes=(4 * REACH + 2.0) * dims["block"] * size,
-            code_bytes=CODE_BYTES,
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -97,8 +96,9 @@ class Stencil25(Family):
             compute=PRODUCTS * ceil_rate(nz, wafer.mul_fp32_per_cycle)
             + SUMS * ceil_rate(nz, wafer.add_fp32_memory_per_cycle)
             + ACCUMULATES * ceil_rate(nz, wafer.fma_fp32_per_cycle),
-            ramp=nz * MEMORY_STALL_CYCLES,
-            fabric=nz * NEIGHBOUR_WAIT_CYCLES + block * FIRST_BLOCK_WAIT_CYCLES,
+            ramp=nz * wafer.stencil_memory_stall_cycles,
+            fabric=nz * (SENDS + wafer.stencil_neighbour_wait_cycles)
+            + block * wafer.stencil_first_block_wait_cycles,
             startup=INSTRUCTIONS * wafer.vector_start_cycles,
         )
 

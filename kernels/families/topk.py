@@ -34,7 +34,6 @@ from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -92,7 +91,9 @@ class TopK(OnRows):
         _, n, e = spread(dims, tiling)
         # The piece and its mask (or its indices), and the winners; a sort exchanges as much as it holds.
         more = e + 2 * np.minimum(dims["k"], e)
-        return Footprint(buffers_bytes=1.0 * n * (e + more) * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(
+            buffers_bytes=1.0 * n * (e + more) * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The faster of k passes and a sort; backward scatters k gradients per row."""

@@ -23,7 +23,6 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     add_rate,
     bytes_of,
     ceil_rate,
@@ -71,7 +70,9 @@ class VectorOp(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two operands and code."""
         dtype = asked(how, dtype="fp32").dtype
-        return Footprint(activations_bytes=2.0 * dims["elements"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(
+            activations_bytes=2.0 * dims["elements"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
+        )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Start and issue cycles."""

@@ -20,16 +20,17 @@ from wse_sim.compiler.routing import Router
 from wse_sim.compiler.sizing import make_groups
 from wse_sim.compiler.streams import HOST
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import Wafer
+from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.network import network_program
 from wse_sim.whole.regions import region_of
 from wse_sim.whole.trained import trained_network, trained_region_of
+
+WSE2 = load_wafer("wse2")
 
 
 class Skip(nn.Module):
@@ -108,7 +109,7 @@ def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
 def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPlan):
     """What a kind takes beside three colors is what its family says, and streams have those that are left."""
     more = {stage.name: 0 for stage in heads.stages}
-    for group in make_groups(heads.graph):
+    for group in make_groups(heads.graph, heads.wafer):
         more[group.name] = group.lay.more_colors
     for stage in heads.stages:
         kernel = forward_kernel(heads, stage.name)
@@ -140,9 +141,9 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
 
     A layer that trains has a row without inputs: 10 outputs of 84 inputs had one row on 16 x 16 cores before.
     """
-    found = {group.forward.family: group.least_rows for group in make_groups(heads.graph)}
+    found = {group.forward.family: group.least_rows for group in make_groups(heads.graph, heads.wafer)}
     assert found == {"gemm": 1, "attention": 2}
-    assert [group.least_rows for group in make_groups(laid(Skip(32), 8, 32))] == [1, 2]
+    assert [group.least_rows for group in make_groups(laid(Skip(32), 8, 32), WSE2)] == [1, 2]
     graph = graph_of(network((400, 120, 84, 10)), 400, training=True, optimizer="sgd")
     plan = plan_of(inputs_over_rows(graph), 16, phase="training", optimizer="sgd")
     assert min(stage.region.rows for stage in plan.stages) >= 2
@@ -156,9 +157,9 @@ def test_a_region_has_the_columns_that_its_parts_need():
     graph = inputs_over_rows(
         api.lower(Block(16, 2), (torch.zeros(1, 4, 16),), training=True, optimizer="sgd")
     )
-    least = {group.name: group.least_cols for group in make_groups(graph)}
+    least = {group.name: group.least_cols for group in make_groups(graph, WSE2)}
     assert least == dict.fromkeys(least, 1) | {"heads.o": 2, "down": 2, "heads.attention": 2}
-    sums = make_groups(laid(Gated(8, 16), 4, 8))[-2]
+    sums = make_groups(laid(Gated(8, 16), 4, 8), WSE2)[-2]
     assert (sums.forward.family, sums.least_rows, sums.least_cols) == ("generated", 2, 1)
     plan = plan_of(graph, 24, phase="training", optimizer="sgd", batch=8, mode_options={"placer": "snake"})
     for stage in plan.stages:
@@ -232,7 +233,7 @@ def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_
         wanted = passes(k, n, items, rows, cols, plan.wafer, has_dx=has_dx)
         assert (stage.forward_cycles, stage.backward_cycles) == wanted
     infers = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
-    assert [group.rows_of_inputs(12) for group in make_groups(infers.graph)] == [12]
+    assert [group.rows_of_inputs(12) for group in make_groups(infers.graph, infers.wafer)] == [12]
 
 
 def test_a_skip_has_room_for_what_it_goes_around() -> None:
@@ -270,7 +271,7 @@ def test_the_last_row_of_a_convolution_that_trains_has_room():
         )
         for cols in (1, 2)
     ]
-    assert held == [256 * 16 * 10 + CODE_BYTES, 256 * 8 * 10 + CODE_BYTES]
+    assert held == [256 * 16 * 10 + WSE2.kernel_code_bytes, 256 * 8 * 10 + WSE2.kernel_code_bytes]
     stage = next(
         stage
         for stage in plan_of(graph, 48, phase="training", optimizer="sgd", batch=14).stages

@@ -78,6 +78,10 @@ def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
     ("line", "says"),
     [
         (
+            "  transmission_core_fraction: {value: 0.28, unit: '1', source: x, evidence: assumed}",
+            "'transmission_core_fraction' is no longer a constant; state 'pipeline_efficiency', which is 1 less",
+        ),
+        (
             "  hop_cyclez: {value: 1, unit: cycles, source: x, evidence: assumed}",
             "'hop_cyclez' is not a constant",
         ),
@@ -143,6 +147,10 @@ def test_changed_constants_are_marked_as_assumed_and_checked():
     assert wafer.provenance["io_bytes_per_s"].evidence == "assumed"
     with pytest.raises(ConfigError, match="clock_hz"):
         load_wafer("wse2").derive(clock_hz=-1.0)
+    with pytest.raises(
+        ConfigError, match=r"wafer wse2: key 'transmission_core_fraction' .* 'pipeline_efficiency'"
+    ):
+        load_wafer("wse2").derive(transmission_core_fraction=0.28)
     cluster = load_cluster().derive(swarmx_fanout=8)
     assert cluster.swarmx_fanout == 8
     with pytest.raises(ConfigError, match="swarmx_fanout"):

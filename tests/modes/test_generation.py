@@ -157,7 +157,7 @@ def test_the_graph_of_a_published_shape_is_the_published_layer():
     full = api.load_model({"name": "full", "model": SMALL | {"kv_heads": 16}}, seq=512, training=False)
     layer = decoder_of(full).layer
     assert set(layer.products) == set(LayerShape(2048, 5632).work().products)
-    assert layer.instructions == pytest.approx(37, abs=1)
+    assert layer.more_instructions == pytest.approx(0, abs=1)
 
 
 def test_decoders_of_every_kind_are_read_from_their_graphs():
@@ -185,7 +185,7 @@ def test_a_head_size_of_its_own_and_norms_on_heads_cost_what_they_add():
     sizes = {"hidden": 1024, "ffn": 3072, "heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": True}
     stated = stated_layer(sizes)
     assert (stated.query, stated.key, stated.norms) == (2048, 1024, 4.0)
-    normed = dataclasses.replace(plain, norms=4.0, instructions=plain.instructions + 12)
+    normed = dataclasses.replace(plain, norms=4.0, more_instructions=12.0)
     more = (
         decode_layer_cycles(normed, 2048, 256, wafer).total
         - decode_layer_cycles(plain, 2048, 256, wafer).total

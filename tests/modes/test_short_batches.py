@@ -10,7 +10,7 @@ import pytest
 from tests.handmade import transformer
 from wse_sim import api
 from wse_sim.compiler.pricing import Prices
-from wse_sim.compiler.shelves import Box, with_fraction
+from wse_sim.compiler.shelves import Box, with_efficiency
 from wse_sim.compiler.sizing import Sizer, make_groups
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
@@ -81,7 +81,7 @@ def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
     """Arrays instead of stages: the same schedule but for the ways that the router takes, or a formula near to it."""
     batch = 4
     made = plan(batch=batch)
-    groups = make_groups(GRAPH.with_samples(1))
+    groups = make_groups(GRAPH.with_samples(1), SMALL)
     assert [stage.name for stage in made.stages] == [group.name for group in groups]
     graph = GRAPH.with_samples(1)
     sizer = Sizer(graph, SMALL, Prices(SMALL, {"training": True, "optimizer": optimizer_of(graph).name}))
@@ -121,7 +121,7 @@ def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
     assert len(first) > 50
     assert layouts(SMALL.derive(fma_mixed_per_cycle=8.0, vector_start_cycles=30.0, hop_cycles=3)) == first
     assert layouts(SMALL, samples=100) != first
-    few, most = with_fraction(first[0], 0.1)
+    few, most = with_efficiency(first[0], 0.9)
     assert all(a.compute_cols <= b.compute_cols <= a.cols for a, b in zip(few, most, strict=True))
     assert few == first[0]  # more may compute, none has to
 

@@ -82,7 +82,7 @@ def test_dimensions_of_a_weight_are_sharded_into_so_many_parts():
     assert isinstance(made, PipelinedPlan), made.message
     region = next(s.region for s in made.stages if s.name == "h.0.fc")
     assert region.rows == 16
-    assert int(region.cols * (1 - SMALL.transmission_core_fraction) + 1e-9) == 24
+    assert int(region.cols * SMALL.pipeline_efficiency + 1e-9) == 24
     # more parts of a dimension: less work per core, a faster stage
     finer = plan(make_pin("h.0.fc", parts_in=32, parts_out=24))
     pace = [next(s.cycles_per_sample for s in p.stages if s.name == "h.0.fc") for p in (made, finer)]

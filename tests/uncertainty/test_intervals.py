@@ -48,6 +48,16 @@ def test_draws_fill_the_ranges_and_keep_correlations():
     assert machines[3].wafer.rows == wafer.rows
 
 
+def test_special_elements_are_drawn_down_to_the_exponential_of_the_fabric():
+    """One draw in twenty is below; the efficiency of pipelines, tied by the same rates, is drawn with them."""
+    wafer, cluster = load_wafer("wse2"), load_cluster()
+    machines = list(draws(wafer, cluster, ranged(wafer, cluster), 256))
+    elements = np.array([m.wafer.special_element_cycles for m in machines])
+    efficiencies = np.array([m.wafer.pipeline_efficiency for m in machines])
+    assert np.mean(elements < wafer.exp_cycles) == pytest.approx(0.05, abs=0.02)
+    assert np.corrcoef(np.log(elements), np.log(efficiencies))[0, 1] > 0.8
+
+
 def test_interval_without_draws_is_the_own_error():
     """exp(+-0.1) around 200; at 68.27 % the normal score is 1 of 1.645."""
     found = interval_of(200.0, [1.0] * 10, 0.1)

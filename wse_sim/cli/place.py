@@ -312,7 +312,7 @@ def _table(answer: dict[str, Any]) -> None:
         )
         print(
             f"area bound {slowest['bound_cycles']:.6g} cycles per sample: all stages at their least area,\n"
-            "cores that move data included, no remainder"
+            "cores that regions set aside included, no remainder"
         )
         print(answer["verdict"])
     if answer["time"]:

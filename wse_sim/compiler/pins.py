@@ -28,14 +28,13 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
 
     A product at rest holds its input features over the rows of its region and its output features over the
     columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are so many rows and columns; the
-    region's columns that only pass data on are added.
+    columns that the region sets aside are added.
 
     Raises
     ------
     ModelError
         If a dimension has fewer features than parts.
     """
-    fraction = wafer.transmission_core_fraction
     kernels = []
     for kernel in graph.kernels:
         given = [kernel.attrs.get(f"pin_parts_{side}") for side in ("in", "out")]
@@ -50,7 +49,7 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
                         f"'{kernel.name}' is to be sharded into {n} parts of its {kernel.dims[dim]} {side} features; "
                         f"ask for at most {kernel.dims[dim]}"
                     )
-        cols = math.ceil(parts[1] / (1 - fraction) - 1e-9)
+        cols = math.ceil(parts[1] / wafer.pipeline_efficiency - 1e-9)
         attrs = frozen({**kernel.attrs, "pin_rows": parts[0], "pin_cols": cols})
         kernels.append(dataclasses.replace(kernel, attrs=attrs))
     return graph if tuple(kernels) == graph.kernels else dataclasses.replace(graph, kernels=tuple(kernels))

@@ -41,7 +41,7 @@ class StageShapes:
         pin = pinned_size(group.forward)
         self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
         self._cols = region_widths(wafer, 1.03) if pin is None else np.array([pin[1]])
-        inner = compute_cols(self._cols, wafer.transmission_core_fraction)
+        inner = compute_cols(self._cols, wafer.pipeline_efficiency)
         prices = sizer.shape_prices(group, Shapes.grid(self._rows, inner))
         cores = np.outer(self._rows, self._cols)
         memory = prices.memory.reshape(cores.shape) + sizer.activation_bytes(group) / cores
@@ -100,9 +100,8 @@ def _blocked(wafer: Wafer) -> tuple[tuple[int, int, int, int], ...]:
 
 def boxes_of(placement: Placement, wafer: Wafer) -> list[Box]:
     """The placement as boxes of stages."""
-    share = wafer.transmission_core_fraction
     return [
-        Box(int(y), int(x), int(h), int(w), int(h), int(compute_cols(int(w), share)))
+        Box(int(y), int(x), int(h), int(w), int(h), int(compute_cols(int(w), wafer.pipeline_efficiency)))
         for x, y, w, h in zip(placement.x, placement.y, placement.width, placement.height, strict=True)
     ]
 

@@ -29,7 +29,7 @@ def stalls_of(parts: Mapping[str, float]) -> tuple[float, float]:
 @saved
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of cores; its `compute_cores` run the kernel, the others move data in and out."""
+    """A rectangle of cores; its `compute_cores` run the kernel, the others are set aside."""
 
     row: int
     col: int

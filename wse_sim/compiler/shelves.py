@@ -86,28 +86,29 @@ class Box:
     compute_cols: int
 
 
-def with_fraction(boxes: Sequence[Box], share: float) -> tuple[list[Box], list[Box]]:
-    """The boxes where a `share` of a region's cores must not compute: with no more computing columns than they have,
-    and with as many as that allows."""
-    most = [int(compute_cols(box.cols, share)) for box in boxes]
+def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box], list[Box]]:
+    """The boxes where no more than `efficiency` of a region's cores may compute: with no more computing columns than they
+    have, and with as many as that allows."""
+    most = [int(compute_cols(box.cols, efficiency)) for box in boxes]
     few = [
         replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
     ]
     return few, [replace(box, compute_cols=cols) for box, cols in zip(boxes, most, strict=True)]
 
 
-def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
-    """Columns of a region that compute if a `share` of its cores does not; at least one."""
-    return np.maximum(1, np.floor(np.asarray(cols) * (1 - share) + 1e-9)).astype(np.int64)
+def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
+    """Columns of a region that compute, of `efficiency` of its cores: whole ones, at least one."""
+    return np.maximum(1, np.floor(np.asarray(cols) * efficiency + 1e-9)).astype(np.int64)
 
 
 def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
     """Widths of regions, each at most `step` times the one before.
 
-    A region of one column has no core that moves data in and out, so the least width is 2 where a fraction of them does.
+    A region of one column sets no core aside, so the least width is 2 where the efficiency is below 1: where a plan is laid
+    on the whole fabric, streams come in there.
     """
     widths = geometric(wafer.program_cols, step)
-    least = 2 if wafer.transmission_core_fraction > 0 else 1
+    least = 2 if wafer.pipeline_efficiency < 1 else 1
     return widths[widths >= min(least, wafer.program_cols)]
 
 
@@ -118,7 +119,7 @@ class ShelfPlacer:
         self.sizer = sizer
         self.stacks = stacks
         self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
-        self.share = sizer.wafer.transmission_core_fraction
+        self.efficiency = sizer.wafer.pipeline_efficiency
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._tables: dict[int, ShelfTable] = {}
@@ -145,7 +146,7 @@ class ShelfPlacer:
 
     def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
         """What computes in all regions of `rows` (h,) x `cols` (w,) cores."""
-        return Shapes.grid(rows, compute_cols(cols, self.share))
+        return Shapes.grid(rows, compute_cols(cols, self.efficiency))
 
     def _table(self, limit: int) -> ShelfTable:
         """Shelves of up to `limit` rows: the same for all placers of these stages."""
@@ -166,7 +167,7 @@ class ShelfPlacer:
                     ],
                     np.array(heights, np.int64),
                     self.widths,
-                    compute_cols(self.widths, self.share),
+                    compute_cols(self.widths, self.efficiency),
                     cast(Tiles, shared.setdefault(stages, {})),
                 )
             found = self._tables[limit] = cast(ShelfTable, shared[key])
@@ -174,7 +175,7 @@ class ShelfPlacer:
 
     def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
         """Prices of a region of which `inner` columns compute, as :class:`~wse_sim.compiler.sizing.ShapePrices` names them."""
-        if inner != compute_cols(cols, self.share):
+        if inner != compute_cols(cols, self.efficiency):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row = int(np.searchsorted(self.small_rows, rows))
         if cols == self.stacks.cols and row < self.small_rows.size and self.small_rows[row] == rows:
@@ -242,7 +243,7 @@ class ShelfPlacer:
 
     def boxes(self, found: NDArray[np.int64]) -> list[Box]:
         """What :meth:`place` found, as boxes."""
-        inner = compute_cols(found[:, 3], self.share).tolist()
+        inner = compute_cols(found[:, 3], self.efficiency).tolist()
         return [
             Box(row, col, high, wide, high, cols)
             for (row, col, high, wide), cols in zip(found.tolist(), inner, strict=True)
@@ -286,8 +287,8 @@ class ShelfPlacer:
 
 
 def area_bound_cycles(sizer: Sizer) -> float | None:
-    """Least pace at which the stages' least areas, with the cores that move data, fit the living cores."""
-    return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_fraction))
+    """Least pace at which the stages' least areas, with the cores that regions set aside, fit the living cores."""
+    return sizer.pace_for(usable_cores(sizer.wafer) * sizer.wafer.pipeline_efficiency)
 
 
 def shelf_placers(sizer: Sizer, stacks: Stacks = STACKS[0]) -> list[ShelfPlacer]:
@@ -369,7 +370,7 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
 
 def compute_cores(sizer: Sizer) -> float:
     """Living cores of the wafer that compute."""
-    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_fraction)
+    return usable_cores(sizer.wafer) * sizer.wafer.pipeline_efficiency
 
 
 def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:

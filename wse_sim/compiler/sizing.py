@@ -1,7 +1,7 @@
 """Sizing of the pipeline: every stage gets the least cores with which it keeps the pace T.
 
 Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i with time <= T and
-memory within the SRAM of its cores; tau fraction of a region's cores that move data.
+memory within the SRAM of its cores; eta fraction of a region's cores that compute (`pipeline_efficiency`).
 
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
 (they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
@@ -39,11 +39,7 @@ from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.blocks.word_rows import LIGHT
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
-
-OWN_RHYTHM_ROWS = 64
-"""Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
 
 
 @dataclass
@@ -52,6 +48,7 @@ class Group:
 
     name: str
     forward: Kernel
+    wafer: Wafer
     backward: list[Kernel] = field(default_factory=list)
     update: list[Kernel] = field(default_factory=list)
 
@@ -72,9 +69,9 @@ class Group:
 
     @property
     def moving_bytes(self) -> float:
-        """Of the fullest core that moves data and holds more than words on their way; 0 if none does."""
+        """Of the fullest core beside those that compute that holds more than words on their way; 0 if none does."""
         store = float(self.lay.store_bytes)
-        return store + CODE_BYTES if store else 0.0
+        return store + self.wafer.kernel_code_bytes if store else 0.0
 
     @property
     def least_rows(self) -> int:
@@ -128,7 +125,7 @@ class Group:
         """Rows in which a sample flows through the stage."""
         if self.flow.at_once:
             return 1
-        return max(1, int(self.flow.rows)) if self.flow.rows else OWN_RHYTHM_ROWS
+        return max(1, int(self.flow.rows)) if self.flow.rows else self.wafer.rows_without_rhythm
 
     @property
     def is_barrier(self) -> bool:
@@ -136,12 +133,12 @@ class Group:
         return self.flow.is_barrier
 
 
-def make_groups(graph: KernelGraph) -> list[Group]:
+def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
     """Stages in dataflow order."""
     groups: dict[str, Group] = {}
     for kernel in graph.kernels:
         if kernel.phase is Phase.FORWARD:
-            groups[kernel.name] = Group(kernel.name, kernel)
+            groups[kernel.name] = Group(kernel.name, kernel, wafer)
     owner = {name: group.name for group in groups.values() for name in group.forward.parameters}
     for kernel in graph.kernels:
         if kernel.phase in (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):
@@ -271,7 +268,7 @@ class Sizer:
         self.prices = prices
         self.replicas = replicas
         self.update_samples: float | None = None  # n; None: the update is not counted
-        self.groups = make_groups(graph)
+        self.groups = make_groups(graph, wafer)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
         self.edges = sorted(
@@ -289,7 +286,7 @@ class Sizer:
         self.tables: dict[tuple[Hashable, ...], object] = {}  # what placers make of the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
-        self.spread = 1.0 / (1.0 - wafer.transmission_core_fraction)
+        self.spread = 1.0 / wafer.pipeline_efficiency
 
     @property
     def copies(self) -> list[Group]:
@@ -367,7 +364,7 @@ class Sizer:
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
-        """Bytes of the fullest core, one that computes or one that moves data; endless where rows or columns are missing."""
+        """Bytes of the fullest core, one that computes or one beside them; endless where rows or columns are missing."""
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         if group.moving_bytes:
@@ -452,12 +449,12 @@ class Sizer:
         return found
 
     def _price(self, group: Group) -> Candidates:
-        compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_fraction)))
+        compute_cols = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
         side_r = geometric(self.wafer.program_rows)
         side_c = geometric(compute_cols)
         pin = pinned_size(group.forward)
         if pin is not None:
-            inner = int(pin[1] * (1 - self.wafer.transmission_core_fraction) + 1e-9)
+            inner = int(pin[1] * self.wafer.pipeline_efficiency + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         found = self.shape_prices(group, Shapes.grid(side_r, side_c))
         rows, cols = _pairs(tuple(side_r.tolist()), tuple(side_c.tolist()))

@@ -90,7 +90,8 @@ def units_of(model: type[BaseModel]) -> dict[str, str]:
 class ConstantSet:
     """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
 
-    `extra` keys stand beside name, base and constants; `show` is the command that lists the constants.
+    `extra` keys stand beside name, base and constants; `show` is the command that lists the constants; `renamed` says of
+    constants that have gone what stands in their place.
     """
 
     noun: str
@@ -98,6 +99,7 @@ class ConstantSet:
     units: Mapping[str, str]
     show: str
     extra: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Names of the sets shipped with the package."""
@@ -168,7 +170,15 @@ class ConstantSet:
             seen.append(following)
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `model` with some constants changed: their evidence becomes "assumed"."""
+        """Fields of `model` with some constants changed: their evidence becomes "assumed".
+
+        Raises
+        ------
+        ConfigError
+            If a constant has another name now.
+        """
+        for key in changes:
+            self._check_name(key, f"{self.noun} {getattr(model, 'name', '')}")
         fields = {key: getattr(model, key) for key in type(model).model_fields} | dict(changes)
         fields["provenance"] = fields["provenance"] | {
             key: Constant(value=value, unit=self.units[key], source="changed by the user", evidence="assumed")
@@ -177,7 +187,12 @@ class ConstantSet:
         }
         return fields
 
+    def _check_name(self, key: str, where: object) -> None:
+        if key in self.renamed:
+            raise ConfigError(f"{where}: key '{key}' is no longer a constant; {self.renamed[key]}")
+
     def _constant(self, path: Path, key: str, entry: object) -> Constant:
+        self._check_name(key, path)
         if key not in self.units:
             raise ConfigError(
                 f"{path}: key '{key}' is not a constant of a {self.noun}; '{self.show}' lists them"

@@ -29,7 +29,6 @@ from wse_sim.kernels.blocks.line_stages import RowLayout, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
 from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
     ceil_div,
     ceil_rate,
     row_allreduce,
@@ -109,5 +108,5 @@ def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
 def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
     """Cycles of a score in softmax, mask and dropout."""
     kinds = 1.0 + (AttentionAttributes.of(attrs).dropout > 0.0)
-    fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+    fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
     return kinds * fraction * wafer.special_element_cycles

@@ -52,7 +52,6 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
 from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     add_rate,
     bytes_of,
     ceil_div,
@@ -171,13 +170,13 @@ class Attention(Family):
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
         if AttentionAttributes.of(tiling.options, attrs).pairs:
-            return pair_footprint(dims, tiling, attrs)
+            return pair_footprint(dims, tiling, wafer, attrs)
         if tiling.mapping == "grid":
             queries, keys, features = grid_tile(dims, tiling)
             return Footprint(
                 activations_bytes=(2.0 * keys + 2.0 * queries) * features * size + queries * keys * size,
                 buffers_bytes=2.0 * keys * (features + queries) * size + SUM_BYTES * queries,
-                code_bytes=CODE_BYTES,
+                code_bytes=wafer.kernel_code_bytes,
             )
         if tiling.mapping == "stationary":
             k, n = _tile(dims, tiling)
@@ -189,7 +188,7 @@ class Attention(Family):
             return Footprint(
                 activations_bytes=1.0 * copies * (k + k_values) / 2 * n * size,
                 buffers_bytes=2 * (k * size + heads_here * n * SUM_BYTES),
-                code_bytes=CODE_BYTES,
+                code_bytes=wafer.kernel_code_bytes,
             )
         t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
         f = ceil_div(dims["heads"] * dims["d"], tiling.cols // tiling.lanes)
@@ -197,7 +196,7 @@ class Attention(Family):
         return Footprint(
             activations_bytes=1.0 * scores * size,
             buffers_bytes=2 * (t * SUM_BYTES + f * size),
-            code_bytes=CODE_BYTES,
+            code_bytes=wafer.kernel_code_bytes,
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

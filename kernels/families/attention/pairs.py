@@ -34,7 +34,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, least_share, relay_cycles
+from wse_sim.kernels.contract.equations import ceil_rate, least_share, relay_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
@@ -51,14 +51,14 @@ def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
     return least_share(tokens, np.maximum(tiling.rows - spare, 1)), least_share(tokens, tiling.cols)
 
 
-def pair_footprint(dims: Dims, tiling: Tiling, attrs: Attrs) -> Footprint:
+def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
     """Queries, keys and values of two samples in fp16, scores, weights and results."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
     return Footprint(
         activations_bytes=2.0 * width * (2 * t + 4 * n),
         buffers_bytes=10 * scores + 8.0 * t * width,
-        code_bytes=CODE_BYTES,
+        code_bytes=wafer.kernel_code_bytes,
     )
 
 

@@ -41,7 +41,7 @@ from wse_sim.kernels.blocks.trees import (
     multicast_back,
     reduce_cycles,
 )
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -81,7 +81,7 @@ class Allreduce(Collective):
         dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=CODE_BYTES)
+        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The tree up and the multicast down, or the ring; the number of cores is one integer."""

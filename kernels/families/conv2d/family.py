@@ -148,9 +148,9 @@ class Conv2d(WeightProduct):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if _is_apart(tiling, phase, attrs):
-            return depthwise_footprint(dims, attrs, tiling)
+            return depthwise_footprint(dims, attrs, tiling, wafer)
         m, k, n = as_product(dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
+        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
         buffers = base.buffers_bytes + halo
         if Conv2dAttributes.of(attrs).trains and tiling.mapping == "stationary" and phase is Phase.FORWARD:

@@ -34,7 +34,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
@@ -62,7 +62,7 @@ def last_row_bytes(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Si
     """What a core of the last row holds with one image in flight."""
     region = _Region(dims, tiling, wafer)
     each = 10 if Conv2dAttributes.of(attrs).has_bias else 6
-    return each * region.pixels * region.outputs + CODE_BYTES
+    return each * region.pixels * region.outputs + wafer.kernel_code_bytes
 
 
 Busiest = tuple[Size, Size]

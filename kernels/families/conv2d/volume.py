@@ -151,7 +151,7 @@ class Conv3d(WeightProduct):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
+        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
         halo = slices_halo(dims, tiling, attrs) * bytes_of(dtype)
         return Footprint(
             base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes

@@ -30,7 +30,6 @@ from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -81,10 +80,10 @@ class Embedding(OnRows):
         check_tiling(self.name, tiling, self.mappings)
         vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)
         if tiling.mapping == "streamed":
-            return Footprint(buffers_bytes=vector, code_bytes=CODE_BYTES)
+            return Footprint(buffers_bytes=vector, code_bytes=wafer.kernel_code_bytes)
         per_weight = weight_bytes(tiling, attrs, dtype, phase)
         table = 1.0 * ceil_div(dims["vocab"], tiling.rows) * ceil_div(dims["cols"], tiling.cols) * per_weight
-        return Footprint(weights_bytes=table, buffers_bytes=vector, code_bytes=CODE_BYTES)
+        return Footprint(weights_bytes=table, buffers_bytes=vector, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Words over the edge links (streamed) or per token task and vector (stationary)."""

@@ -51,7 +51,6 @@ from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    CODE_BYTES,
     SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
@@ -160,9 +159,9 @@ class Gemm(WeightProduct):
             return Footprint(
                 weights_bytes=2.0 * k * n * size,
                 activations_bytes=(2.0 * m * k + m * n) * size,
-                code_bytes=CODE_BYTES,
+                code_bytes=wafer.kernel_code_bytes,
             )
-        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, dtype, attrs, phase)
+        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles of the product and of what is fused to its output."""

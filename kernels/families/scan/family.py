@@ -36,8 +36,6 @@ from wse_sim.kernels.blocks.products import product_footprint, stationary, weigh
 from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_FRACTION,
-    CODE_BYTES,
     add_rate,
     bytes_of,
     ceil_div,
@@ -119,11 +117,11 @@ class Scan(Family):
         state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
         kind = ScanAttributes.of(attrs).kind
         if kind not in RECURRENT:
-            return Footprint(activations_bytes=state, code_bytes=CODE_BYTES)
+            return Footprint(activations_bytes=state, code_bytes=wafer.kernel_code_bytes)
         at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
         width = dims["width"]
         gates = RECURRENT[kind][0] * width
-        base = product_footprint(dims["batch"], width, gates, at_rest, dtype, attrs, phase)
+        base = product_footprint(dims["batch"], width, gates, at_rest, wafer, dtype, attrs, phase)
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -132,7 +130,7 @@ class Scan(Family):
         check_tiling(self.name, tiling, self.mappings)
         kind = ScanAttributes.of(attrs).kind
         forward = phase is Phase.FORWARD
-        fraction, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_FRACTION, 2.0)
+        fraction, factor = (1.0, 1.0) if forward else (wafer.backward_special_fraction, 2.0)
         n = per_core(dims["batch"] * dims["width"], tiling)
         element, o_map = fraction * wafer.special_element_cycles, wafer.map_element_cycles
         if kind in RECURRENT:
@@ -323,7 +321,7 @@ def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: n
     }
     given = {name: rng.integers(-2, 3, shape).astype(np.float32) for name in ("a", "c", "g", "h", "p")}
     given["a"] = np.sign(given["a"]) * np.float32(0.5)
-    special = BACKWARD_SPECIAL_FRACTION * n * wafer.special_element_cycles
+    special = wafer.backward_special_fraction * n * wafer.special_element_cycles
     with k.loop(steps):
         step = {name: buffer.dsd(last, n, step=-pitch) for name, buffer in at.items()}
         k.busy(round(special + 3 * wafer.map_element_cycles))

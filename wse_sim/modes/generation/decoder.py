@@ -16,14 +16,14 @@ from typing import Any
 
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.kernels.contract.family import Link, Role
 from wse_sim.kernels.contract.registry import family, role_of
 from wse_sim.serialize import saved
 
-# Short vector instructions of a layer.  The published decode kernels have 37 with two norms, rotary positions and a
-# gated network; what other layers have more or less is counted in their programs' terms and assumed.
-PUBLISHED_INSTRUCTIONS = 37
+# Short vector instructions of a layer: the published decode kernels have two norms, rotary positions and a gated
+# network (`decode_layer_instructions` of a wafer); what other layers have more or less is counted here.
 NORM_INSTRUCTIONS = 6  # square, sum, scale, weight, and the moves around an all-reduce
 MEAN_INSTRUCTIONS = 3  # of a layer norm beside a root-mean-square norm
 ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
@@ -87,7 +87,7 @@ class LayerWork:
     norms: float = 2.0
     means: float = 0.0  # norms that also subtract a mean
     choices: float = 0.0  # experts that are picked, one after the other
-    instructions: float = PUBLISHED_INSTRUCTIONS
+    more_instructions: float = 0.0  # short vector instructions beyond those of the published kernels
 
     def weights_of_core(self, grid: int) -> float:
         """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
@@ -103,6 +103,10 @@ class LayerWork:
     def statistics(self) -> float:
         """All-reduces of one number: norms, means, maximum and sum of the softmax, maxima that pick experts."""
         return self.norms + self.means + 2.0 + self.choices
+
+    def instructions(self, wafer: Wafer) -> float:
+        """Short vector instructions of a token: those of the published kernels, and what this layer has more or less."""
+        return max(1.0, wafer.decode_layer_instructions + self.more_instructions)
 
     @property
     def roots(self) -> float:
@@ -163,7 +167,7 @@ def stated_layer(model: Mapping[str, Any]) -> LayerShape | LayerWork:
         hidden=hidden, query=query, key=key, products=tuple(products), activated=share * ffn,
         activated_in_prompt=share * ffn, tables=round(sum(p.times / p.share * p.groups * p.k * p.n for p in products)),
         norms=2.0 + on_heads, choices=share if groups > 1 else 0.0,
-        instructions=PUBLISHED_INSTRUCTIONS + NORM_INSTRUCTIONS * on_heads,
+        more_instructions=NORM_INSTRUCTIONS * on_heads,
     )  # fmt: skip
 
 
@@ -231,9 +235,8 @@ class _Reader:
             for name in kernel.parameters
         }
         weights = [t for t in self.graph.tensors.values() if t.kind is TensorKind.PARAMETER]
-        instructions = (
-            PUBLISHED_INSTRUCTIONS
-            + NORM_INSTRUCTIONS * (len(norms) / self.layers - 2.0)
+        more_instructions = (
+            NORM_INSTRUCTIONS * (len(norms) / self.layers - 2.0)
             + MEAN_INSTRUCTIONS * means / self.layers
             + ROTARY_INSTRUCTIONS * (rotary / self.layers - 2.0)
             - GATE_INSTRUCTIONS * (not self._is_gated())
@@ -250,7 +253,7 @@ class _Reader:
             norms=len(norms) / self.layers,
             means=means / self.layers,
             choices=chosen / self.layers,
-            instructions=max(1.0, instructions),
+            more_instructions=more_instructions,
         )
         head = None if self.head is None else (int(self.head.dims["k"]), int(self.head.dims["n"]))
         return Decoder(

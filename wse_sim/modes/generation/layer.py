@@ -108,7 +108,7 @@ def decode_layer_cycles(
         cost = cost + back * tree_allreduce(length, grid, lines, wafer)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
-    return cost + Cost(special=elements + roots, startup=work.instructions * wafer.vector_start_cycles)
+    return cost + Cost(special=elements + roots, startup=work.instructions(wafer) * wafer.vector_start_cycles)
 
 
 def ends_cycles(

@@ -41,7 +41,7 @@ def decode_parts(
     ):
         tiles[k, n] += times  # type: ignore[assignment]  # a mean over layers need not be whole
     products = [_gemv(k, n, runs, grid, groups, wafer) for (k, n), runs in tiles.items()]
-    short = Cost(startup=float(work.instructions * wafer.vector_start_cycles))
+    short = Cost(startup=float(work.instructions(wafer) * wafer.vector_start_cycles))
     return (
         *products,
         _statistics(work.statistics, grid, groups, wafer),

@@ -36,7 +36,6 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.modes.generation.decoder import Decoder, LayerWork, decoder_of
 from wse_sim.modes.generation.layer import (
     decode_layer_cycles,
@@ -131,7 +130,9 @@ def split_layers(
     """Share the layers over the regions of all wafers, as evenly as whole layers allow; find a place for the ends."""
     ways = _splits(decoder, wafer, systems, grid)
     limit = wafer.sram_usable_bytes
-    needs = [core_memory(way, context=decoder.context, prompt=prompt, batch=options.batch) for way in ways]
+    needs = [
+        core_memory(way, wafer, context=decoder.context, prompt=prompt, batch=options.batch) for way in ways
+    ]
     return next((way for way, need in zip(ways, needs, strict=True) if need.total_bytes <= limit), ways[-1])
 
 
@@ -163,7 +164,7 @@ def fit_memory(
     graph: KernelGraph, wafer: Wafer, options: GenerationChoice, decoder: Decoder, prompt: int, split: Split
 ) -> CoreMemory | Infeasible:
     """Weights, cache and buffers must fit a core."""
-    memory = core_memory(split, context=decoder.context, prompt=prompt, batch=options.batch)
+    memory = core_memory(split, wafer, context=decoder.context, prompt=prompt, batch=options.batch)
     if memory.total_bytes <= wafer.sram_usable_bytes:
         return memory
     return Infeasible(
@@ -375,9 +376,9 @@ def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
     )
 
 
-def core_memory(split: Split, *, context: int, prompt: int, batch: int) -> CoreMemory:
+def core_memory(split: Split, wafer: Wafer, *, context: int, prompt: int, batch: int) -> CoreMemory:
     """Bytes of a core of the fullest region; see the top of this file."""
-    found = (_memory(split, *kind, context, prompt, batch) for kind in _kinds(split))
+    found = (_memory(split, wafer, *kind, context, prompt, batch) for kind in _kinds(split))
     return max(found, key=lambda memory: memory.total_bytes)
 
 
@@ -386,12 +387,16 @@ def _kinds(split: Split) -> tuple[tuple[int, float], ...]:
     return (split.layers, 0.0), ((0 if split.has_own_ends else split.last), split.ends)
 
 
-def _memory(split: Split, layers: int, ends: float, context: int, prompt: int, batch: int) -> CoreMemory:
+def _memory(
+    split: Split, wafer: Wafer, layers: int, ends: float, context: int, prompt: int, batch: int
+) -> CoreMemory:
     grid, work = split.grid, split.layer
     if split.ends_at and not layers:  # rows of a prompt on their way, and the place that they go to
         side = split.ends_at.rows
         rows = -(-prompt // side) * -(-split.hidden // side)
-        return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, float(CODE_BYTES))
+        return CoreMemory(
+            ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, float(wafer.kernel_code_bytes)
+        )
     s, q = -(-context // grid), -(-prompt // grid)
     wide, f = max(split.d, -(-work.query // grid)), -(-work.widest // grid)
     moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
@@ -400,7 +405,7 @@ def _memory(split: Split, layers: int, ends: float, context: int, prompt: int, b
         weights_bytes=float(ELEMENT_BYTES * (layers * work.weights_of_core(grid) + ends)),
         activations_bytes=float(ELEMENT_BYTES * layers * batch * s * 2 * split.v),
         buffers_bytes=float(ELEMENT_BYTES * elements),
-        code_bytes=float(CODE_BYTES),
+        code_bytes=float(wafer.kernel_code_bytes),
     )
 
 
@@ -409,7 +414,7 @@ def _max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int) -> int:
     longest = []
     for layers, ends in _kinds(split):
         if layers:
-            empty = _memory(split, layers, ends, 0, prompt, batch).total_bytes
+            empty = _memory(split, wafer, layers, ends, 0, prompt, batch).total_bytes
             slot = ELEMENT_BYTES * layers * batch * 2 * split.v
             longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid)
     return min(longest)
@@ -430,5 +435,5 @@ def _wafer_context(
     decoder: Decoder, options: GenerationChoice, wafer: Wafer, systems: int, cache: int
 ) -> int:
     weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
-    room = systems * wafer.program_cores * (wafer.sram_usable_bytes - CODE_BYTES) - weights
+    room = systems * wafer.program_cores * (wafer.sram_usable_bytes - wafer.kernel_code_bytes) - weights
     return max(0, int(room // (cache * options.batch)))

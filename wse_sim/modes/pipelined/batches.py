@@ -125,7 +125,7 @@ class LayoutSearch:
         self.merit = merit
         self.trials = min(MOST_TRIALS, TRIED_STAGES // len(sizer.copies))
         wafer = sizer.wafer
-        most = usable_cores(wafer) * (1 - wafer.transmission_core_fraction)
+        most = usable_cores(wafer) * wafer.pipeline_efficiency
         self.cores = [cores for cores in CORES if cores < most] or [most]
         self.cols = [cols for cols in COLS if cols < wafer.program_cols] + [wafer.program_cols]
         self._found: dict[tuple[bytes, int], Trial] = {}

@@ -22,7 +22,7 @@ from wse_sim.compiler.streams import HOST, copy_name
 from wse_sim.errors import ModelError
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 LOSS = "loss"
@@ -114,7 +114,8 @@ def _stage(
         barrier=False,
         in_flight=last.in_flight + in_turn - 1,
         memory=CoreMemory(
-            activations_bytes=FP16_BYTES * logits * rows_of_core * last.in_flight, code_bytes=CODE_BYTES
+            activations_bytes=FP16_BYTES * logits * rows_of_core * last.in_flight,
+            code_bytes=wafer.kernel_code_bytes,
         ),
         flops_per_sample=0,
         replica=last.replica,

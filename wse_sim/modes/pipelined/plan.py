@@ -29,7 +29,7 @@ class PipelinedPlan:
     input_bytes_per_sample: float
     in_flight: int
     binding: str  # what sets the pace: "cores", "sram" or "links"
-    # Least pace at which the stages' least areas, with the cores that move data, sum to the living cores.
+    # Least pace at which the stages' least areas, with the cores that regions set aside, sum to the living cores.
     lower_bound_cycles: float
     notes: tuple[str, ...] = ()
     mode: str = "pipelined"

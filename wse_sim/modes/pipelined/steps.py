@@ -25,7 +25,7 @@ from wse_sim.compiler.placing import place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_fraction
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
@@ -323,7 +323,7 @@ def _fastest_batch(
     cycles = LayoutCycles(sizer, samples)
     found: list[tuple[float, Sequence[Box]]] = []
     for searched in reference_layouts(sizer, samples):
-        few, most = with_fraction(searched, sizer.wafer.transmission_core_fraction)
+        few, most = with_efficiency(searched, sizer.wafer.pipeline_efficiency)
         found += [(cycles(boxes), boxes) for boxes in ((few,) if few == most else (few, most))]
     found.sort(key=lambda one: one[0])
     best, least = plan, _batch_cycles(plan)
@@ -413,7 +413,7 @@ def _link_note(plan: PipelinedPlan) -> str:
 def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     """Copies of a small model: as many as the host feeds and the wafer holds; one for others."""
     wafer = sizer.wafer
-    cores = usable_cores(wafer) * (1 - wafer.transmission_core_fraction)
+    cores = usable_cores(wafer) * wafer.pipeline_efficiency
     pace = sizer.pace_for(cores)
     least = sizer.least_cores(pace) if pace is not None else None
     if pace is None or least is None or float(least.sum()) > SMALL_FRACTION * cores:
@@ -524,7 +524,7 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     notes = [
-        f"{wafer.transmission_core_fraction:.0%} of a region's cores move and buffer data instead of computing (fitted)",
+        f"{wafer.pipeline_efficiency:.0%} of a region's cores compute: an efficiency fitted to two published rates, not explained",
     ]
     notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

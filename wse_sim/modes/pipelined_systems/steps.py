@@ -133,7 +133,7 @@ def _pace_cycles(plan: PipelinedSystemsPlan) -> float:
 def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | None:
     """The graph in at most so many parts, each filling at most `fill` of a wafer, at the least pace; None if none is."""
     wafer, graph = sizer.wafer, sizer.graph
-    cores = fill * usable_cores(wafer) * (1 - wafer.transmission_core_fraction)
+    cores = fill * usable_cores(wafer) * wafer.pipeline_efficiency
     names = [group.name for group in sizer.groups]
     allowed = _ends_between_blocks(graph, names)
     over = _bytes_over(graph, names)
@@ -372,8 +372,7 @@ def _too_large(sizer: Sizer, systems: int) -> Infeasible:
         return _refusal(
             graph, "SRAM", worst[1], room, "bytes", f"a core of '{worst[0].name}' on its best rectangle", 0
         )
-    fraction = 1 - wafer.transmission_core_fraction
-    total = inf if least is None else float(np.sum(least)) / fraction
+    total = inf if least is None else float(np.sum(least)) / wafer.pipeline_efficiency
     if total > cores * systems:
         where = f"{len(sizer.groups)} stages at any pace on {systems} systems"
         return _refusal(graph, "cores", ceil(total), cores * systems, "cores", where, ceil(total / cores))

@@ -23,7 +23,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import even
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
@@ -200,7 +200,7 @@ class TrainedConvolution(TrainedKind):
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
-        left = min(HELD_FRACTION * usable, usable - CODE_BYTES - self.products.rest_bytes)
+        left = min(HELD_FRACTION * usable, usable - self.wafer.kernel_code_bytes - self.products.rest_bytes)
         of_last = self.products.held_bytes(1)
         return max(0, min(held, int(left // of_last)) if of_last else held)
 

@@ -29,7 +29,6 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout
 from wse_sim.kernels.blocks.rounds import pitch
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.kernels.families.norm import (
     affine_of,
     forward_work,
@@ -269,7 +268,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         a_sample = self.each * FP16 * (apart + 1)
         fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)
         size = self.wafer.sram_bytes
-        return int(min(HELD_FRACTION * size, size - fixed - CODE_BYTES) // a_sample)
+        return int(min(HELD_FRACTION * size, size - fixed - self.wafer.kernel_code_bytes) // a_sample)
 
     def issued_cycles(self) -> float:
         """As the module says."""

@@ -28,7 +28,6 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.slopes import ACTIVATIONS, Slopes
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
 from wse_sim.whole.regions.pointwise import PointwisePlace, Taken, operators_of
@@ -332,7 +331,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         a_sample = held * FP16 * self._pitch
         fixed = (
             self._pitch * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
-            + CODE_BYTES
+            + self.wafer.kernel_code_bytes
         )
         size = self.wafer.sram_bytes
         return int(min(HELD_FRACTION * size, size - fixed) // a_sample)

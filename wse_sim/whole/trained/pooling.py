@@ -35,7 +35,6 @@ from wse_sim.kernels.blocks.pooled_training import (
     PoolStep,
     TrainedPoolCore,
 )
-from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
@@ -77,7 +76,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
         fixed += self._bytes(TAKEN) * sizes[TAKEN]  # two of them
-        spare = self.wafer.sram_bytes - CODE_BYTES - fixed
+        spare = self.wafer.sram_bytes - self.wafer.kernel_code_bytes - fixed
         if not kept:
             return ANY if spare > 0 else 0
         return max(0, int(min(HELD_FRACTION * self.wafer.sram_bytes, spare) // kept))
