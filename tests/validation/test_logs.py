@@ -75,7 +75,7 @@ def test_facts_of_the_run_are_read():
         {2},
         {"2.5.1"},
         34.1,
-        11200,
+        {11200},
     )
     assert batch_of(log) == 112
 
@@ -154,6 +154,26 @@ def test_a_run_with_checkpoints_gives_the_rate_of_its_steps(
     assert steady_rate(parsed(*lines), TRAIN, batch).samples_per_s == pytest.approx(rate, abs=0.0051)
 
 
+def test_evaluation_has_a_clock_of_its_own():
+    """An excerpt: training that was slowed by checkpoints, then evaluation from its 240th batch on, whose GlobalRate is its own."""
+    log = parsed(
+        line(0, 1670, 8.67),
+        "2026-07-27 18:26:09,913 INFO:   Saving checkpoint at step 1680",
+        "2026-07-27 18:41:53,674 INFO:   | Eval Device=CSX, GlobalStep=1680, Batch=240, Loss=0.5, Rate=59.43 samples/sec, GlobalRate=58.71 samples/sec",
+        "2026-07-27 18:41:55,040 INFO:   | Eval Device=CSX, GlobalStep=1680, Batch=250, Loss=0.3, Rate=58.74 samples/sec, GlobalRate=58.70 samples/sec",
+    )
+    assert steady_rate(log, EVAL, 8).samples_per_s == 58.70
+    with pytest.raises(ConfigError, match="give the log from its beginning"):
+        steady_rate(log, TRAIN, 8)
+
+
+def test_two_runs_in_one_file_are_told_apart_by_their_samples():
+    first = [BEGIN, line(10, 100, 2000.0), "Processed 20000 sample(s) in 20.0 seconds."]
+    second = [BEGIN, line(10, 100, 1000.0), "Processed 10000 sample(s) in 20.0 seconds."]
+    with pytest.raises(ConfigError, match="holds runs of 10,000 and 20,000 samples"):
+        batch_of(parsed(*first, *second))
+
+
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
@@ -175,7 +195,7 @@ def test_lines_that_say_nothing_are_refused_by_name(lines, sentence):
     assert str(fault.value).startswith("mytest.log: ")
 
 
-def test_logs_of_other_encodings_are_read(tmp_path):
+def test_logs_of_other_encodings_are_read_and_huge_ones_refused(tmp_path, monkeypatch):
     text = f"{BEGIN}\n{line(10, 100, 5.0)}\n"
     for name, data in (
         ("windows.log", text.encode("utf-16")),
@@ -187,6 +207,10 @@ def test_logs_of_other_encodings_are_read(tmp_path):
     (tmp_path / "binary.log").write_bytes(b"\x7fELF\0\0")
     with pytest.raises(ConfigError, match="no text"):
         read_log(tmp_path / "binary.log")
+    monkeypatch.setattr("wse_sim.files.MAX_TEXT_BYTES", 10)
+    with pytest.raises(ConfigError, match="the limit is 10; keep the lines that count: grep"):
+        read_log(tmp_path / "mark.log")
+    monkeypatch.undo()
     (tmp_path / "other.log").write_text("epoch 1 loss 2\n")
     with pytest.raises(ConfigError, match=r"other.log: holds no line '\| Train Device=CSX"):
         read_training_log(tmp_path / "other.log")

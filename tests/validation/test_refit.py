@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from benchmarks.fits import FITS
+from wse_sim.cli import app
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.uncertainty.draws import Z95, ranged
 from wse_sim.validation.predict import predict, predict_on, wafer_of
@@ -118,3 +121,28 @@ def test_every_constant_that_was_fitted_can_be_refitted():
                 )
                 owner = load_wafer(name) if constant.owner == "wafer" else load_cluster()
                 owner.derive(**{constant.name: (ends[0] + 2 * ends[2]) / 3})  # a fraction is a value
+
+
+def test_the_command_writes_what_it_says(tmp_path):
+    """Four timed kernels in a folder: the JSON names the constants that moved, the file holds them, and the suite that is passed on predicts with it."""
+    for point in made_with(vector_start_cycles=7.6):
+        home = tmp_path / "mine" / point.id
+        home.mkdir(parents=True)
+        said = {"kernel": "gemv", "sizes": point.params, "cycles": point.measured, "wafer": "wse3"}
+        (home / "run.yaml").write_text(yaml.safe_dump(said))
+    out = tmp_path / "out"
+    answer = CliRunner().invoke(
+        app, ["validate", "--mine", str(tmp_path / "mine"), "--refit", "--out", str(out), "--json", "-q"]
+    )
+    assert answer.exit_code == 0, answer.output
+    (found,) = json.loads(answer.stdout)["refit"]
+    assert found["mean_absolute_error"]["after"] < found["mean_absolute_error"]["before"]
+    moved = {one["name"]: one["refitted"] for one in found["constants"] if one["refitted"] != one["stated"]}
+    stated = yaml.safe_load((out / "wafer-wse3-mine.yaml").read_text())["constants"]
+    assert {name: entry["value"] for name, entry in stated.items()} == pytest.approx(
+        {name: moved[name] for name in stated}, rel=1e-5
+    )
+    suite = yaml.safe_load((out / "suite.yaml").read_text())["points"]
+    assert [one["measured"] for one in suite] == [
+        point.measured for point in sorted(made_with(vector_start_cycles=7.6), key=lambda p: p.id)
+    ]

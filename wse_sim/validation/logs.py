@@ -16,7 +16,7 @@ model").  ``Rate`` is that of outputs as they reach the host: after a checkpoint
 up to seven times the wafer's rate, so it is not used.  A steady step is measured in a *stretch*: lines between which
 nothing but steps took place.
 
-* A stretch from the beginning of a run: the GlobalRate of its last line.
+* A stretch from the beginning of a run, or of evaluation: the GlobalRate of its last line.
 * A stretch from the middle, of an excerpt: the batch times the steps between its first line and its last, over the
   time between their time stamps.  Not behind a checkpoint, where the host catches up.
 """
@@ -87,8 +87,9 @@ class Stretch:
         return self.lines[-1].step - self.lines[0].step
 
     def starts(self) -> bool:
-        """Whether the first line is that of the beginning: as many steps from 0 as to the next line."""
-        if self.from_beginning:
+        """Whether its GlobalRate counts steps alone: of evaluation, which has a clock of its own, or where the first line
+        is that of the beginning (as many steps from 0 as to the next line)."""
+        if self.from_beginning or self.phase == EVAL:
             return True
         if self.after_stop or len(self.lines) < 2:
             return False
@@ -105,7 +106,7 @@ class TrainingLog:
     systems: set[int] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     releases: set[str] = field(default_factory=set)
-    processed: int | None = None
+    processed: set[int] = field(default_factory=set)
     estimate: float | None = None
 
     def phase(self) -> str:
@@ -194,7 +195,7 @@ def _facts(log: TrainingLog, line: str) -> None:
     if found := _RELEASE.search(line):
         log.releases.add(found[1])
     if found := _PROCESSED.search(line):
-        log.processed = int(found[1])
+        log.processed.add(int(found[1]))
     if found := _ESTIMATE.search(line):
         log.estimate = _number(found[1])
 
@@ -255,11 +256,14 @@ def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
 
 
 def _processed_batch(log: TrainingLog) -> int | None:
-    """Samples over steps of the last training, if that is a whole number."""
+    """Samples over steps of the training, if that is a whole number."""
+    if len(log.processed) > 1:
+        shown = " and ".join(f"{samples:,}" for samples in sorted(log.processed))
+        raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run a file of its own")
     trained = [s for s in log.stretches if s.phase == TRAIN]
     if not log.processed or not trained or not trained[-1].lines[-1].step:
         return None
-    batch, rest = divmod(log.processed, trained[-1].lines[-1].step)
+    batch, rest = divmod(next(iter(log.processed)), trained[-1].lines[-1].step)
     return batch if batch and not rest else None
 
 
