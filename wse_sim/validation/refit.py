@@ -6,8 +6,14 @@ Symbols: p points with predictions y and measurements m; z normal scores of the 
     least    sum_p ln(y_p(z) / m_p)^2 + (HOLD z_k)^2         |z_k| <= 1.645
 
 The second sum keeps a constant where it is unless it explains errors; at an end of its range it weighs as much as an error
-of 1.645 HOLD of one point.  A constant is *determined* by the points if its range moves one of them by LEAST or more; others are
-left alone.  The plan of a point stays as it is.  Points of a CSL program take no part: their constants are prices of
+of 1.645 HOLD of one point.  Two sorts of constants are left alone: those whose range moves no point by LEAST, and those that
+the points do not tell apart from others.  For these J is the change of ln(y) a score, from one end of a range to the
+other, and s the scatter of the points around the best straight line, at least NOISE::
+
+    d_k = s sqrt(((J' J + HOLD^2)^-1)_kk)        the score of constant k is known within d_k
+
+While some d_k is above 1, which is what is known of a constant without any point, the constant with the largest is dropped.
+The plan of a point stays as it is.  Points of a CSL program take no part: their constants are prices of
 instructions, which are no fit.
 """
 
@@ -39,6 +45,7 @@ FITTED = (
 """Constants that were fitted to published points (docs/validation.md)."""
 HOLD = 0.001
 LEAST = 0.002
+NOISE = 0.005  # between two runs of one setting
 MOVED = 1e-4  # of a range: less is no move
 STEP = 0.05  # in scores, of finite differences
 NEAR_END = 0.999
@@ -135,19 +142,20 @@ class Refit:
     cluster: str
     moves: tuple[Move, ...]
     alone: tuple[str, ...]
+    confused: tuple[str, ...]
     rows: tuple[RefitRow, ...]
     evidence: str
     sources: tuple[str, ...]
 
     @property
     def is_short(self) -> bool:
-        """Whether there are fewer points than constants."""
-        return len(self.rows) < len(self.moves)
+        """Whether there are fewer points than constants that move them."""
+        return len(self.rows) < len(self.moves) + len(self.confused)
 
-    def mean(self, kind: str) -> float | None:
-        """Mean absolute error `before`, `after` or `left_out`."""
-        errors = [abs(e) for row in self.rows if (e := getattr(row, kind)) is not None]
-        return sum(errors) / len(errors) if errors else None
+    def rms(self, kind: str) -> float | None:
+        """Root mean square of the relative errors `before`, `after` or `left_out`."""
+        errors = [e for row in self.rows if (e := getattr(row, kind)) is not None]
+        return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
     def as_dict(self) -> dict[str, object]:
         """As JSON data."""
@@ -156,15 +164,18 @@ class Refit:
             "cluster": self.cluster,
             "constants": [move.as_dict() for move in self.moves],
             "left_alone": list(self.alone),
+            "not_told_apart": list(self.confused),
             "fewer_points_than_constants": self.is_short,
             "points": [dict(row.__dict__) for row in self.rows],
-            "mean_absolute_error": {kind: self.mean(kind) for kind in ("before", "after", "left_out")},
+            "rms_error": {kind: self.rms(kind) for kind in ("before", "after", "left_out")},
         }
 
     def table(self) -> str:
         """As text."""
         lines = [f"refit of {self.system} with cluster {self.cluster} to {len(self.rows)} points:"]
-        if self.moves:
+        if not self.moves:
+            lines.append("no constant is told by these points: nothing moves")
+        else:
             lines.append(f"{'constant':<30} {'stated':>11} {'refitted':>11} {'change':>8}  range")
         for move in self.moves:
             stated = move.constant.stated
@@ -174,22 +185,26 @@ class Refit:
             lines.append(
                 f"{move.constant.name:<30} {value:>11.5g} {move.value:>11.5g} {change:>8}  {low:.5g} to {high:.5g} {stated.unit}{end}"
             )
+        if self.confused:
+            lines.append(
+                f"not told apart by these points from others, left alone: {', '.join(self.confused)}"
+            )
         if self.alone:
             lines.append(f"not determined by these points, left alone: {', '.join(self.alone)}")
         if self.is_short:
             lines.append(
-                f"fewer points ({len(self.rows)}) than constants ({len(self.moves)}): this is one of many sets that meet them; add runs that differ"
+                f"fewer points ({len(self.rows)}) than constants that move them ({len(self.moves) + len(self.confused)}): add runs that differ"
             )
         lines += ["", f"{'point':<32} {'before':>8} {'after':>8} {'left out':>9}"]
         for row in self.rows:
             left = "" if row.left_out is None else f"{row.left_out:+.1%}"
             lines.append(f"{row.id:<32} {row.before:>+8.1%} {row.after:>+8.1%} {left:>9}")
-        means = {kind: self.mean(kind) for kind in ("before", "after", "left_out")}
+        rms = {kind: self.rms(kind) for kind in ("before", "after", "left_out")}
         shown = ", ".join(
-            f"{kind.replace('_', ' ')} {value:.1%}" for kind, value in means.items() if value is not None
+            f"{kind.replace('_', ' ')} {value:.1%}" for kind, value in rms.items() if value is not None
         )
-        lines.append(f"mean absolute error: {shown}")
-        left_out, before = means["left_out"], means["before"]
+        lines.append(f"rms error: {shown}")
+        left_out, before = rms["left_out"], rms["before"]
         if left_out is not None and before is not None and left_out > before:
             lines.append(
                 "a point left out is met worse than with the stated constants: these runs do not carry their move over to other runs"
@@ -229,12 +244,10 @@ class _Problem:
         predicted = self.figures[number](changed(at.wafer, at.cluster, values))
         return math.log(predicted / (self.points[number].measured or math.nan)) if predicted > 0 else LOST
 
-    def reach(self, constant: Ranged) -> float:
-        """How far the ends of its range move the point that it moves most."""
-        return max(
-            abs(self.error(i, [constant], [Z95]) - self.error(i, [constant], [-Z95]))
-            for i in range(len(self.points))
-        )
+    def slopes(self, constant: Ranged) -> NDArray[np.float64]:
+        """(points,) change of ln(predicted) a score, from one end of the range to the other."""
+        ends = [[self.error(i, [constant], [z]) for z in (-Z95, Z95)] for i in range(len(self.points))]
+        return np.array([(high - low) / (2 * Z95) for low, high in ends])
 
     def best(self, constants: Sequence[Ranged], numbers: Sequence[int]) -> list[float]:
         """The scores that meet some of the points best."""
@@ -248,6 +261,21 @@ class _Problem:
         return [float(score) for score in found.x]
 
 
+def told_apart(slopes: Mapping[str, NDArray[np.float64]], errors: NDArray[np.float64]) -> list[str]:
+    """The constants whose scores the points tell, each beside the others; `slopes`: (points,) by name, `errors`: (points,)."""
+    names = list(slopes)
+    while names:
+        matrix = np.stack([slopes[name] for name in names], axis=1)
+        inverse = np.linalg.inv(matrix.T @ matrix + HOLD**2 * np.eye(len(names)))
+        rest = errors - matrix @ (inverse @ (matrix.T @ errors))
+        scatter = max(NOISE, math.sqrt(float(rest @ rest) / max(1, len(errors) - len(names))))
+        known = scatter * np.sqrt(np.diag(inverse))
+        if known.max() <= 1.0:
+            break
+        names.pop(int(known.argmax()))
+    return names
+
+
 def value_at(constant: Ranged, score: float) -> float:
     """The value of a constant at a score, not rounded."""
     low, high = constant.stated.range or (0.0, 0.0)
@@ -259,8 +287,12 @@ def value_at(constant: Ranged, score: float) -> float:
 def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[str], None]) -> Refit:
     say(f"refit {system}: how far each constant moves the points")
     problem = _Problem(system, cluster, points)
-    reaches = {constant.name: problem.reach(constant) for constant in problem.constants}
-    constants = [c for c in problem.constants if reaches[c.name] >= LEAST]
+    slopes = {constant.name: problem.slopes(constant) for constant in problem.constants}
+    reaches = {name: float(2 * Z95 * np.abs(slope).max()) for name, slope in slopes.items()}
+    errors = np.array([problem.error(i, [], []) for i in range(len(points))])
+    sensitive = {name: slope for name, slope in slopes.items() if reaches[name] >= LEAST}
+    told = told_apart(sensitive, errors)
+    constants = [c for c in problem.constants if c.name in told]
     everything = range(len(points))
     say(f"refit {system}: {len(constants)} constants to {len(points)} points")
     scores = problem.best(constants, everything)
@@ -271,8 +303,8 @@ def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[st
             say(f"refit {system} without {point.id}")
             others = problem.best(constants, [j for j in everything if j != i])
             left_out = math.expm1(problem.error(i, constants, others))
-        before, after = problem.error(i, [], []), problem.error(i, constants, scores)
-        rows.append(RefitRow(point.id, math.expm1(before), math.expm1(after), left_out))
+        after = problem.error(i, constants, scores)
+        rows.append(RefitRow(point.id, math.expm1(errors[i]), math.expm1(after), left_out))
     moves = [Move(c, value_at(c, z), z, reaches[c.name]) for c, z in zip(constants, scores, strict=True)]
     evidence = {str(point.evidence).partition(",")[0] for point in points}
     kind = evidence.pop() if len(evidence) == 1 else ""
@@ -280,7 +312,8 @@ def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[st
         system,
         cluster,
         tuple(sorted(moves, key=lambda move: -move.reach)),
-        tuple(c.name for c in problem.constants if reaches[c.name] < LEAST),
+        tuple(name for name in slopes if name not in sensitive),
+        tuple(name for name in sensitive if name not in told),
         tuple(rows),
         kind if kind in get_args(Evidence) else "assumed",
         tuple(point.id for point in points),
@@ -320,8 +353,8 @@ def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
         for move in moves
     }
     near = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
-    before, after, left = (found.mean(kind) for kind in ("before", "after", "left_out"))
-    said = f"mean absolute error {before:.1%} before, {after:.1%} after" + (
+    before, after, left = (found.rms(kind) for kind in ("before", "after", "left_out"))
+    said = f"rms error {before:.1%} before, {after:.1%} after" + (
         f", {left:.1%} left out" if left is not None else ""
     )
     head = f"# Written by wse-sim validate --refit from {count} runs: {said}.\n"
