@@ -141,6 +141,20 @@ def test_the_command_lists_all_runs_and_ends_with_a_fault_where_one_cannot_be_re
     assert [point.id for point in load_mine(tmp_path, tmp_path / "whole").points] == ["broken"]
 
 
+def test_what_lies_beside_a_log_does_not_hide_it(tmp_path, monkeypatch):
+    """Files of the cluster: a log without progress, one that is too large, and two performance.json; one log of the script among them."""
+    home = run(tmp_path, "a", mytest__log=LOG, performance__json="{", cluster__log="poll ingress\n")
+    (home / "job").mkdir()
+    (home / "job" / "performance.json").write_text("{}")
+    (home / "job" / "large.log").write_text("x" * 2000)
+    monkeypatch.setattr("wse_sim.files.MAX_TEXT_BYTES", 1000)
+    point = one(tmp_path)
+    assert (point.measured, point.fault) == (40.0, "")
+    assert "holds 2 different files performance.json" in str(point.note)
+    (home / "mytest.log").unlink()
+    assert "the limit is 1,000" in one(tmp_path).fault
+
+
 def test_folders_without_a_run_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, sentence in (("nowhere", "is no folder"), ("empty", "holds no run")):

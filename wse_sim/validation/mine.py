@@ -46,6 +46,7 @@ from wse_sim.validation.zoo_params import ZooParams, is_zoo_params, read_zoo_par
 
 MOST_FILES = 4000  # of one run: a folder with more is not one run
 MOST_RUNS = 1000
+MOST_PARAMS_BYTES = 2**20  # of a YAML file that may be a params file
 LOGS = (".log", ".txt", ".out")
 PASSED_ON = (
     "mode", "batch", "seq", "systems", "workers", "micro_batch", "lanes", "recompute", "optimizer", "precision", "sparsity",
@@ -132,7 +133,8 @@ class _Run:
         if record is not None:
             yield from own_runs(record, stated, self.name)
             return
-        log, performance = self._log(), self._performance()
+        log = self._log()
+        performance = self._performance(needed=log is None and self.stated.samples_per_s is None)
         phase = stated.phase or ("evaluation" if log is not None and log.phase() == EVAL else "training")
         zoo = self._zoo(phase)
         params = self._params(log, zoo)
@@ -290,9 +292,16 @@ class _Run:
             return _training_log(self.home / self.stated.log, named=True)
         if self.path.is_file():
             return _training_log(self.path, named=True)
-        logs = [
-            log for file in self.files if file.suffix in LOGS and (log := _training_log(file)) is not None
-        ]
+        logs, faults = [], []
+        for file in self.files:
+            try:
+                log = _training_log(file) if file.suffix in LOGS else None
+            except ConfigError as fault:  # a log of the cluster's own, too large to be that of a script
+                faults.append(fault)
+                continue
+            logs += [log] if log is not None else []
+        if faults and not logs:
+            raise faults[0]
         first = logs[0] if logs else None
         other = next((log for log in logs[1:] if log.progress() != logs[0].progress()), None)
         if first is not None and other is not None:
@@ -302,9 +311,16 @@ class _Run:
             )
         return max(logs, key=lambda log: len(log.batches) + len(log.systems)) if logs else None
 
-    def _performance(self) -> Performance | None:
-        found = self._one(PERFORMANCE)
-        return None if found is None else read_performance(found)
+    def _performance(self, needed: bool) -> Performance | None:
+        """What performance.json says; beside a log its faults are notes."""
+        try:
+            found = self._one(PERFORMANCE)
+            return None if found is None else read_performance(found)
+        except ConfigError as fault:
+            if needed:
+                raise
+            self.notes.append(str(fault))
+            return None
 
     def _one(self, name: str) -> Path | None:
         """The file of that name, wherever in the run's folder."""
@@ -345,7 +361,9 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
 def _is_params(file: Path) -> bool:
     """Whether a YAML file has the shape of a params file; what cannot be read is said where it is needed."""
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace")[: 2**22])
+        if file.stat().st_size > MOST_PARAMS_BYTES:
+            return False
+        data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, yaml.YAMLError, RecursionError, ValueError):
         return file.name.startswith("params")
     return isinstance(data, dict) and is_zoo_params(data)
