@@ -17,21 +17,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from wse_sim.hardware import load_cluster
 from wse_sim.uncertainty.draws import DrawnMachine
 from wse_sim.validation.intervals import point_figure
 from wse_sim.validation.predict import wafer_of
+from wse_sim.validation.refit import Figure, solve
 from wse_sim.validation.suite import Point, load_suite
 
 WEAK = 0.25
-Figure = Callable[[DrawnMachine], float]
 
 
 @dataclass(frozen=True)
@@ -100,19 +99,18 @@ def fitted(fit: Fit, points: Sequence[Point], figures: Mapping[str, Figure]) -> 
     machines = [DrawnMachine(wafer_of(point), load_cluster()) for point in points]
     spread = np.array([fit.spread[point.subject] for point in points])
 
-    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    def errors(logs: NDArray[np.float64]) -> list[float]:
         factors = np.exp(logs)
-        errors = [
+        return [
             math.log(
                 figures[point.id](changed(machine, fit.constants, factors)) / (point.measured or math.nan)
             )
             for point, machine in zip(points, machines, strict=True)
         ]
-        return np.concatenate([np.array(errors) / spread, logs / WEAK])
 
-    found = least_squares(residuals, np.zeros(len(fit.constants)), diff_step=1e-3)
+    found = solve(errors, len(fit.constants), spread=spread, hold=1.0 / WEAK)
     scatter = 2 * found.cost / max(1, len(points) - len(fit.constants))
-    return Outcome(np.exp(found.x), np.linalg.inv(found.jac.T @ found.jac) * max(1.0, scatter))
+    return Outcome(np.exp(found.x), found.covariance * max(1.0, scatter))
 
 
 def statement(fit: Fit, points: Sequence[Point], outcome: Outcome) -> dict[str, object]:

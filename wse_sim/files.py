@@ -97,6 +97,32 @@ def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
         raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
 
 
+def read_log(path: str | Path, noun: str = "log", fault: type[WseError] = ConfigError) -> str:
+    """Text of a log that a terminal wrote: broken bytes become marks, UTF-16 with a byte order mark is read as well.
+
+    Raises
+    ------
+    WseError
+        Of class `fault`: the file is missing, a folder, unreadable, no text at all, or over 64 MiB.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_TEXT_BYTES:
+            raise fault(
+                f"{noun} {_shown(path)} has {size:,} bytes, the limit is {MAX_TEXT_BYTES:,}; keep the lines that count: "
+                "grep -E 'Device=|Beginning|Saving|batch size|CSX|Processed' LOG"
+            )
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    if b"\0" in data[:4096]:
+        raise fault(f"{noun} {_shown(path)} holds null bytes, so it is no text; save the log as UTF-8")
+    return data.decode("utf-8-sig", "replace")
+
+
 def sha256_of(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> str:
     """Hash of a file's bytes, as hexadecimal digits.
 

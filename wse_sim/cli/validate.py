@@ -1,10 +1,12 @@
-"""``wse-sim validate``: predictions against published measurements."""
+"""``wse-sim validate``: predictions against published measurements, or against those of a machine of one's own."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wse_sim.cli.certainty import Certainty, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
@@ -13,15 +15,30 @@ from wse_sim.errors import WseError
 from wse_sim.files import is_folder
 from wse_sim.options import Declared, Timing, Whole, option
 
+if TYPE_CHECKING:
+    from wse_sim.validation.refit import Refit
+    from wse_sim.validation.run import Validation
+    from wse_sim.validation.suite import Suite
+
 
 class ValidateCommand(Declared):
     """What a validation asks for."""
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
+    mine: Path | None = option(
+        None, "Folder with the logs of your own runs, in place of the suites that ship."
+    )
+    refit: bool = option(
+        False, "Say which fitted constants the points would move, and how far in their ranges."
+    )
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
     sources: Path | None = option(None, "Folder with checkouts of published programs in CSL.")
-    out: Path | None = option(None, "Folder for validation.png and validation.json.", writes="folder")
+    out: Path | None = option(
+        None,
+        "Folder for validation.png and validation.json; with --mine also suite.yaml, with --refit the refitted wafer and cluster.",
+        writes="folder",
+    )
 
 
 @command
@@ -29,7 +46,6 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     """Predict every point of a suite; prints the error of each and the mean per subject."""
     from wse_sim.validation.picture import draw
     from wse_sim.validation.run import validate
-    from wse_sim.validation.suite import load_suite
 
     out = options.out
     say_without_effect(unused_bounds(certainty), screen.strict)
@@ -37,8 +53,11 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
         raise WseError(
             f"sources {options.sources} is no folder; give the folder around the published programs"
         )
-    suite = load_suite(options.data)
+    if options.refit and options.mine is None and options.data is None:
+        raise WseError("--refit needs points that are yours; give --mine FOLDER or --data SUITE")
+    suite = _suite(options)
     workers = max(options.workers, certainty.interval_workers)
+    refits: Sequence[Refit] = ()
     with progress(screen.quiet) as say:
         answer = validate(
             suite,
@@ -48,12 +67,58 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
             workers=workers,
             sources=options.sources,
         )
+        if options.refit:
+            refits = _refits(answer, say)
+    written = []
     if out is not None:
-        (out / "validation.json").write_text(json.dumps(answer.as_dict(), indent=2) + "\n", encoding="utf-8")
+        written = [out / "validation.png", out / "validation.json"]
+        data = answer.as_dict() | ({"refit": [refit.as_dict() for refit in refits]} if options.refit else {})
+        (out / "validation.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         draw(answer, out / "validation.png")
+        written += _passed_on(suite, refits, options)
     if screen.as_json:
-        print_json(answer.as_dict())
+        print_json(
+            answer.as_dict() | ({"refit": [refit.as_dict() for refit in refits]} if options.refit else {})
+        )
     else:
-        print(answer.table())
-    if out is not None and not screen.quiet:
-        print(f"wrote {out / 'validation.png'}\nwrote {out / 'validation.json'}", file=sys.stderr)
+        print("\n\n".join([answer.table(), *(refit.table() for refit in refits)]))
+    if not screen.quiet:
+        print("".join(f"wrote {path}\n" for path in written), end="", file=sys.stderr)
+    unread = [point for point in suite.points if point.fault] if options.mine is not None else []
+    if unread:
+        raise WseError(
+            f"{len(unread)} of {len(suite.points)} points cannot be read; their rows say why and what to do"
+        )
+
+
+def _suite(options: ValidateCommand) -> Suite:
+    """The points that are asked for."""
+    from wse_sim.validation.mine import load_mine
+    from wse_sim.validation.suite import Suite, load_suite
+
+    if options.mine is None:
+        return load_suite(options.data)
+    mine = load_mine(options.mine, options.out)
+    if options.data is None:
+        return mine
+    return Suite(points=(*load_suite(options.data).points, *mine.points))
+
+
+def _refits(answer: Validation, say: Callable[[str], None]) -> Sequence[Refit]:
+    from wse_sim.validation.refit import refit
+
+    return refit([row.point for row in answer.rows if row.error is not None], say)
+
+
+def _passed_on(suite: Suite, refits: Sequence[Refit], options: ValidateCommand) -> list[Path]:
+    """Files for others: the runs as a suite, the refitted wafers and clusters."""
+    from wse_sim.validation.refit import write_refits
+    from wse_sim.validation.suite import write_suite
+
+    out = options.out
+    if out is None:
+        return []
+    written = []
+    if options.mine is not None:
+        written.append(write_suite(suite, out / "suite.yaml"))
+    return [*written, *write_refits(refits, out)]

@@ -114,10 +114,21 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
             )
         before = 0 if run.since is None else traced[run.since]
         return (traced[number] - before - run.offset) / run.per
-    start, end = _stamps(program, session, run.stamps)
+    start, end = stamps_of(_words(program, session, run.stamps))
+    return (over_cores(start, end, run.over) - run.offset) / run.per
+
+
+def stamps_of(words: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Start and end of every core, in cycles, from (cores, 6) 16-bit words: 48 bits each, the lowest word first."""
+    weights = np.int64(1) << np.array([0, 16, 32], np.int64)
+    return words[:, :3] @ weights, words[:, 3:] @ weights
+
+
+def over_cores(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], over: str) -> float:
+    """One number of the cores' cycles: their mean, max or min, or the span from the first start to the last end."""
     took = end - start
     cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}
-    return (float(cycles[run.over]) - run.offset) / run.per
+    return float(cycles[over])
 
 
 def _finish(session: Session, until: Any) -> None:
@@ -128,10 +139,8 @@ def _finish(session: Session, until: Any) -> None:
         raise WseError(f"the program waits for ever: {'; '.join(str(w) for w in session.status()[:2])}")
 
 
-def _stamps(
-    program: CompiledProgram, session: Session, name: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Start and end of every core that has the stamps, in cycles."""
+def _words(program: CompiledProgram, session: Session, name: str) -> npt.NDArray[np.int64]:
+    """(cores, 6) words of every core that has the stamps."""
     image = program.image
     found = []
     for core, k in enumerate(image.core_class):
@@ -147,6 +156,4 @@ def _stamps(
         found.append(session.peek(x, y, address, 6))
     if not found:
         raise WseError(f"no core has a variable '{name}'; name the exported array of the time stamps")
-    words = np.array(found, np.int64)
-    weights = np.int64(1) << np.array([0, 16, 32], np.int64)
-    return words[:, :3] @ weights, words[:, 3:] @ weights
+    return np.array(found, np.int64)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: run.json, performance.json, one folder per compile, the page, the summary."""
+"""What a run leaves behind: run.json, performance.json, one folder per compile with its kernel graph, the page, the summary."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def write(run: runtime.Run, execution: ExecutionRole) -> None:
 
 def _write_compile(folder: Path, compiled: Compiled) -> Path:
     from wse_sim.report import tables
+    from wse_sim.serialize import save
 
     folder.mkdir(parents=True, exist_ok=True)
     assert compiled.result is not None
+    save(compiled.graph, folder, "graph")
     text = [tables.summary_text(compiled.result), *on_top_lines(compiled)]
     (folder / "summary.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     extra = [dataclasses.asdict(item) for item in compiled.on_top]
@@ -84,6 +86,7 @@ def record(run: runtime.Run) -> dict[str, Any]:
                 "name": c.name,
                 "mode": c.mode,
                 "step_s": c.step_s,
+                "on_top_s": sum(c.on_top_s.values()),
                 "binding": c.binding,
                 "batch": c.batch,
                 "training": c.training,

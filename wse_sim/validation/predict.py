@@ -8,7 +8,7 @@ kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.
 csl.program        a published program in CSL, compiled and run; `program` states it (:mod:`wse_sim.csl.timed`)
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
-`model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
+`model` (sizes, or the name of a shipped model) or `graph` (the folder of a compile of ``wse-sim script``), `mode`, `batch` (over all systems), `systems`,
 `micro_batch`, `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (fraction of zero weights), `seq`, `optimizer`, `precision`,
 `cluster`, `workers` (input workers per system), `clock_hz`.
 """
@@ -34,6 +34,7 @@ from wse_sim.modes import competing, streaming
 from wse_sim.modes.generation.decoder import stated_layer
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.report.views import energy
+from wse_sim.serialize import load
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
@@ -160,6 +161,22 @@ def _graph(
     )
 
 
+@lru_cache(maxsize=4)
+def _captured(folder: str, training: bool) -> KernelGraph:
+    """The graph that a training script left in a folder; training or not is part of it."""
+    graph = load(Path(folder), "graph")
+    if not isinstance(graph, KernelGraph) or graph.training != training:
+        kind = (
+            f"a {'training' if graph.training else 'forward'} graph"
+            if isinstance(graph, KernelGraph)
+            else "no graph"
+        )
+        raise ConfigError(
+            f"{folder}: holds {kind}, the point wants one of {'training' if training else 'a forward pass'}"
+        )
+    return graph
+
+
 def _sizes(stated: str | Mapping[str, object]) -> str:
     """The model of a point as JSON: a name, or its sizes."""
     if isinstance(stated, str):
@@ -184,14 +201,17 @@ def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]
     if mode not in (*known, api.AUTO):
         raise ConfigError(f"mode '{params['mode']}' is unknown; use one of {', '.join((*known, api.AUTO))}")
     training = phase == "training"
-    graph = _graph(
-        _sizes(params["model"]),
-        params.get("seq"),
-        training,
-        str(params.get("optimizer", "adamw")),
-        str(params.get("precision", "mixed")),
-        tuple((name, params[name]) for name in PARTIAL if training and params.get(name) is not None),
-    )
+    if "graph" in params:
+        graph = _captured(str(params["graph"]), training)
+    else:
+        graph = _graph(
+            _sizes(params["model"]),
+            params.get("seq"),
+            training,
+            str(params.get("optimizer", "adamw")),
+            str(params.get("precision", "mixed")),
+            tuple((name, params[name]) for name in PARTIAL if training and params.get(name) is not None),
+        )
     cluster = load_cluster(str(params.get("cluster", "default")))
     if "workers" in params:
         cluster = cluster.derive(input_workers_per_system=int(params["workers"]))

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
@@ -89,3 +90,17 @@ def _point(entry: object, number: int, path: Path) -> Point:
             measured=None,
             fault=one_sentence(path, fault),
         )
+
+
+def write_suite(suite: Suite, path: Path) -> Path:
+    """Write the points that could be read as a suite that :func:`load_suite` reads."""
+    rows = [
+        {"id": point.id, "system": point.system} | point.model_dump(exclude={"fault"}, exclude_defaults=True)
+        for point in suite.points
+        if not point.fault
+    ]
+    text = yaml.safe_dump({"schema": 1, "points": rows}, sort_keys=False, allow_unicode=True, width=120)
+    path.write_text(
+        f"# Measurements as wse-sim validate read them; predict them by --data.\n{text}", encoding="utf-8"
+    )
+    return path

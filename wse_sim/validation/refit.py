@@ -1,0 +1,363 @@
+"""Fitted constants fitted again to given points, within their ranges.
+
+Symbols: p points with predictions y and measurements m; z normal scores of the constants, 0 where they are stated and
++-1.645 at the ends of their ranges (:mod:`wse_sim.uncertainty.draws`)::
+
+    least    sum_p ln(y_p(z) / m_p)^2 + (HOLD z_k)^2         |z_k| <= 1.645
+
+The second sum keeps a constant where it is unless it explains errors; at an end of its range it weighs as much as an error
+of 1.645 HOLD of one point.  Two sorts of constants are left alone: those whose range moves no point by LEAST, and those that
+the points do not tell apart from others.  For these J is the change of ln(y) a score, from one end of a range to the
+other, and s the scatter of the points around the best straight line, at least NOISE::
+
+    d_k = s sqrt(((J' J + HOLD^2)^-1)_kk)        the score of constant k is known within d_k
+
+While some d_k is above 1, which is what is known of a constant without any point, the constant with the largest is dropped.
+The plan of a point stays as it is.  Points of a CSL program take no part: their constants are prices of
+instructions, which are no fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.hardware.constants import Evidence
+from wse_sim.uncertainty.draws import Z95, DrawnMachine, Ranged, changed, ranged
+from wse_sim.validation.intervals import point_figure
+from wse_sim.validation.predict import wafer_of
+from wse_sim.validation.suite import Point
+
+FITTED = (
+    "launch_floor_s", "special_element_cycles", "transmission_core_fraction", "triggered_start_cycles",
+    "vector_start_cycles", "loop_cycles", "map_element_cycles", "map_vector_cycles", "step_cycles", "exp_cycles",
+    "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
+)  # fmt: skip
+"""Constants that were fitted to published points (docs/validation.md)."""
+HOLD = 0.001
+LEAST = 0.002
+NOISE = 0.005  # between two runs of one setting
+MOVED = 1e-4  # of a range: less is no move
+STEP = 0.05  # in scores, of finite differences
+NEAR_END = 0.999
+MOST_LEFT_OUT = 24  # points for which each is left out once
+LOST = 5.0  # error in logarithms of a point that no longer fits
+
+Figure = Callable[[DrawnMachine], float]
+Errors = Callable[[NDArray[np.float64]], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where the least sum of squares lies, and the covariance of its numbers, in units of the residuals."""
+
+    x: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    cost: float
+
+
+def solve(
+    errors: Errors,
+    count: int,
+    *,
+    spread: float | NDArray[np.float64],
+    hold: float,
+    bound: float = math.inf,
+    step: float = 0.0,
+) -> Solution:
+    """The `count` numbers x with the least ``sum (errors(x) / spread)^2 + sum (hold x)^2``, each within +-`bound`.
+
+    `step` is that of finite differences; 0: of a thousandth of x.
+    """
+
+    def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([np.array(errors(x)) / spread, hold * x])
+
+    def slopes(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        here, columns = residuals(x), []
+        for k in range(count):
+            other = x.copy()
+            other[k] += step if x[k] + step <= bound else -step
+            columns.append((residuals(other) - here) / (other[k] - x[k]))
+        return np.stack(columns, axis=1)
+
+    how: dict[str, Any] = {"jac": slopes, "bounds": (-bound, bound)} if step else {"diff_step": 1e-3}
+    found = least_squares(residuals, np.zeros(count), **how)
+    return Solution(found.x, np.linalg.inv(found.jac.T @ found.jac), float(found.cost))
+
+
+@dataclass(frozen=True)
+class Move:
+    """What the points make of one constant; `reach`: how far its range moves the point that it moves most."""
+
+    constant: Ranged
+    value: float
+    score: float
+    reach: float
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether it stopped at an end of its range."""
+        return abs(self.score) >= NEAR_END * Z95
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether it moved at all."""
+        low, high = self.constant.stated.range or (0.0, 0.0)
+        return abs(self.value - float(self.constant.stated.value)) > MOVED * (high - low)  # type: ignore[arg-type]
+
+    def as_dict(self) -> dict[str, object]:
+        """As JSON data."""
+        stated = self.constant.stated
+        return {
+            "name": self.constant.name, "of": self.constant.owner, "stated": stated.value, "refitted": self.value, "unit": stated.unit,
+            "range": stated.range, "at_end": self.is_at_end, "reach": self.reach,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RefitRow:
+    """Relative errors of a point: with the stated constants, the refitted ones, and those refitted without it."""
+
+    id: str
+    before: float
+    after: float
+    left_out: float | None
+
+
+@dataclass(frozen=True)
+class Refit:
+    """The refit of one wafer with one cluster."""
+
+    system: str
+    cluster: str
+    moves: tuple[Move, ...]
+    alone: tuple[str, ...]
+    confused: tuple[str, ...]
+    rows: tuple[RefitRow, ...]
+    evidence: str
+    sources: tuple[str, ...]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are fewer points than constants that move them."""
+        return len(self.rows) < len(self.moves) + len(self.confused)
+
+    def rms(self, kind: str) -> float | None:
+        """Root mean square of the relative errors `before`, `after` or `left_out`."""
+        errors = [e for row in self.rows if (e := getattr(row, kind)) is not None]
+        return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
+
+    def as_dict(self) -> dict[str, object]:
+        """As JSON data."""
+        return {
+            "system": self.system,
+            "cluster": self.cluster,
+            "constants": [move.as_dict() for move in self.moves],
+            "left_alone": list(self.alone),
+            "not_told_apart": list(self.confused),
+            "fewer_points_than_constants": self.is_short,
+            "points": [dict(row.__dict__) for row in self.rows],
+            "rms_error": {kind: self.rms(kind) for kind in ("before", "after", "left_out")},
+        }
+
+    def table(self) -> str:
+        """As text."""
+        lines = [f"refit of {self.system} with cluster {self.cluster} to {len(self.rows)} points:"]
+        if not self.moves:
+            lines.append("no constant is told by these points: nothing moves")
+        else:
+            lines.append(f"{'constant':<30} {'stated':>11} {'refitted':>11} {'change':>8}  range")
+        for move in self.moves:
+            stated = move.constant.stated
+            value, (low, high) = float(stated.value), stated.range or (0.0, 0.0)  # type: ignore[arg-type]
+            change = f"{move.value / value - 1.0:+.1%}" if value else f"{move.value - value:+.3g}"
+            end = "  AT ITS END" if move.is_at_end else ""
+            lines.append(
+                f"{move.constant.name:<30} {value:>11.5g} {move.value:>11.5g} {change:>8}  {low:.5g} to {high:.5g} {stated.unit}{end}"
+            )
+        if self.confused:
+            lines.append(
+                f"not told apart by these points from others, left alone: {', '.join(self.confused)}"
+            )
+        if self.alone:
+            lines.append(f"not determined by these points, left alone: {', '.join(self.alone)}")
+        if self.is_short:
+            lines.append(
+                f"fewer points ({len(self.rows)}) than constants that move them ({len(self.moves) + len(self.confused)}): add runs that differ"
+            )
+        lines += ["", f"{'point':<32} {'before':>8} {'after':>8} {'left out':>9}"]
+        for row in self.rows:
+            left = "" if row.left_out is None else f"{row.left_out:+.1%}"
+            lines.append(f"{row.id:<32} {row.before:>+8.1%} {row.after:>+8.1%} {left:>9}")
+        rms = {kind: self.rms(kind) for kind in ("before", "after", "left_out")}
+        shown = ", ".join(
+            f"{kind.replace('_', ' ')} {value:.1%}" for kind, value in rms.items() if value is not None
+        )
+        lines.append(f"rms error: {shown}")
+        left_out, before = rms["left_out"], rms["before"]
+        if left_out is not None and before is not None and left_out > before:
+            lines.append(
+                "a point left out is met worse than with the stated constants: these runs do not carry their move over to other runs"
+            )
+        return "\n".join(lines)
+
+
+def refit(points: Sequence[Point], say: Callable[[str], None] = lambda text: None) -> tuple[Refit, ...]:
+    """Refit the constants of each wafer and cluster to its points that are measured and counted.
+
+    Raises
+    ------
+    WseError
+        If a point cannot be run.
+    """
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        if point.measured and point.gate and point.subject != "csl.program":
+            groups.setdefault((point.system, str(point.params.get("cluster", "default"))), []).append(point)
+    return tuple(_refit(system, cluster, mine, say) for (system, cluster), mine in groups.items())
+
+
+class _Problem:
+    """The points of one machine, and their errors at scores of the constants."""
+
+    def __init__(self, system: str, cluster: str, points: Sequence[Point]) -> None:
+        self.points = points
+        wafer, around = load_wafer(system), load_cluster(cluster)
+        self.constants = [c for c in ranged(wafer, around) if c.name in FITTED]
+        self.machines = [DrawnMachine(wafer_of(point), around) for point in points]
+        self.figures: list[Figure] = [point_figure(point) for point in points]
+
+    def error(self, number: int, constants: Sequence[Ranged], scores: Sequence[float]) -> float:
+        """ln(predicted / measured) of a point."""
+        at = self.machines[number]
+        values = [(c.owner, c.name, value_at(c, score)) for c, score in zip(constants, scores, strict=True)]
+        predicted = self.figures[number](changed(at.wafer, at.cluster, values))
+        return math.log(predicted / (self.points[number].measured or math.nan)) if predicted > 0 else LOST
+
+    def slopes(self, constant: Ranged) -> NDArray[np.float64]:
+        """(points,) change of ln(predicted) a score, from one end of the range to the other."""
+        ends = [[self.error(i, [constant], [z]) for z in (-Z95, Z95)] for i in range(len(self.points))]
+        return np.array([(high - low) / (2 * Z95) for low, high in ends])
+
+    def best(self, constants: Sequence[Ranged], numbers: Sequence[int]) -> list[float]:
+        """The scores that meet some of the points best."""
+        if not constants:
+            return []
+
+        def errors(scores: NDArray[np.float64]) -> list[float]:
+            return [self.error(i, constants, scores.tolist()) for i in numbers]
+
+        found = solve(errors, len(constants), spread=1.0, hold=HOLD, bound=Z95, step=STEP)
+        return [float(score) for score in found.x]
+
+
+def told_apart(slopes: Mapping[str, NDArray[np.float64]], errors: NDArray[np.float64]) -> list[str]:
+    """The constants whose scores the points tell, each beside the others; `slopes`: (points,) by name, `errors`: (points,)."""
+    names = list(slopes)
+    while names:
+        matrix = np.stack([slopes[name] for name in names], axis=1)
+        inverse = np.linalg.inv(matrix.T @ matrix + HOLD**2 * np.eye(len(names)))
+        rest = errors - matrix @ (inverse @ (matrix.T @ errors))
+        scatter = max(NOISE, math.sqrt(float(rest @ rest) / max(1, len(errors) - len(names))))
+        known = scatter * np.sqrt(np.diag(inverse))
+        if known.max() <= 1.0:
+            break
+        names.pop(int(known.argmax()))
+    return names
+
+
+def value_at(constant: Ranged, score: float) -> float:
+    """The value of a constant at a score, not rounded."""
+    low, high = constant.stated.range or (0.0, 0.0)
+    value = float(constant.stated.value)  # type: ignore[arg-type]
+    fraction, end = min(abs(score) / Z95, 1.0), high if score > 0 else low
+    return value * (end / value) ** fraction if min(value, end) > 0 else value + (end - value) * fraction
+
+
+def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[str], None]) -> Refit:
+    say(f"refit {system}: how far each constant moves the points")
+    problem = _Problem(system, cluster, points)
+    slopes = {constant.name: problem.slopes(constant) for constant in problem.constants}
+    reaches = {name: float(2 * Z95 * np.abs(slope).max()) for name, slope in slopes.items()}
+    errors = np.array([problem.error(i, [], []) for i in range(len(points))])
+    sensitive = {name: slope for name, slope in slopes.items() if reaches[name] >= LEAST}
+    told = told_apart(sensitive, errors)
+    constants = [c for c in problem.constants if c.name in told]
+    everything = range(len(points))
+    say(f"refit {system}: {len(constants)} constants to {len(points)} points")
+    scores = problem.best(constants, everything)
+    rows = []
+    for i, point in enumerate(points):
+        left_out = None
+        if 3 <= len(points) <= MOST_LEFT_OUT and constants:
+            say(f"refit {system} without {point.id}")
+            others = problem.best(constants, [j for j in everything if j != i])
+            left_out = math.expm1(problem.error(i, constants, others))
+        after = problem.error(i, constants, scores)
+        rows.append(RefitRow(point.id, math.expm1(errors[i]), math.expm1(after), left_out))
+    moves = [Move(c, value_at(c, z), z, reaches[c.name]) for c, z in zip(constants, scores, strict=True)]
+    evidence = {str(point.evidence).partition(",")[0] for point in points}
+    kind = evidence.pop() if len(evidence) == 1 else ""
+    return Refit(
+        system,
+        cluster,
+        tuple(sorted(moves, key=lambda move: -move.reach)),
+        tuple(name for name in slopes if name not in sensitive),
+        tuple(name for name in sensitive if name not in told),
+        tuple(rows),
+        kind if kind in get_args(Evidence) else "assumed",
+        tuple(point.id for point in points),
+    )
+
+
+def write_refits(refits: Sequence[Refit], folder: Path) -> list[Path]:
+    """Write wafers and clusters with the constants that moved; what ships stays as it is."""
+    written = []
+    for found in refits:
+        for owner, base in (("wafer", found.system), ("cluster", found.cluster)):
+            moves = [move for move in found.moves if move.constant.owner == owner and move.is_moved]
+            if not moves:
+                continue
+            short = Path(base).stem
+            name = f"{short}-mine" if owner == "wafer" else f"{short}-mine-{Path(found.system).stem}"
+            path = folder / f"{owner}-{name}.yaml"
+            path.write_text(_file(found, name, base, moves), encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
+    """The text of a wafer's or cluster's file that states what moved."""
+    count = len(found.rows)
+    constants: Mapping[str, dict[str, object]] = {
+        move.constant.name: {
+            "value": float(f"{move.value:.6g}"),
+            "unit": move.constant.stated.unit,
+            "range": [float(end) for end in move.constant.stated.range or ()],
+            "because": move.constant.stated.because,
+            "source": f"refitted to {count} runs ({', '.join(found.sources[:6])}{', ...' if count > 6 else ''}) by wse-sim validate --refit; "
+            f"{float(move.constant.stated.value):g} before: {move.constant.stated.source}",  # type: ignore[arg-type]
+            "evidence": found.evidence,
+            "acts": move.constant.stated.acts,
+        }
+        for move in moves
+    }
+    near = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
+    before, after, left = (found.rms(kind) for kind in ("before", "after", "left_out"))
+    said = f"rms error {before:.1%} before, {after:.1%} after" + (
+        f", {left:.1%} left out" if left is not None else ""
+    )
+    head = f"# Written by wse-sim validate --refit from {count} runs: {said}.\n"
+    return head + yaml.safe_dump(
+        {"name": name, "base": near, "constants": constants}, sort_keys=False, width=140
+    )
