@@ -209,3 +209,30 @@ def test_a_reset_returns_to_the_first_position(wse2: FabricConfig, executor: str
     result = run_program(b.build(), wse2, executor=executor, inputs={"x": values})
     assert result.deadlock is None
     assert result.read("x")[0, 0].tolist() == [1, 2, 1]
+
+
+@both
+@pytest.mark.parametrize("cores", [9, 12])
+def test_a_control_wavelet_that_no_core_is_to_see_is_not_seen_far_away(
+    wse2: FabricConfig, executor: str, cores: int
+) -> None:
+    """Every router removes a command, and there are eight; behind them the last core still gets two words, the second in n + 6.
+
+    The first is sent in cycle 0 and received in 5 + (n - 1), the control wavelet and the second follow: 5 + n - 1 + 2.
+    """
+    b = Builder(1, cores, wse2)
+    x = b.buffer("x", 2)
+    source, sink = b.core_class("source"), b.core_class("sink")
+    source.mov(fabric_out(0), x.dsd(0, 1), start="none")
+    source.control(0, Command.NOP, start="none")
+    source.mov(fabric_out(0), x.dsd(1, 1), start="none")
+    sink.mov(x.dsd(), fabric_in(0), start="none")
+    b.place(source, (0, 0))
+    b.place(sink, (0, cores - 1))
+    b.route(0, (0, slice(1, cores - 1)), rx="W", tx="E")
+    b.route(0, (0, 0), rx="R", tx="E")
+    b.route(0, (0, cores - 1), rx="W", tx="R")
+    result = run_program(b.build(), wse2, executor=executor)
+    assert result.received[0, -1] == 2
+    assert result.cycles == cores + 7
+    assert result.words_left == 0

@@ -42,10 +42,11 @@ def advanced(position, cfg, command, cfg_positions, cfg_ring):
 
 @helper_kernel
 def popped_payload(word, pop_mode, command):
-    """Control payload after a router has handled its first command."""
+    """Control payload after a router has handled its first command; behind the eighth, cores ignore it as they would the eighth."""
     if pop_mode == 0 or (pop_mode == 2 and command != ADVANCE):
         return word
-    return ((word & 0xFFFF) >> 2) | (word & 0x3F0000) | ((((word >> 24) & 0xFF) >> 1) << 24)
+    ignored = (word >> 24) & 0xFF
+    return ((word & 0xFFFF) >> 2) | (word & 0x3F0000) | (((ignored >> 1) | (ignored & 0x80)) << 24)
 
 
 def turning_outputs(program: Program) -> npt.NDArray[np.uint8]:

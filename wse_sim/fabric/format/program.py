@@ -12,8 +12,12 @@ core holds one input queue per slot (depth 2 unless bound to a documented queue)
       router move     x_u(k) = max( x_parent(k) + L_parent, max over targets c of x_c(k - 2 L_c) + L_c )
 
   L = H on a mesh link (plus ``turn_cycles`` where the direction changes and ``die_crossing_cycles`` over the edge of a
-  die), L = 1 between core and router.  A
+  die), L = 1 between core and router.  A link has one L per color: its direction changes if the router that it leaves has, in
+  any switch position that sends into it, an input across it; words that come straight there pay as well.  A word
+  that goes back, or comes from the ramp, does not change direction.  A
   multicast is one event on all its outputs (atomic).  ``router_queue_wavelets`` q other than 2 replaces 2 L by q L.
+* rate           a word of w = ``wavelet_milli`` keeps its output port, RAMP too, for w/1000 cycles: a move in cycle t
+                 needs f < 1000 (t + 1) and leaves f = max(f, 1000 t) + w.
 * ring           r(j)   = max( x0(j) + 2 T_R - 1, r(j-1) + 1, x_child(k - 2) + 1 ), first in first out over colors,
                  and x0(j) >= r(j - 8): a pop and a push may share a cycle.
 * receive        y(k)   = max( t_core, x_last_router(k) + 1 ), and x_last_router(k) >= y(k - depth) + 1.
@@ -21,13 +25,14 @@ core holds one input queue per slot (depth 2 unless bound to a documented queue)
   stream is 12 + 2 h words: 8 in the ring, 2 per router (h + 1 of them), 2 in the core's input queue.
 * arbitration    per router and cycle the slots are tried in round-robin order, starting after the slot granted
   last; a slot is granted if a word is there, all its targets have room and none of its output ports was taken in this
-  cycle (RAMP is a port as well).  Every grant moves the pointer.  ``arbitration: fixed`` always starts at slot 0.
+  cycle (RAMP is a port as well).  A position without outputs keeps its words.  Every grant moves the pointer.  ``arbitration: fixed`` always starts at slot 0.
 * merges         two enabled inputs of one slot that both hold a word in one cycle are undefined on the machine:
   a ProgramError in strict mode; otherwise the input is taken in the order (t mod 5), + 1, ... of ports.
 * switches       a (slot, core) has up to 4 positions of (rx, tx).  A control wavelet is routed with the old
   position, then its first command acts: NOP 0, ADVANCE 1, RESET 2.  ``ring`` wraps after the last position, else it
   stays.  ``pop`` (never 0, always 1, on advance 2) removes the first command.  A data word can carry an advance mark:
-  LOCAL acts at its first router only, PATH at every router it passes.
+  LOCAL acts at its first router only, PATH at every router it passes.  Commands that are used up are NOP.  A control
+  wavelet that no core is to see crosses RAMP like another, needs no room behind it and ends there.
 
 The core
 --------
@@ -37,20 +42,50 @@ the main thread's scalar code (BUSY, start of a vector instruction, task pick) t
 
 * A DSD that meets a control wavelet discards it in one issue cycle (and ends, if it terminates on control).
 * An instruction with a fabric operand moves one wavelet per step; a step may start when every input word is
-  there and the ring has room.  It takes p issue cycles: cost of its elements, at least 1.  With SIMD-64 (wire fp16x4)
+  there and the ring has room.  It reads and sends in its first cycle, and takes p issue cycles: cost of its elements, at
+  least 1.  Other threads may take the slot between them.  With SIMD-64 (wire fp16x4)
   a step moves two wavelets of two fp16 each, and waits until both are there (both have room); the last may be one.
 * An instruction without fabric operand is one step of ceil(n * cost per element) cycles; values are applied at its start.
-* Costs are integers in 1/1000 cycle; the step that carries the remainder past a whole cycle takes one more, and
-  a whole instruction of cost c takes ceil(c) cycles.
+* Costs are integers in 1/1000 cycle.  Of steps of cost c the k-th takes ceil(k c) - ceil((k - 1) c) cycles, so
+  a whole instruction of cost c takes ceil(c) cycles.  One of no elements is over with its start.
 * ``start`` is charged to the main thread before the first step: CODE (``vector_start_cycles``), LOADED, NONE.
 * Bank rule: two vector reads from memory whose first 16-bit words lie in banks equal modulo 4 double the cost.
 * A microthread may issue as soon as its start cost is paid; when it completes (cycle t) it may activate or unblock
-  a task, visible at t + 1.  Launching on a busy microthread waits for it.
+  a task, visible at t + 1.  Launching on a busy microthread waits for it, then pays the start.
+* What takes no cycle (loops, tasks, launches, JOIN, HALT) the main thread does before the slot of the cycle is given.
 * A task runs to its end; an idle main thread picks the first task, in table order, that is active (local), or whose
-  word heads its queue (data, control), and not blocked; the pick costs ``task_pick_cycles``.
+  word heads its queue (data, control), and not blocked; the pick takes the word and costs ``task_pick_cycles``.
 * HALT waits for the microthreads, then stops the core: its halt cycle is the first cycle in which it does nothing
   (a core that only ends its tasks halts at the cycle after its last issue).  The length of a run is the largest
   halt cycle.  Cores have their own clocks: nothing but wavelets makes them wait for each other.
+
+Counters
+--------
+* A core is busy in a cycle in which its slot is used.  Else it is stalled on input or on output as the first of its threads, in
+  the order of issue, that waits for a word or for room; else idle.  `received` counts words taken out of input queues,
+  control wavelets too, `sent` words put into the ring.
+* A run goes on until nothing moves or issues and no word that is the first of its queue or ring is on its way there.  In that
+  cycle routers still count blocked ports.  A program with unfinished cores has stopped in it.  Cores that wait count until then, words until the end.
+* Marks: words that have landed, of router queues after the moves of a cycle, of rings after a push, of input queues before
+  the core reads.
+
+Prices
+------
+The price of an element is that of the operation and precision (``mov_milli`` ... ``fma_milli``), of ADD and SUB of two vectors
+from memory ``add_memory_milli``.  PERIOD replaces it; MAP costs its function; a control wavelet costs one cycle.
+
+* A destination in memory of stride 0 depends on itself: at least one cycle (not FMACV).
+* Vector reads are A and B from memory with a stride (MAC: D too; FMACV: D and B), equal ones once.  Bank rule: first turn
+  of all loops; modulo half the banks for fp16, ``fp32_bank_period_words`` else; the factor is ``conflict_milli``, rounded up.
+* FP16: two reads of fp16 vectors of stride 1 that begin half a 32-bit word apart cost ``misaligned_fp16_milli`` at least; where their distance
+  changes by an odd number of elements from turn to turn, half of the difference to that.
+* An element of an FMACV costs ``map_element_milli``, and ``map_vector_milli`` if M > 1 (TRIGGERED: ``triggered_milli`` for both),
+  and whole cycles of its FMAC: ceil(M c), at least 1; for fp16 at the full rate 1 + ceil((M - ``simd_fp16``) c), at least 1.
+* A step of an instruction with a fabric operand costs as many elements as its wire carries, and at least one cycle.
+
+Values: every operation of an element rounds to fp32 (a + b s twice), what goes into an fp16 buffer or on an fp16 wire
+to fp16; elements one after the other.  Outside their domain: square root NaN, its reciprocal and 1 / 0 infinite,
+logarithm minus infinite.
 
 Addressing: an operand is (kind, buffer or slot, offset, stride, step, outer step); the element i of an execution
 lies at offset + i * stride + step * (turns of the innermost loop) + outer_step * (turns of the loop around it).
