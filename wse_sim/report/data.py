@@ -125,6 +125,7 @@ def _memory(memory: CoreMemory) -> dict[str, float]:
         "activations_bytes": memory.activations_bytes,
         "buffers_bytes": memory.buffers_bytes,
         "code_bytes": memory.code_bytes,
+        "streams_bytes": memory.streams_bytes,
         "total_bytes": memory.total_bytes,
     }
 
