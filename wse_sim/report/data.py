@@ -49,6 +49,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         "transmission_samples_per_s": result.transmission_samples_per_s,
         "active_pe_fraction": result.active_pe_fraction,
         "compute_utilization": result.compute_utilization,
+        "compute_binding": result.compute_binding,
         "binding": result.binding,
         "bindings_s": dict(result.bindings),
         "step_s": result.step_s,
