@@ -23,7 +23,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -149,7 +149,8 @@ def _model(model: str, phase: str, mode: str) -> Fields:
             "need": result.need,
             "limit": result.limit,
         }
-    memory = max(use.memory.total_bytes for use in result.kernels)
+    memory = [use.memory for use in result.kernels]
+    parts = {part.name: float(sum(getattr(held, part.name) for held in memory)) for part in fields(memory[0])}
     return {
         **size,
         "feasible": True,
@@ -162,7 +163,8 @@ def _model(model: str, phase: str, mode: str) -> Fields:
         "compute_utilization": result.compute_utilization,
         "active_pe_fraction": result.active_pe_fraction,
         "flops_per_step": result.flops_per_step,
-        "largest_core_bytes": memory,
+        "largest_core_bytes": max(held.total_bytes for held in memory),
+        **{f"{name}_of_all_kernels": total for name, total in parts.items()},
         "link_wavelets": float(result.link_wavelets.sum(dtype="float64")),
         "busiest_link_wavelets": float(result.link_wavelets.max()),
     }

@@ -25,7 +25,7 @@ def whole(sizer: Sizer, kind: int, pace: float) -> np.ndarray:
     """Least widths from every rectangle: the first column of each height within the pace and the SRAM."""
     group, cores = sizer.groups[kind], np.outer(HEIGHTS, WIDTHS)
     prices = sizer.shape_prices(group, Shapes.grid(HEIGHTS, WIDTHS))
-    held = prices.memory.reshape(cores.shape) + sizer.activation_bytes(group) / cores
+    held = prices.memory.reshape(cores.shape) + sizer.held_bytes(group) / cores
     keeps = (held <= sizer.wafer.sram_usable_bytes) & (prices.time(None).reshape(cores.shape) <= pace)
     return np.where(keeps.any(axis=1), WIDTHS[keeps.argmax(axis=1)], NEVER)
 

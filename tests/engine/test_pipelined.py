@@ -22,11 +22,14 @@ from tests.engine.engine_plans import (
     unit_wafer,
 )
 from tests.generated import examples
+from wse_sim import api
 from wse_sim.engine.result import FRACTIONS, Result
 from wse_sim.errors import ConfigError
 from wse_sim.graph import frozen
 from wse_sim.modes import load_result, simulate
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.run import PipelineDeadlockError, allreduce_cycles
+from wse_sim.report.tables import headline
 
 
 def total_s(use: object) -> float:
@@ -203,6 +206,53 @@ def test_stream_without_room_is_a_deadlock() -> None:
     """A stream that takes no sample stops its producer at once."""
     with pytest.raises(PipelineDeadlockError, match="a"):
         simulate(pipelined([stage("a", 1), stage("b", 1)], [stream("a", "b", capacity=0)], batch=2))
+
+
+def test_no_rate_is_more_than_the_busiest_link_carries() -> None:
+    """24 bytes a sample cross one link of 4 bytes a cycle: 6 cycles, where the slowest stage takes 3.
+
+    Inference: a sample every 6 cycles.  Training: 50 samples enter until 294, and the last is there and back in
+    2 (1 + 2) = 6 cycles more.  With a link of 2.4 cycles nothing waits for it: 50 (1 + 2) and 3 for one stage more.
+    """
+    loads = np.zeros((ROWS, COLS, 4), np.float32)
+    loads[1, 2, 1] = 24
+    infers = simulate(chain([(3, 0), (2, 0)], batch=50, training=False, link_bytes_per_sample=loads))
+    assert infers.compute_samples_per_s == pytest.approx(1 / 6)
+    trains = simulate(chain([(1, 2)] * 2, batch=50, link_bytes_per_sample=loads), extrapolate=False)
+    assert trains.step_s == pytest.approx(300)
+    assert trains.compute_samples_per_s == pytest.approx(1 / 6)
+    for result in (infers, trains):
+        assert (result.binding, result.compute_binding) == ("links", "links")
+        assert dict(headline(result))["Compute Samples/s"].endswith(" (links bind)")
+        source = result.kernels[0]
+        assert source.stalled_output_s > source.idle_s + source.stalled_input_s
+    wide = simulate(chain([(1, 2)] * 2, batch=50, link_bytes_per_sample=loads * 0.4))
+    assert wide.step_s == pytest.approx(153)
+    assert wide.compute_binding == "compute"
+
+
+VISION = {"family": "vit", "layers": 6, "hidden": 768, "heads": 12, "ffn": 3072, "input": 224, "patch": 32}
+SMALL = {"family": "encoder", "layers": 2, "hidden": 256, "heads": 4, "ffn": 1024, "seq": 128, "vocab": 1000}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SMALL,
+        pytest.param(VISION | {"classes": 1000}, marks=pytest.mark.slow),
+    ],
+    ids=lambda model: model["family"],
+)
+def test_words_of_a_model_at_its_rate_fit_the_links(model: dict[str, object]) -> None:
+    """Short samples on WSE-3, in inference: kernels alone would run at 1.2 and 1.5 times the rate of a link."""
+    plan = api.compile(api.load_model(model), "wse3", mode="pipelined", batch=64, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    assert plan.link_cycles > 1.1 * plan.pace_cycles
+    result = simulate(plan, trace=False)
+    link = plan.wafer.link_bytes_per_cycle / plan.wafer.wavelet_cycles * plan.wafer.clock_hz
+    used = result.compute_samples_per_s * float(plan.link_bytes_per_sample.max()) / link
+    assert 0.98 < used <= 1 + 1e-9
+    assert result.compute_binding == "links"
 
 
 def test_slow_input_workers_bind() -> None:

@@ -147,13 +147,13 @@ def test_a_model_too_large_for_one_wafer_fits_on_several():
 
 
 def test_fewer_samples_in_flight_where_they_do_not_fit():
-    """Six small wafers hold the model if stages keep half of the samples; eight hold it as it wants, and are faster."""
-    tiny = load_wafer("wse2").derive(rows=20, cols=20, program_rows=18, program_cols=18)
-    six, eight = (compiled(systems, wafer=tiny, batch=64) for systems in (6, 8))
-    fewer = [[note for note in plan.notes if "would keep the pace" in note] for plan in (six, eight)]
+    """Five small wafers hold the model if stages keep half of the samples; six hold it as it wants, and are faster."""
+    tiny = load_wafer("wse2").derive(rows=26, cols=26, program_rows=24, program_cols=24)
+    five, six = (compiled(systems, wafer=tiny, batch=64) for systems in (5, 6))
+    fewer = [[note for note in plan.notes if "would keep the pace" in note] for plan in (five, six)]
     assert (len(fewer[0]), len(fewer[1])) == (1, 0)
-    assert six.line.in_flight < eight.line.in_flight
-    rates = [simulate(plan, trace=False).samples_per_s for plan in (six, eight)]
+    assert five.line.in_flight < six.line.in_flight
+    rates = [simulate(plan, trace=False).samples_per_s for plan in (five, six)]
     assert rates[0] < rates[1]
 
 

@@ -7,7 +7,8 @@ stands in the folder of that mode (:mod:`wse_sim.modes`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -70,11 +71,13 @@ class CoreMemory:
     activations_bytes: float = 0.0
     buffers_bytes: float = 0.0
     code_bytes: float = 0.0
+    streams_bytes: float = 0.0  # samples that wait in streams between regions
 
     @property
     def total_bytes(self) -> float:
         """Sum of the parts."""
-        return self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
+        own = self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
+        return own + self.streams_bytes
 
 
 @saved
@@ -129,7 +132,7 @@ class Stream:
     `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of
     its tree, where its bytes cross a link once.  `color` carries the tensor, ``color + 1`` its gradient.
     `capacity_samples` bounds how many samples the consumer has not started before the producer stalls: those that
-    its buffers take, and those on their way.
+    wait in its SRAM (gradients: in the producer's), and `on_way_samples` that links and the producer's rectangle hold.
     """
 
     tensor: str
@@ -142,11 +145,25 @@ class Stream:
     width: int  # links side by side that carry the stream
     color: int
     capacity_samples: int = 2
+    on_way_samples: int = 0
 
     def travel_cycles(self, wafer: Wafer) -> float:
         """Cycles of a wavelet from the producer to the consumer: its hops, and the edges of dies on its way."""
         crossings = sum(wafer.crossing_cycles(a[0], b[0], 0) for a, b in pairwise(self.route))
         return float(self.hops * wafer.hop_cycles + crossings)
+
+
+def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
+    """Bytes of samples that wait in SRAM at most, by stage: activations at the reader, gradients at the producer."""
+    held: dict[str, float] = defaultdict(float)
+    for stream in streams:
+        samples = stream.capacity_samples - stream.on_way_samples
+        for stage, size in (
+            (stream.consumer, stream.bytes_per_sample),
+            (stream.producer, stream.backward_bytes_per_sample),
+        ):
+            held[stage] += samples * size
+    return held
 
 
 @saved

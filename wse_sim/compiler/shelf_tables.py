@@ -111,5 +111,5 @@ def times_held(
     sizer: Sizer, group: Group, prices: ShapePrices, cores: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Time (n,) of a stage on regions of so many `cores` (n,); infinite where SRAM does not hold it."""
-    memory = prices.memory + sizer.activation_bytes(group) / cores
+    memory = prices.memory + sizer.held_bytes(group) / cores
     return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)

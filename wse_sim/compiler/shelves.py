@@ -265,9 +265,7 @@ class ShelfPlacer:
         needs = [
             (
                 group,
-                float(
-                    (sizer.shape_prices(group, shapes).memory + sizer.activation_bytes(group) / cores).min()
-                ),
+                float((sizer.shape_prices(group, shapes).memory + sizer.held_bytes(group) / cores).min()),
             )
             for group in self.kinds
         ]

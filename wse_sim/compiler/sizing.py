@@ -6,8 +6,8 @@ memory within the SRAM of its cores; eta fraction of a region's cores that compu
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
 (they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
 a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot.  Memory of a
-core: weights with gradient and optimizer state, the activations of all samples in flight spread over
-the region, buffers, code.
+core: weights with gradient and optimizer state, buffers, code; spread over the region the activations of all samples
+in flight and the samples that wait in streams (:mod:`wse_sim.compiler.waiting`).
 
 With R replicas every stage exists R times, so R times the least cores must fit the wafer.
 
@@ -20,7 +20,7 @@ One file, because a sizer is one object: its tables of times and memory answer e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -33,6 +33,7 @@ from wse_sim.compiler.block_recompute import BlockRecompute
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import FloatArray, Prices, geometric
 from wse_sim.compiler.scores import works_out_again
+from wse_sim.compiler.waiting import bytes_at_cut, samples_in_flight, stream_bytes
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
@@ -150,29 +151,6 @@ def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
     return list(groups.values())
 
 
-def samples_in_flight(
-    groups: Sequence[Group], edges: Sequence[tuple[str, str]], training: bool
-) -> dict[str, int]:
-    """Samples whose activations a stage holds: those between its forward and its backward pass.
-
-    At the steady pace a sample needs about one period at every barrier and ``1 / rows`` of one at the
-    other stages, forward and again backward, so stage i holds ``2 d_i + 2`` samples, d_i the longest
-    such path from i to the end.
-    """
-    if not training:
-        return {group.name: 2 for group in groups}
-    delay = {g.name: 1.0 if g.is_barrier else 1.0 / g.rows_per_sample for g in groups}
-    consumers: dict[str, list[str]] = {g.name: [] for g in groups}
-    for producer, consumer in edges:
-        consumers[producer].append(consumer)
-    below: dict[str, float] = {}
-    for group in reversed(groups):
-        below[group.name] = delay[group.name] + max(
-            (below.get(c, 0.0) for c in consumers[group.name]), default=0.0
-        )
-    return {name: int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Shapes:
     """Rectangles of compute cores (n,): `rows` x `cols`, integer arrays that broadcast against each other.
@@ -215,13 +193,13 @@ class Candidates:
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
     time: NDArray[np.float64]  # cycles per sample, with the part of the update
-    memory: NDArray[np.float64]  # bytes of the fullest core, activations excluded
-    activations: float  # bytes of activations to spread over the region
+    memory: NDArray[np.float64]  # bytes of the fullest core, without what is spread over the region
+    held: float  # bytes of samples, in flight and in streams, to spread over the region
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
 
     def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
-        """Which shapes hold the stage; activations use `spread` times the compute cores."""
-        return self.memory + self.activations / (self.rows * self.cols * spread) <= limit_bytes
+        """Which shapes hold the stage; samples use `spread` times the compute cores."""
+        return self.memory + self.held / (self.rows * self.cols * spread) <= limit_bytes
 
 
 @dataclass(frozen=True)
@@ -232,7 +210,7 @@ class ShapePrices:
     backward: FloatArray
     update: FloatArray  # cycles of a batch
     fill: FloatArray  # cycles from the first operand to the first result, forward
-    memory: FloatArray  # bytes of a core, without the activations of samples in flight
+    memory: FloatArray  # bytes of a core, without samples in flight and in streams
 
     def at(self, index: int) -> tuple[float, ...]:
         """The five numbers of one shape."""
@@ -281,6 +259,7 @@ class Sizer:
         self.in_flight = samples_in_flight(self.groups, self.edges, graph.training)
         inner = self.again.inner_edges(self.edges)
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
+        self._in_streams = stream_bytes(graph, self.groups, self.edges)
         self._cache: dict[object, Candidates] = {}
         self._prices: dict[Hashable, ShapePrices] = {}
         self.tables: dict[tuple[Hashable, ...], object] = {}  # what placers make of the prices
@@ -307,23 +286,30 @@ class Sizer:
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
-        other.in_flight, other._in_block = self.in_flight, self._in_block
+        self._share_samples(other)
         return other
 
     def priced_on(self, wafer: Wafer) -> Sizer:
         """The same stages on a wafer of other constants."""
         other = Sizer(self.graph, wafer, Prices(wafer, self.prices.options), self.replicas, self.again)
-        other.in_flight, other._in_block = self.in_flight, self._in_block
+        self._share_samples(other)
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:
-        """Some of the stages, as `graph` has them; samples in flight are those of the whole, prices are kept."""
+        """Some of the stages, as `graph` has them; samples are those of the whole, and those at the cuts; prices are kept."""
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         names = [group.name for group in other.groups]
         other.in_flight = {name: self.in_flight[name] for name in names}
         other._in_block = {name: self._in_block[name] for name in names}
+        cut = bytes_at_cut(self.graph, self.groups, self.edges, frozenset(names))
+        other._in_streams = {name: self._in_streams[name] + cut[name] for name in names}
         return other
+
+    def _share_samples(self, other: Sizer) -> None:
+        """The same samples in flight and in streams for another sizer of these stages."""
+        other.in_flight, other._in_block = self.in_flight, self._in_block
+        other._in_streams = self._in_streams
 
     def holding(self, fraction: float, most: int) -> Sizer:
         """The same stages with room for a fraction of the samples that keep the pace, at most those of a batch."""
@@ -342,7 +328,7 @@ class Sizer:
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
         other._prices, other.tables = self._prices, self.tables
-        other.in_flight, other._in_block = self.in_flight, self._in_block
+        self._share_samples(other)
         return other
 
     def shape_prices(self, group: Group, shapes: Shapes) -> ShapePrices:
@@ -422,6 +408,14 @@ class Sizer:
             return float(saved * self.in_flight[name])
         return saved * self._in_block[name] + self.again.held_bytes.get(name, 0.0) * self.in_flight[name]
 
+    def stream_bytes(self, group: Group) -> float:
+        """Samples that wait for the stage in its streams: activations to read, gradients of its results."""
+        return self._in_streams[group.name]
+
+    def held_bytes(self, group: Group) -> float:
+        """All that the cores of a region share: activations of samples in flight, samples in streams."""
+        return self.activation_bytes(group) + self.stream_bytes(group)
+
     def sample_bytes(self, group: Group) -> float:
         """What one more sample in flight adds to :meth:`activation_bytes`."""
         if not self.graph.training:
@@ -431,11 +425,12 @@ class Sizer:
         return float(group.forward.saved_bytes)
 
     def kind(self, group: Group) -> Hashable:
-        """Equal for stages of equal kernels, activations and passes: they cost the same."""
+        """Equal for stages of equal kernels, samples and passes: they cost the same."""
         found = self._kinds.get(group.name)
         if found is None:
             signatures = tuple(kernel.signature for kernel in group.kernels)
-            found = signatures, self.activation_bytes(group), self.again.runs_again(group.name)
+            held = self.activation_bytes(group), self.stream_bytes(group)
+            found = signatures, held, self.again.runs_again(group.name)
             self._kinds[group.name] = found
         return found
 
@@ -463,7 +458,7 @@ class Sizer:
             cols,
             found.time(self.update_samples),
             found.memory,
-            self.activation_bytes(group),
+            self.held_bytes(group),
             found.fill,
         )
 
@@ -556,7 +551,7 @@ class Sizer:
         worst: tuple[Group, float] | None = None
         for group in self.groups:
             shapes = self.candidates(group)
-            need = shapes.memory + shapes.activations / (shapes.rows * shapes.cols * self.spread)
+            need = shapes.memory + shapes.held / (shapes.rows * shapes.cols * self.spread)
             least = float(need.min())
             if least > limit and (worst is None or least > worst[1]):
                 worst = group, least

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +13,12 @@ from wse_sim.compiler.nets import Net, Point, bundle_width, edge_channel, hops_o
 from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
+from wse_sim.compiler.waiting import comes_back, readers_of, streams_room
 from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.family import Lay
+from wse_sim.units import BYTES_PER_WAVELET
 
 HOST = "host"
 SUM_BYTES = 4  # partial sums travel in fp32
@@ -82,13 +84,13 @@ def route_streams(
     best = min(tries, key=lambda found: (found.colors > limit, found.shares_ends, found.colors))
     if best.colors > limit:
         return _too_many_colors(sizer, best, limit, mode)
-    depth = _barrier_depth(sizer)
+    room = streams_room(sizer.groups, sizer.edges)
     inner: list[Stream] = []
     host: list[Stream] = []
     for i, route in enumerate(best.routes):
         # Host copy has the last colors for itself: one inward, one outward.
         color = best.given.get(i, wafer.colors - HOST_COLORS + int(route.producer != HOST))
-        (host if route.is_host else inner).extend(_streams_of(route, color, depth))
+        (host if route.is_host else inner).extend(_streams_of(route, color, room))
     by_name = {stage.name: stage for stage in stages}
     inner = [_with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
     return Routed(
@@ -158,12 +160,11 @@ def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int, mode: str) -> 
     )
 
 
-def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream]:
+def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) -> list[Stream]:
     net = route.net
     out = []
     for consumer, sink in route.consumers:
         path = net.path(sink)
-        room = _room(depth, _plain(route.producer), _plain(consumer))
         out.append(
             Stream(
                 tensor=route.tensor,
@@ -175,7 +176,8 @@ def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream
                 hops=hops_of(path),
                 width=net.width,
                 color=color,
-                capacity_samples=room,
+                # What the host sends or takes waits there.
+                capacity_samples=room.get((_plain(route.producer), _plain(consumer)), 2),
             )
         )
     return out
@@ -184,15 +186,17 @@ def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream
 def _with_way(stream: Stream, stages: dict[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
     """The stream with room for the samples on its way, ``floor((fill + travel) / T)`` of them.
 
-    They lie in the producer's rectangle and in the queues of routers, not in the reader's buffers: over h links a
-    stream holds 2 h words and more, and h words are on their way at full rate.  A whole model stepped on the fabric
-    keeps the pace of its slowest region where two samples of room in all would hold it up.
+    They lie in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
+    than those hold: w links pass w words a cycle while the rectangle fills, and over h hops hold 2 w h words.  A whole
+    model stepped on the fabric keeps the pace of its slowest region where two samples of room in all would hold it up.
     """
     fill = stages[stream.producer].latency_cycles
     if stream.backward_bytes_per_sample:
         fill = min(fill, stages[stream.consumer].latency_cycles)
-    on_way = int((fill + stream.travel_cycles(wafer)) / pace_cycles)
-    return replace(stream, capacity_samples=stream.capacity_samples + on_way)
+    words = stream.width * (fill / wafer.wavelet_cycles + 2 * stream.hops)
+    held = words * BYTES_PER_WAVELET / stream.bytes_per_sample
+    on_way = int(min((fill + stream.travel_cycles(wafer)) / pace_cycles, held))
+    return replace(stream, capacity_samples=stream.capacity_samples + on_way, on_way_samples=on_way)
 
 
 def copy_name(name: str, replica: int) -> str:
@@ -212,20 +216,14 @@ def _routes(
     graph, wafer = sizer.graph, sizer.wafer
     by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
     lays = {group.name: group.lay for group in sizer.groups}
-    readers: dict[tuple[str, str], list[str]] = {}
-    for producer, consumer, tensor in graph.edges():
-        if producer in by_group and consumer in by_group:
-            ends = readers.setdefault((producer, tensor), [])
-            if consumer not in ends:
-                ends.append(consumer)
     out = []
-    for (producer, tensor), consumers in readers.items():
+    for (producer, tensor), consumers in readers_of(graph, sizer.groups).items():
         size = float(graph.tensors[tensor].bytes)
         regions = [by_group[producer].region, *(by_group[c].region for c in consumers)]
         over = [lays[producer].gives_over, *(lays[c].takes_over for c in consumers)]
         links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)
         links = _limited(links, [lays[producer], *(lays[c] for c in consumers)])
-        gradients = graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
+        gradients = comes_back(graph, tensor)
         net = Net(
             tensor,
             middle(regions[0]),
@@ -299,31 +297,3 @@ def _add_inner_loads(
         else:
             size_in, sums = max(size_in, sum(graph.tensors[name].bytes for name in kernel.outputs)), 0
         add_region_load(loads, stage.region, passes * size_in, passes * sums)
-
-
-def streams_room(sizer: Sizer) -> dict[tuple[str, str], int]:
-    """Samples that the streams between two stages take, by (producer, consumer)."""
-    depth = _barrier_depth(sizer)
-    return {(a, b): _room(depth, a, b) for a, b in sizer.edges}
-
-
-def _room(depth: dict[str, int], producer: str, consumer: str) -> int:
-    return 2 + max(0, depth.get(consumer, 0) - depth.get(producer, 0))
-
-
-def _barrier_depth(sizer: Sizer) -> dict[str, int]:
-    """Samples that stages hold on the longest path to each of them: a skip connection must buffer as many.
-
-    A barrier holds a whole one before it starts; a stage whose rows come out at once holds one until it is through.
-    """
-    producers: dict[str, list[str]] = {g.name: [] for g in sizer.groups}
-    for producer, consumer in sizer.edges:
-        producers[consumer].append(producer)
-    depth: dict[str, int] = {}
-    for group in sizer.groups:
-        depth[group.name] = (
-            int(group.is_barrier)
-            + int(group.flow.at_once)
-            + max((depth.get(p, 0) for p in producers[group.name]), default=0)
-        )
-    return depth

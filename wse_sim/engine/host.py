@@ -4,10 +4,10 @@ Symbols: W workers, each of ``r`` samples/s and ``R`` bytes/s, ``b`` bytes per s
 wafer I/O, ``l`` seconds that one sample holds the busiest link of the fabric::
 
     worker interval  w = max(1 / r, b / R) (1 + jitter u),  u uniform in (-1, 1)
-    gate interval    g = max(b / B, l)
-    input rate         = min(W / w, 1 / g)
+    gate interval    g = b / B
+    input rate         = min(W / w, 1 / g, 1 / l)
 
-A worker runs at most `prefetch` samples ahead of the wafer.
+The links of the fabric hold samples up on the wafer, not here.  A worker runs at most `prefetch` samples ahead of the wafer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class InputPath:
 
     @property
     def gate_s(self) -> float:
-        """Time that one sample holds the narrowest shared part."""
-        return max(self.io_s, self.link_s)
+        """Time that one sample holds the wafer's I/O."""
+        return self.io_s
 
     @property
     def rates(self) -> Mapping[str, float]:

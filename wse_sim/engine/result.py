@@ -120,13 +120,18 @@ class Track:
     area: int = -1  # index into the result's areas; -1 for a resource
 
 
+INPUT_RESOURCES = ("input_workers", "wafer_io")
+"""Bindings that free input does away with."""
+
+
 @saved
 @dataclass(frozen=True)
 class Result:
     """What one simulated training step (or inference batch) did.
 
     Rates are samples per second over all systems.  `compute_samples_per_s` is the rate if input were
-    free, `transmission_samples_per_s` the rate the input path allows; the rate is the smaller.
+    free, `transmission_samples_per_s` the rate the input path allows; the rate is the smaller.  No rate is more than
+    the busiest link of the wafer carries.
     `binding` names what binds the step and `bindings` the step time if each resource were alone.
     """
 
@@ -171,6 +176,12 @@ class Result:
         return isinstance(other, Result) and same(self, other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def compute_binding(self) -> str:
+        """What binds the compute rate: the resource that takes longest, those that bring the input left out; "" if none is known."""
+        own = {name: time_s for name, time_s in self.bindings.items() if name not in INPUT_RESOURCES}
+        return max(own, key=lambda name: own[name], default="")
 
     def core_map(self, quantity: str) -> NDArray[np.float32]:
         """A (rows, cols) map of the fabric.

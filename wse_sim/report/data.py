@@ -49,6 +49,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         "transmission_samples_per_s": result.transmission_samples_per_s,
         "active_pe_fraction": result.active_pe_fraction,
         "compute_utilization": result.compute_utilization,
+        "compute_binding": result.compute_binding,
         "binding": result.binding,
         "bindings_s": dict(result.bindings),
         "step_s": result.step_s,
@@ -125,6 +126,7 @@ def _memory(memory: CoreMemory) -> dict[str, float]:
         "activations_bytes": memory.activations_bytes,
         "buffers_bytes": memory.buffers_bytes,
         "code_bytes": memory.code_bytes,
+        "streams_bytes": memory.streams_bytes,
         "total_bytes": memory.total_bytes,
     }
 

@@ -67,11 +67,16 @@ def headline(result: Result) -> list[tuple[str, str]]:
     """The five lines every user of the real machine knows."""
     return [
         ("Samples/s", number(result.samples_per_s) + _bounds(result, "samples_per_s")),
-        ("Compute Samples/s", number(result.compute_samples_per_s)),
+        ("Compute Samples/s", number(result.compute_samples_per_s) + _links_bind(result)),
         ("Transmission Samples/s", number(result.transmission_samples_per_s)),
         ("Active PEs (%)", percents(result.active_pe_fraction)),
         ("Compute Utilization (%)", percents(result.compute_utilization)),
     ]
+
+
+def _links_bind(result: Result) -> str:
+    """Whether the rate with free input is that of a link, and not of the kernels."""
+    return " (links bind)" if result.compute_binding == "links" else ""
 
 
 def _bounds(result: Result, name: str) -> str:

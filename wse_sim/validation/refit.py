@@ -38,7 +38,7 @@ from wse_sim.validation.predict import wafer_of
 from wse_sim.validation.suite import Point
 
 FITTED = (
-    "launch_floor_s", "special_element_cycles", "transmission_core_fraction", "triggered_start_cycles",
+    "launch_floor_s", "special_element_cycles", "pipeline_efficiency", "triggered_start_cycles",
     "vector_start_cycles", "loop_cycles", "map_element_cycles", "map_vector_cycles", "step_cycles", "exp_cycles",
     "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
 )  # fmt: skip

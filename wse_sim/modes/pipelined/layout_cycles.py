@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.shelves import Box, ShelfPlacer
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.streams import streams_room
+from wse_sim.compiler.waiting import streams_room
 from wse_sim.jit import kernel
 from wse_sim.modes.pipelined.quick import two_batches
 from wse_sim.modes.pipelined.regions import WAITING
@@ -40,11 +40,9 @@ class LayoutCycles:
         self._flow = np.array(
             [(g.rows_per_sample, g.is_barrier, sizer.in_flight[g.name]) for g in groups], np.float64
         )
-        self._bytes = np.array(
-            [(sizer.activation_bytes(g), sizer.sample_bytes(g)) for g in groups], np.float64
-        )
+        self._bytes = np.array([(sizer.held_bytes(g), sizer.sample_bytes(g)) for g in groups], np.float64)
         index = {group.name: k for k, group in enumerate(groups)}
-        room = streams_room(sizer)
+        room = streams_room(groups, sizer.edges)
         self._links = np.array([(index[a], index[b]) for a, b in sizer.edges], np.int64).reshape(-1, 2)
         self._room = np.array([room[edge] for edge in sizer.edges], np.int64)
         self._quick = len(groups) * samples <= QUICK
@@ -123,7 +121,8 @@ def _batch_cycles(
 ) -> float:
     """Cycles of a batch; `prices` (K, 5) as :class:`~wse_sim.compiler.sizing.ShapePrices` names them.
 
-    `flow` (K, 3): rows, barrier, samples in flight; `held` (K, 2) bytes of all those samples and of one more.
+    `flow` (K, 3): rows, barrier, samples in flight; `held` (K, 2) bytes of all those samples and of those in streams,
+    and of one more in flight.
     """
     count, streams = prices.shape[0], links.shape[0]
     memory = prices[:, 4] + held[:, 0] / cores

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream
+from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream, waiting_bytes
 from wse_sim.compiler.streams import HOST, copy_name
 from wse_sim.errors import ModelError
 from wse_sim.graph.kernel_graph import frozen
@@ -77,6 +77,8 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn:
         stage = _stage(last, loss, rows, logits, (cores, in_turn), wafer)
         stages.append(stage)
         streams.append(_between(stream, last, stage, plan))
+        held = waiting_bytes(streams[-1:])[stage.name] / stage.region.cores
+        stages[-1] = dataclasses.replace(stage, memory=dataclasses.replace(stage.memory, streams_bytes=held))
     # Stages follow each other copy by copy.
     stages.sort(key=lambda stage: stage.replica)
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
@@ -130,10 +132,12 @@ def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) ->
     point = (stage.region.row, stage.region.col)
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)
     hops = abs(start[0] - point[0]) + abs(start[1] - point[1])
-    on_way = last.latency_cycles + hops * plan.wafer.hop_cycles
+    way = last.latency_cycles + hops * plan.wafer.hop_cycles
+    on_way = int(way / max(plan.pace_cycles, stage.cycles_per_sample))
     return dataclasses.replace(
         leaving,
-        capacity_samples=2 + int(on_way / max(plan.pace_cycles, stage.cycles_per_sample)),
+        capacity_samples=2 + on_way,
+        on_way_samples=on_way,
         consumer=stage.name,
         backward_bytes_per_sample=leaving.bytes_per_sample,
         route=(start, (start[0], point[1]), point),

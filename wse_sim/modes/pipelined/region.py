@@ -16,6 +16,8 @@ obeys the same equations, with every stream reversed.
 * Cores are triggered by the data that has come: one forward and one backward pass are open at a time
   and share the region; neither takes cycles while its rows are missing.  Alternating the two gives the
   1F1B schedule.  If both are ready, backward runs first, because it frees the activations of a sample.
+* Where the busiest link of the fabric is slower than every region, a sample enters no sooner than it has carried the
+  one before, wherever that link lies.
 * With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round come before its first backward
   pass, and all its backward passes before the next round.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
@@ -84,6 +86,7 @@ class Lane:
     open_until: float = 0.0  # the end of the samples started so far
     is_blocked: bool = False
     partial_since: float = inf
+    _last_start: float = -inf
     _arrivals: dict[int, Arrival] = field(default_factory=dict)
     _alarm: Alarm | None = None  # set while the lane sleeps
 
@@ -176,10 +179,13 @@ class Lane:
         return self.region.has_room(self)
 
     def _input_delay(self, now: float) -> float:
-        if self.region.pipeline.has_input(self.started):
-            return 0.0
-        self.partial_since = now  # there is room, and the host is late
-        return inf
+        pipeline = self.region.pipeline
+        if not pipeline.has_input(self.started):
+            self.partial_since = now  # there is room, and the host is late
+            return inf
+        delay = max(self._last_start + pipeline.link_cycles - now, 0.0)
+        self.is_blocked = delay > 0.0  # the busiest link still carries the sample before
+        return delay
 
     def _start(self, now: float) -> float:
         region, sample = self.region, self.started
@@ -192,6 +198,7 @@ class Lane:
             end = max(end, arrival.last + self.cycles / stage.rows_per_sample)
         self.started += 1
         self.step_started += 1
+        self._last_start = now
         self.starts[self.step].append(now)
         self.open_until = end
         self.partial_since = inf
@@ -238,6 +245,11 @@ class Surroundings(Protocol):
     @property
     def round_samples(self) -> int:
         """Samples of a round of forward passes before their backward passes; 0 if both alternate."""
+        ...
+
+    @property
+    def link_cycles(self) -> float:
+        """Least cycles between two samples that enter: of the busiest link if it is slower than every region, else 0."""
         ...
 
     def has_input(self, sample: int) -> bool:

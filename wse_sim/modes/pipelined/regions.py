@@ -75,6 +75,7 @@ class StageMaker:
             buffers_bytes=float(np.asarray(print_.buffers_bytes))
             + max(0.0, group.moving_bytes - float(np.asarray(print_.total_bytes))),
             code_bytes=float(np.asarray(print_.code_bytes)),
+            streams_bytes=sizer.stream_bytes(group) / region.cores,
         )
         return Stage(
             name=group.name,

@@ -3,7 +3,7 @@
 Symbols: N samples of a batch over R replicas, P cycles per sample and replica at the steady state, T
 cycles of the measured batch (the last one, with the samples that were added)::
 
-    compute rate       N / T with free input
+    compute rate       N / T with free input, at most what the busiest link carries
     transmission rate  min(input workers, wafer I/O, busiest link)
     rate               N / T with the host in the loop, at most the smaller of both
     utilization        sum over stages of (compute cores x arithmetic cycles per sample)
@@ -109,7 +109,7 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
         systems=1,
         batch=plan.batch,
         samples_per_s=plan.batch / step_s,
-        compute_samples_per_s=plan.batch / compute.step_s,
+        compute_samples_per_s=min(plan.batch / compute.step_s, path.rates["links"]),
         transmission_samples_per_s=path.samples_per_s,
         active_pe_fraction=cores / plan.wafer.cores,
         compute_utilization=arithmetic / (cores * max(steady, measure.period_cycles)),
@@ -152,7 +152,7 @@ def _bindings(
         ),
     }
     bindings |= {name: plan.batch / rate for name, rate in path.rates.items()}
-    if compute.period_cycles > slowest.cycles_per_sample * (1 + BACK_PRESSURE_TOLERANCE):
+    if compute.period_cycles > plan.sample_cycles * (1 + BACK_PRESSURE_TOLERANCE):
         bindings["back_pressure"] = measure.seconds(compute.period_cycles * measure.samples)
     if plan.replicas > 1:
         copies: dict[int, list[Stage]] = {}

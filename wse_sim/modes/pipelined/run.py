@@ -57,6 +57,8 @@ class Pipeline:
         self.env = self.run.env
         self.steps = self.run.batches
         self.training = self.run.training  # whether samples come back as gradients
+        plan = self.run.plan
+        self.link_cycles = plan.link_cycles if plan.link_cycles > plan.pace_cycles else 0.0
 
     @property
     def trace(self) -> RunTrace:

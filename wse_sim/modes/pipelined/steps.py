@@ -26,7 +26,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
-from wse_sim.compiler.sizing import Sizer
+from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
@@ -43,6 +43,7 @@ from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.regions import StageMaker, deepened
 from wse_sim.modes.pipelined.run import free_step_cycles
 
+IN_STREAMS = "samples that wait in streams"
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
 RECOMPUTE = ("none", "attention", "full")
 SMALL_FRACTION = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
@@ -224,17 +225,21 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
 
 
 @step()
-def fit_activations(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
-    """Activations of all samples in flight must fit beside the weights."""
+def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
+    """Activations of all samples in flight, and samples that wait in streams, must fit beside the weights."""
     capacity = _capacity(sizer.wafer)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
-    if weights_bytes + activations > capacity:
-        return _sram(
-            sizer.graph,
-            weights_bytes + activations,
-            capacity,
-            "weights and activations of all samples in flight",
-        )
+    streams = sizer.replicas * sum(sizer.stream_bytes(group) for group in sizer.groups)
+    for need, what in (
+        (streams, IN_STREAMS),
+        (weights_bytes + activations, "weights and activations of all samples in flight"),
+        (
+            weights_bytes + activations + streams,
+            f"weights, activations of all samples in flight and {IN_STREAMS}",
+        ),
+    ):
+        if need > capacity:
+            return _sram(sizer.graph, need, capacity, what)
     return None
 
 
@@ -245,14 +250,19 @@ def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -
 
 
 @step("plan")
-def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan:
+def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
     """A stage for the loss, if one is asked for."""
-    return plan if options.loss is None else with_loss(plan, options.loss)
+    if options.loss is None:
+        return plan
+    plan = with_loss(plan, options.loss)
+    fullest = max(plan.stages, key=lambda stage: stage.memory.total_bytes)
+    need, limit = fullest.memory.total_bytes, float(plan.wafer.sram_usable_bytes)
+    return plan if need <= limit else _sram(plan.graph, need, limit, f"a core of '{fullest.name}'")
 
 
 STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours, add_loss]
 """From graph, wafer, cluster and options to the plan."""
-ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_activations, place_and_route]
+ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_samples, place_and_route]
 """One way of keeping activations: from graph, wafer, cluster, options, replicas and `again` to a plan."""
 
 
@@ -452,13 +462,17 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
         group, need = worst
         pin = pinned_size(group.forward)
         on = "its best rectangle" if pin is None else f"the {pin[0]} x {pin[1]} cores it is pinned to"
-        return _sram(graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on {on}")
+        return _sram(
+            graph,
+            need,
+            float(wafer.sram_usable_bytes),
+            f"{_mostly(sizer, group, need)}a core of '{group.name}' on {on}",
+        )
     tight = ShelfPlacer(sizer).tightest()
     if tight is not None:
         group, need = tight
-        return _sram(
-            graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on its best rectangle"
-        )
+        what = f"{_mostly(sizer, group, need)}a core of '{group.name}' on its best rectangle"
+        return _sram(graph, need, float(wafer.sram_usable_bytes), what)
     slow = max(float(sizer.candidates(group).time.max()) for group in sizer.groups)
     rows = ShelfPlacer(sizer).rows_needed(slow)
     limit = usable_cores(wafer) / wafer.program_cols
@@ -472,6 +486,14 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
         where=f"{len(sizer.copies)} stages at any pace on {wafer.program_cols} columns",
         remedy="use weight streaming, fewer replicas or a smaller model",
     )
+
+
+def _mostly(sizer: Sizer, group: Group, need: float) -> str:
+    """Whether the most part of what a core needs are samples that wait in streams, even if all cores share them."""
+    pin = pinned_size(group.forward)
+    cores = usable_cores(sizer.wafer) if pin is None else pin[0] * pin[1]
+    shared = sizer.stream_bytes(group) / cores
+    return f"{IN_STREAMS} on " if shared > need / 2 else ""
 
 
 def _with_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:

@@ -27,7 +27,8 @@ from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.pins import settle_parts
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.streams import HOST, streams_room
+from wse_sim.compiler.streams import HOST
+from wse_sim.compiler.waiting import comes_back, readers_of, streams_room
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph, Phase, TensorKind
 from wse_sim.graph.blocks import block_numbers
@@ -202,14 +203,10 @@ def _bytes_over(graph: KernelGraph, names: Sequence[str]) -> list[float]:
     change = np.zeros(len(names) + 1)
     for tensor, end in last.items():
         if tensor in made and index[made[tensor]] < end:
-            size = graph.tensors[tensor].bytes * (2.0 if _comes_back(graph, tensor) else 1.0)
+            size = graph.tensors[tensor].bytes * (2.0 if comes_back(graph, tensor) else 1.0)
             change[index[made[tensor]]] += size
             change[end] -= size
     return [float(size) for size in np.cumsum(change)[:-1]]
-
-
-def _comes_back(graph: KernelGraph, tensor: str) -> bool:
-    return graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
 
 
 def _part(graph: KernelGraph, stages: set[str], sizer: Sizer) -> KernelGraph:
@@ -262,20 +259,18 @@ def _placed(
 
 
 def _cuts(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[Cut, ...]:
-    graph, room = sizer.graph, streams_room(sizer)
+    graph, room = sizer.graph, streams_room(sizer.groups, sizer.edges)
     rows = {group.name: group.rows_per_sample for group in sizer.groups}
     wafer_of = {stage.name: number for number, part in enumerate(parts) for stage in part.stages}
-    readers: dict[tuple[str, str], list[str]] = {}
-    for producer, consumer, tensor in graph.edges():
-        if wafer_of.get(producer, len(parts)) < wafer_of.get(consumer, -1):
-            ends = readers.setdefault((producer, tensor), [])
-            if consumer not in ends:
-                ends.append(consumer)
+    readers = {
+        (producer, tensor): [name for name in consumers if wafer_of[producer] < wafer_of[name]]
+        for (producer, tensor), consumers in readers_of(graph, sizer.groups).items()
+    }
     out = []
     for number in range(len(parts) - 1):
         items = []
         for (producer, tensor), consumers in readers.items():
-            furthest = max(wafer_of[name] for name in consumers)
+            furthest = max((wafer_of[name] for name in consumers), default=-1)
             if not wafer_of[producer] <= number < furthest:
                 continue
             starts_here = wafer_of[producer] == number
@@ -290,7 +285,7 @@ def _cuts(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[Cut, ...]:
                     consumers=here,
                     goes_on=furthest > number + 1,
                     bytes_per_sample=size,
-                    backward_bytes_per_sample=size if _comes_back(graph, tensor) else 0.0,
+                    backward_bytes_per_sample=size if comes_back(graph, tensor) else 0.0,
                     hops=(first, *(_edge_hops(parts[number + 1], HOST, name, tensor) for name in here)),
                     room=(deepest, *(room[producer, name] for name in here)),
                 )
@@ -359,12 +354,12 @@ def _too_large(sizer: Sizer, systems: int) -> Infeasible:
     """Why no cut exists: too many bytes or cores for all systems, or a block too large for one."""
     graph, wafer = sizer.graph, sizer.wafer
     cores, room = usable_cores(wafer), wafer.sram_usable_bytes
-    activations = sum(sizer.activation_bytes(group) for group in sizer.groups)
-    need = stored_bytes(graph, bytes_per_weight(graph), frozen=2) + activations
+    samples = sum(sizer.held_bytes(group) for group in sizer.groups)
+    need = stored_bytes(graph, bytes_per_weight(graph), frozen=2) + samples
     least = sizer.least_cores(max(float(sizer.candidates(group).time.max()) for group in sizer.groups))
     worst = sizer.worst_memory()
     if need > cores * room * systems:
-        where = f"weights and activations of all samples in flight on {systems} systems"
+        where = f"weights, activations of all samples in flight and those in streams on {systems} systems"
         return _refusal(
             graph, "SRAM", need, cores * room * systems, "bytes", where, ceil(need / (cores * room))
         )

@@ -1,0 +1,155 @@
+"""Samples that wait in streams have a place: bytes by hand, in every plan, in the run, and where they do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from tests.generated import seeds
+from tests.handmade import transformer
+from wse_sim.compiler.plan import Infeasible, waiting_bytes
+from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.sizing import Sizer
+from wse_sim.graph import KernelGraph, frozen
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.simulation import simulate
+
+CLUSTER = load_cluster()
+SMALL = load_wafer("wse2").derive(rows=132, cols=137, program_rows=130, program_cols=130)
+S = 64 * 256 * 2  # bytes of a sample between the blocks
+
+
+def with_skips(graph: KernelGraph) -> KernelGraph:
+    """The handmade transformer with its residuals as streams: around attention, and around the feed-forward layers."""
+    skips = {}
+    for name in (kernel.name for kernel in graph.kernels):
+        if name.endswith(".qkv"):
+            skips[f"{name[:-4]}.proj"] = graph.kernel(name).inputs[0]
+            skips[f"{name[:-4]}.out"] = f"{name[:-4]}.proj.out"
+    kernels = (
+        dataclasses.replace(k, inputs=(*k.inputs, skips[k.name])) if k.name in skips else k
+        for k in graph.kernels
+    )
+    return dataclasses.replace(graph, kernels=tuple(kernels))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_bytes_by_hand(training: bool) -> None:
+    """In samples of S = 64 x 256 halves: two wait in a stream, three around attention and into it.
+
+    Into attention come queries, keys and values, 3 (3 S) = 9 S; into the last layer 2 (4 S) from the wide one.
+    Gradients wait with the maker of the activation, those of the 512 = 2 x 256 results two by two.
+    """
+    sizer = Sizer(with_skips(transformer(training=training)), SMALL, Prices(SMALL, {"training": training}))
+    reads = {"embed": 0, "qkv": 2, "attn": 9, "proj": 2 + 3, "fc": 2, "out": 8 + 2, "head": 2}
+    gradients = {"embed": 2 + 3, "qkv": 9, "attn": 2, "proj": 2 + 2, "fc": 8, "out": 2 + 3, "head": 2 * 2}
+    expected = {
+        name: (reads[name.split(".")[-1]] + training * gradients[name.split(".")[-1]]) * S
+        for name in (group.name for group in sizer.groups)
+    }
+    expected["h.1.out"] -= training * 3 * S  # one reader, the head, and no skip
+    assert {group.name: sizer.stream_bytes(group) for group in sizer.groups} == expected
+
+
+def test_one_tensor_read_twice_waits_once() -> None:
+    """A layer that reads the same rows for two operands has one stream of them."""
+    plain = transformer(training=True)
+    twice = tuple(
+        dataclasses.replace(k, inputs=k.inputs * 2) if k.name == "h.0.fc" else k for k in plain.kernels
+    )
+    sizers = [
+        Sizer(graph, SMALL, Prices(SMALL, {"training": True}))
+        for graph in (plain, dataclasses.replace(plain, kernels=twice))
+    ]
+    one, two = ({group.name: sizer.stream_bytes(group) for group in sizer.groups} for sizer in sizers)
+    assert one == two
+
+
+def plans(seed: int) -> PipelinedPlan:
+    """A transformer of random size in inference or training, on a small wafer; with attention wide beside its SRAM."""
+    draw = np.random.default_rng(seed)
+    hidden, seq = int(draw.choice([32, 64, 128])), int(draw.choice([64, 128, 256]))
+    graph = with_skips(transformer(int(draw.integers(1, 4)), hidden, 4, seq, training=bool(seed % 2)))
+    how = {"recompute": str(draw.choice(["none", "full"])), "layouts": bool(draw.integers(2))}
+    made = compile_pipelined(graph, SMALL, CLUSTER, batch=int(draw.integers(1, 40)), replicas=1, **how)
+    assert isinstance(made, PipelinedPlan), made.message
+    return made
+
+
+@pytest.mark.parametrize("seed", seeds(0, 16))
+def test_what_waits_has_room(seed: int) -> None:
+    """Whatever the plan: the fullest core holds all of its parts, and the run never has more waiting than there is room."""
+    plan = plans(seed)
+    limit, room = plan.wafer.sram_usable_bytes, waiting_bytes(plan.streams)
+    on_way: dict[str, float] = defaultdict(float)
+    for stream in plan.streams:
+        on_way[stream.consumer] += stream.on_way_samples * stream.bytes_per_sample
+        on_way[stream.producer] += stream.on_way_samples * stream.backward_bytes_per_sample
+    for stage in plan.stages:
+        assert stage.memory.total_bytes <= limit
+        assert stage.memory.streams_bytes * stage.region.cores >= room[stage.name] * (1 - 1e-12)
+    result = simulate(plan, trace=False)
+    assert max(queue.bytes for queue in result.queues) > 0
+    assert all(queue.bytes <= room[queue.name] + on_way[queue.name] for queue in result.queues)
+    used = result.core_map("sram")
+    for stage in plan.stages:
+        parts = dataclasses.astuple(stage.memory)
+        assert used[stage.region.row, stage.region.col] == pytest.approx(sum(parts))
+
+
+def test_what_is_on_its_way_lies_on_links() -> None:
+    """Streams of short samples over long ways have room for those, at most two words a hop and one a cycle of the fill."""
+    plan = compile_pipelined(transformer(1, 32, 2, 2, training=False), SMALL, CLUSTER, batch=8, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    stages = {stage.name: stage for stage in plan.stages}
+    assert any(stream.on_way_samples for stream in plan.streams)
+    for stream in plan.streams:
+        words = stream.width * (stages[stream.producer].latency_cycles + 2 * stream.hops)
+        assert stream.on_way_samples * stream.bytes_per_sample <= 4 * words
+
+
+def test_streams_alone_may_be_too_much() -> None:
+    """4096 x 16 halves are 131 kB: 34 of them wait in a block, 4.5 MB; 64 cores have 2.9 MB, and the weights take 0.01.
+
+    Two for queries, keys and values, nine of those, five at the projection, two and ten at both layers, two at the head.
+    """
+    graph = with_skips(transformer(1, 16, 1, 4096, training=False))
+    tiny = SMALL.derive(rows=10, cols=10, program_rows=8, program_cols=8)
+    found = compile_pipelined(graph, tiny, CLUSTER, batch=4, replicas=1)
+    assert isinstance(found, Infeasible)
+    assert found.message.startswith(
+        f"{graph.name} does not fit pipelined: SRAM of samples that wait in streams needs"
+    )
+    assert found.need == (2 + 9 + 5 + 2 + 10 + 2) * 4096 * 16 * 2
+    assert found.limit == 64 * tiny.sram_usable_bytes
+
+
+def test_a_pinned_region_without_room_for_its_streams_is_named() -> None:
+    """The projection on 4 x 4 cores: 5 x 131 kB wait there, 41 kB a core beside the code and the weights."""
+    graph = with_skips(transformer(1, 64, 1, 1024, training=False))
+    pinned = tuple(
+        dataclasses.replace(k, attrs=frozen({**k.attrs, "pin_rows": 4, "pin_cols": 4}))
+        if k.name == "h.0.proj"
+        else k
+        for k in graph.kernels
+    )
+    found = compile_pipelined(dataclasses.replace(graph, kernels=pinned), SMALL, CLUSTER, batch=4, replicas=1)
+    assert isinstance(found, Infeasible)
+    assert "samples that wait in streams on a core of 'h.0.proj' on the 4 x 4" in found.message
+
+
+def test_more_sram_is_never_slower() -> None:
+    """Where memory sets the sizes; from SRAM that does not hold the model to SRAM that hardly matters."""
+    graph, rates = with_skips(transformer(4, 128, 8, 256)), []
+    for kib in (6, 8, 10, 12, 16, 48):
+        wafer = SMALL.derive(sram_bytes=kib * 1024)
+        made = compile_pipelined(graph, wafer, CLUSTER, batch=16, replicas=1, layouts=False)
+        rates.append(0.0 if isinstance(made, Infeasible) else 1 / made.sample_cycles)
+    assert rates[0] == 0 < rates[-1]
+    assert all(more >= less * 0.999 for less, more in itertools.pairwise(rates))
