@@ -75,6 +75,21 @@ def test_runs_share_what_is_stated_once_and_may_be_single_files(tmp_path):
     assert (points["b"].params["seq"], points["b"].measured) == (9, 40.01)
 
 
+def test_a_folder_with_one_log_is_itself_the_run(tmp_path, monkeypatch):
+    home = run(tmp_path, "model_dir", mytest__log=LOG)
+    (home / "events").mkdir()
+    monkeypatch.chdir(home)
+    assert [(p.id, p.measured) for p in load_mine(Path()).points] == [("model_dir", 40.0)]
+    # a log elsewhere that the statement names
+    run(tmp_path, "b", SAID | {"log": "../model_dir/mytest.log"})
+    found = next(p for p in load_mine(tmp_path).points if p.id == "b")
+    assert "../model_dir/mytest.log sha256 " in str(found.source)
+    # two logs with one statement are two runs
+    (home / "events").rmdir()
+    (home / "other.log").write_text(LOG)
+    assert [(p.id, p.measured) for p in load_mine(home).points] == [("mytest", 40.0), ("other", 40.0)]
+
+
 def test_the_suite_that_is_written_gives_the_same_points(tmp_path):
     run(tmp_path, "a", mytest__log=LOG)
     run(tmp_path, "b", {"kernel": "gemv", "sizes": {"m": 64, "n": 64}, "cycles": 900, "wafer": "wse3"})

@@ -123,6 +123,29 @@ def test_the_file_that_is_written_predicts_as_the_refit_says(tmp_path):
         assert mine.predicted / point.measured - 1 == pytest.approx(row.after, abs=1e-4)
 
 
+def test_the_two_rates_of_one_line_move_together(tmp_path):
+    """A perceptron whose weights bind, predicted 3 % too slow: MemoryX and SwarmX are one line, and a cluster's file holds both."""
+    mlp = {"family": "mlp", "layers": 3, "hidden": 4096, "input": 4096, "classes": 4096}
+    params = {"model": mlp, "mode": "weight-streaming", "batch": 1, "systems": 1}
+    point = Point(id="mlp", subject="model.evaluation", params=params, quantity="samples_per_s", measured=1.0)
+    stated = predict(point)
+    assert stated.binding == "weight_io"
+    point = point.model_copy(update={"measured": 1.03 * stated.predicted})
+    (found,) = refit([point])
+    moves = {move.constant.name: move for move in found.moves}
+    assert set(moves) == {"memoryx_bytes_per_s", "swarmx_bytes_per_s"}
+    assert moves["memoryx_bytes_per_s"].value == moves["swarmx_bytes_per_s"].value > 1.2e11
+    assert abs(found.rows[0].after) < 0.002
+    (path,) = write_refits([found], tmp_path)
+    again = point.model_copy(update={"params": {**params, "cluster": str(path)}})
+    assert predict(again).predicted / point.measured - 1 == pytest.approx(found.rows[0].after, abs=1e-4)
+    # refitted once more into the same folder, the file that it stands on stays
+    (second,) = refit([again.model_copy(update={"measured": 0.99 * point.measured})])
+    (other,) = write_refits([second], tmp_path)
+    assert (other.name, path.exists()) == ("cluster-default-mine-wse2-again.yaml", True)
+    assert load_cluster(str(other)).memoryx_bytes_per_s < moves["memoryx_bytes_per_s"].value
+
+
 def test_points_that_are_not_counted_and_programs_take_no_part():
     points = made_with()
     program = points[0].model_copy(update={"id": "p", "subject": "csl.program"})

@@ -1,6 +1,6 @@
 """A folder with runs of a machine of one's own, as points of a suite.
 
-A run is a folder in it, or ``NAME.log`` (``.txt``) beside ``NAME.yaml``.  Of a run's files are read: a log of training
+A run is a folder in it, or ``NAME.log`` (``.txt``) beside ``NAME.yaml``; a folder with one log of its own is one run.  Of a run's files are read: a log of training
 (:mod:`wse_sim.validation.logs`), ``performance.json`` and ``compile_report.txt`` (:mod:`wse_sim.validation.vendor_files`),
 a params file of the Model Zoo (:mod:`wse_sim.validation.zoo_params`), ``run.json`` with the captured graph of a script that
 ran here, and ``run.yaml`` for what these do not say (:mod:`wse_sim.validation.statement`).  What was measured is taken from
@@ -11,6 +11,7 @@ A run that cannot be read is a point with its fault, so that it is listed and ot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Folders and logs, by name; a folder with a log or run.json of its own is one run."""
+    """Folders and logs, by name; a folder with a record of a run, or one log without a statement beside it, is itself the run."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -87,14 +88,13 @@ def _runs(folder: Path) -> list[Path]:
         ) from None
     if any((folder / name).is_file() for name in (RUN, PERFORMANCE)):
         return [folder]
+    logs = [entry for entry in entries if entry.suffix in LOGS and entry.is_file()]
+    alone = [log for log in logs if not log.with_suffix(".yaml").is_file()]
+    if len(alone) == 1 and has_progress(read_log(alone[0])):
+        return [folder]
     # what this command wrote (--out) is no run
     folders = [entry for entry in entries if entry.is_dir() and not (entry / "validation.json").is_file()]
-    files = [
-        e
-        for e in entries
-        if e.suffix in LOGS and e.is_file() and (e.with_suffix(".yaml").is_file() or not folders)
-    ]
-    return sorted([*folders, *files])
+    return sorted([*folders, *(log for log in logs if not folders or log not in alone)])
 
 
 def _points(run: Path, folder: Path) -> Iterator[Point]:
@@ -116,7 +116,7 @@ class _Run:
     def __init__(self, path: Path, folder: Path) -> None:
         self.path = path
         single = path.is_file()
-        self.name = path.stem if single else path.name
+        self.name = path.stem if single else path.resolve().name
         own = path.with_suffix(".yaml") if single else path / FILE
         self.stated: Statement = read_statement(own, None if path == folder else folder / FILE)
         self.files = [path] if single else _files(path)
@@ -146,7 +146,7 @@ class _Run:
         self, phase: str, params: dict[str, Any], rate: float, how: str, seen: list[Path], **changes: Any
     ) -> Point:
         stated = self.stated
-        sums = ", ".join(f"{file.relative_to(self.home)} sha256 {sha256_of(file)[:16]}" for file in seen)
+        sums = ", ".join(f"{os.path.relpath(file, self.home)} sha256 {sha256_of(file)[:16]}" for file in seen)
         source = "; ".join(part for part in (stated.source, how, sums, stated.release) if part)
         fields: dict[str, Any] = {
             "id": self.name, "system": self._wafer(), "subject": f"model.{phase}", "params": params,

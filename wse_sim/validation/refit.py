@@ -43,6 +43,8 @@ FITTED = (
     "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
 )  # fmt: skip
 """Constants that were fitted to published points (docs/validation.md)."""
+TIED = {"memoryx_bytes_per_s": "swarmx_bytes_per_s"}
+"""Constants of one line: the second has the value of the first."""
 HOLD = 0.001
 LEAST = 0.002
 NOISE = 0.005  # between two runs of one setting
@@ -150,7 +152,12 @@ class Refit:
     @property
     def is_short(self) -> bool:
         """Whether there are fewer points than constants that move them."""
-        return len(self.rows) < len(self.moves) + len(self.confused)
+        return len(self.rows) < self.count
+
+    @property
+    def count(self) -> int:
+        """Constants that move the points; those that are tied count once."""
+        return len([m for m in self.moves if m.constant.name not in TIED.values()]) + len(self.confused)
 
     def rms(self, kind: str) -> float | None:
         """Root mean square of the relative errors `before`, `after` or `left_out`."""
@@ -193,7 +200,7 @@ class Refit:
             lines.append(f"not determined by these points, left alone: {', '.join(self.alone)}")
         if self.is_short:
             lines.append(
-                f"fewer points ({len(self.rows)}) than constants that move them ({len(self.moves) + len(self.confused)}): add runs that differ"
+                f"fewer points ({len(self.rows)}) than constants that move them ({self.count}): add runs that differ"
             )
         lines += ["", f"{'point':<32} {'before':>8} {'after':>8} {'left out':>9}"]
         for row in self.rows:
@@ -233,14 +240,21 @@ class _Problem:
     def __init__(self, system: str, cluster: str, points: Sequence[Point]) -> None:
         self.points = points
         wafer, around = load_wafer(system), load_cluster(cluster)
-        self.constants = [c for c in ranged(wafer, around) if c.name in FITTED]
+        known = {c.name: c for c in ranged(wafer, around)}
+        self.constants = [c for c in known.values() if c.name in FITTED]
+        self.tied = {name: known[other] for name, other in TIED.items() if name in known and other in known}
         self.machines = [DrawnMachine(wafer_of(point), around) for point in points]
         self.figures: list[Figure] = [point_figure(point) for point in points]
 
     def error(self, number: int, constants: Sequence[Ranged], scores: Sequence[float]) -> float:
         """ln(predicted / measured) of a point."""
         at = self.machines[number]
-        values = [(c.owner, c.name, value_at(c, score)) for c, score in zip(constants, scores, strict=True)]
+        values = [
+            (c.owner, name, value_at(c, score))
+            for c, score in zip(constants, scores, strict=True)
+            for name in (c.name, TIED.get(c.name))
+            if name is not None
+        ]
         predicted = self.figures[number](changed(at.wafer, at.cluster, values))
         return math.log(predicted / (self.points[number].measured or math.nan)) if predicted > 0 else LOST
 
@@ -305,7 +319,12 @@ def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[st
             left_out = math.expm1(problem.error(i, constants, others))
         after = problem.error(i, constants, scores)
         rows.append(RefitRow(point.id, math.expm1(errors[i]), math.expm1(after), left_out))
-    moves = [Move(c, value_at(c, z), z, reaches[c.name]) for c, z in zip(constants, scores, strict=True)]
+    moves = [
+        Move(one, value_at(c, z), z, reaches[c.name])
+        for c, z in zip(constants, scores, strict=True)
+        for one in (c, problem.tied.get(c.name))
+        if one is not None
+    ]
     evidence = {str(point.evidence).partition(",")[0] for point in points}
     kind = evidence.pop() if len(evidence) == 1 else ""
     return Refit(
@@ -328,12 +347,22 @@ def write_refits(refits: Sequence[Refit], folder: Path) -> list[Path]:
             moves = [move for move in found.moves if move.constant.owner == owner and move.is_moved]
             if not moves:
                 continue
-            short = Path(base).stem
-            name = f"{short}-mine" if owner == "wafer" else f"{short}-mine-{Path(found.system).stem}"
+            name = _name(owner, base, found.system)
             path = folder / f"{owner}-{name}.yaml"
+            if path.resolve() == Path(base).resolve():  # a refit of a refit, into the same folder
+                name = f"{name}-again"
+                path = folder / f"{owner}-{name}.yaml"
             path.write_text(_file(found, name, base, moves), encoding="utf-8")
             written.append(path)
     return written
+
+
+def _name(owner: str, base: str, system: str) -> str:
+    """The name of what is refitted: that of its base, with "mine" once, and of a cluster with the wafer."""
+    short = Path(base).stem.removeprefix(f"{owner}-")
+    if "-mine" in short:
+        return short
+    return f"{short}-mine" if owner == "wafer" else f"{short}-mine-{Path(system).stem}"
 
 
 def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
