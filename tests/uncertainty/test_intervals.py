@@ -49,13 +49,11 @@ def test_draws_fill_the_ranges_and_keep_correlations():
 
 
 def test_special_elements_are_drawn_down_to_the_exponential_of_the_fabric():
-    """One draw in twenty is below; the efficiency of pipelines, tied by the same rates, is drawn with them."""
+    """One draw in twenty is below it."""
     wafer, cluster = load_wafer("wse2"), load_cluster()
-    machines = list(draws(wafer, cluster, ranged(wafer, cluster), 256))
+    machines = draws(wafer, cluster, ranged(wafer, cluster), 256)
     elements = np.array([m.wafer.special_element_cycles for m in machines])
-    efficiencies = np.array([m.wafer.pipeline_efficiency for m in machines])
     assert np.mean(elements < wafer.exp_cycles) == pytest.approx(0.05, abs=0.02)
-    assert np.corrcoef(np.log(elements), np.log(efficiencies))[0, 1] > 0.8
 
 
 def test_interval_without_draws_is_the_own_error():
@@ -217,14 +215,21 @@ def test_a_refit_finds_constants_that_made_up_points_were_made_with() -> None:
 
 
 def test_correlations_of_the_newer_wafer_are_those_of_its_fit() -> None:
-    """The file states what benchmarks.fits prints: values within their ranges, correlations to a tenth."""
-    wafer = load_wafer("wse3")
+    """The file states what benchmarks.fits prints: values within their ranges, correlations to a tenth.
+
+    Other pairs are of constants that it takes over, and correlate as on the wafer from which it does.
+    """
+    wafer, base = load_wafer("wse3"), load_wafer("wse2")
     found = fits.answer([fits.FITS[0]])["grids of a CS-3"]
     for name, row in found["constants"].items():
         low, high = wafer.provenance[name].range
         assert low < row["fitted"] < high, name
         assert row["fitted"] == pytest.approx(getattr(wafer, name), rel=0.05), name
+    order = fits.FITS[0].constants
     for pair, value in wafer.correlations.items():
-        assert found["correlations"][
-            " ".join(sorted(pair.split(), key=fits.FITS[0].constants.index))
-        ] == pytest.approx(value, abs=0.1), pair
+        if set(pair.split()) <= set(order):
+            printed = found["correlations"][" ".join(sorted(pair.split(), key=order.index))]
+            assert printed == pytest.approx(value, abs=0.1), pair
+        else:
+            assert base.correlations[pair] == value, pair
+            assert all(wafer.provenance[name] == base.provenance[name] for name in pair.split()), pair
