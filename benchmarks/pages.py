@@ -20,10 +20,21 @@ import sys
 from pathlib import Path
 
 from benchmarks import numbers
-from benchmarks.tables import declared, models, placement, programs
+from benchmarks.tables import declared, models, placement, programs, random_models
 from benchmarks.tables.base import TABLES
 
-__all__ = ["MARK", "PAGES", "TABLES", "declared", "models", "placement", "programs", "rendered", "stale"]
+__all__ = [
+    "MARK",
+    "PAGES",
+    "TABLES",
+    "declared",
+    "models",
+    "placement",
+    "programs",
+    "random_models",
+    "rendered",
+    "stale",
+]
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
 MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.drawn_models import Gated
 from tests.whole.test_dense_chain import graph_of, network, plan_of, wafer
-from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.compiler.coloring import assign_colors, colors_for_streams, conflicts

@@ -9,19 +9,17 @@ of earlier ones alone).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, reject
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.drawn_models import image_model, parts_model
 from tests.generated import examples
 from tests.whole.test_dense_chain import wafer
-from tests.whole.test_pointwise import Gated
-from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.sizing import Group, Sizer
@@ -35,74 +33,6 @@ from wse_sim.whole.trained.covered import check_any
 
 LEAST, MOST = 0.15, 6.0
 """Of a true price."""
-
-
-class Around(nn.Module):
-    """A layer, then others with a skip around them, and an activation of the sum."""
-
-    def __init__(self, features: int, inner: nn.Module, after: nn.Module) -> None:
-        super().__init__()
-        self.first, self.inner, self.after = nn.Linear(features, features), inner, after
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, tokens, features)."""
-        x = self.first(x)
-        return self.after(x + self.inner(x))
-
-
-def two(features: int, hidden: int, activation: type[nn.Module]) -> nn.Sequential:
-    """Two layers with an activation between."""
-    return nn.Sequential(nn.Linear(features, hidden), activation(), nn.Linear(hidden, features))
-
-
-PARTS: tuple[Callable[[int, int, type[nn.Module]], nn.Module], ...] = (
-    lambda n, h, a: Block(n, 2, a()),
-    lambda n, h, a: Around(n, two(n, h, a), nn.Identity()),
-    lambda n, h, a: Around(n, nn.Sequential(nn.LayerNorm(n), nn.Linear(n, n)), a()),
-    lambda n, h, a: Around(n, Around(n, nn.Linear(n, n), a()), nn.Identity()),
-    lambda n, h, a: nn.Sequential(nn.RMSNorm(n, eps=1e-5), Heads(n, 2)),
-    lambda n, h, a: Gated(n, h),
-    two,
-)
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)
-
-
-@st.composite
-def token_models(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
-    """One to three parts on a few tokens."""
-    features, tokens = draw(st.sampled_from((8, 16, 24))), draw(st.sampled_from((2, 4, 6)))
-    parts = draw(
-        st.lists(
-            st.tuples(st.sampled_from(PARTS), st.sampled_from((8, 32, 48)), st.sampled_from(ACTIVATIONS)),
-            min_size=1,
-            max_size=3,
-        )
-    )
-    layers = [part(features, hidden, activation) for part, hidden, activation in parts]
-    return nn.Sequential(*layers, nn.Linear(features, 6)), (tokens, features)
-
-
-@st.composite
-def image_models(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
-    """Convolutions and pooling, then a layer or two."""
-    channels, side = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((8, 9, 12)))
-    layers: list[nn.Module] = []
-    shape = (channels, side, side)
-    for _ in range(draw(st.integers(1, 2))):
-        filters = draw(st.sampled_from((4, 8)))
-        layers += [nn.Conv2d(channels, filters, 3, draw(st.sampled_from((1, 2))), 1), nn.ReLU()]
-        channels = filters
-        pool = draw(st.sampled_from((None, nn.MaxPool2d(2), nn.AvgPool2d(2), nn.MaxPool2d(3, 1, 1))))
-        layers += [] if pool is None else [pool]
-    flat = nn.Sequential(*layers, nn.Flatten())
-    try:
-        size = flat(torch.zeros(1, *shape)).shape[1]
-    except RuntimeError:  # a window that is larger than what is left of the image
-        reject()
-    head: list[nn.Module] = [nn.Linear(size, 10)]
-    if draw(st.booleans()):
-        head = [nn.Linear(size, 16), draw(st.sampled_from(ACTIVATIONS))(), nn.Linear(16, 10)]
-    return nn.Sequential(*flat, *head), shape
 
 
 def plan_by_chance(
@@ -131,7 +61,9 @@ def plan_by_chance(
     return None if isinstance(plan, Infeasible) else expect(plan, PipelinedPlan)
 
 
-MODELS = st.one_of(token_models(), token_models(), image_models())
+MODELS = st.tuples(
+    st.sampled_from((parts_model, parts_model, image_model)), st.randoms(use_true_random=False)
+).map(lambda drawn: drawn[0](drawn[1]))
 
 
 TRAINING = st.fixed_dictionaries(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.drawn_models import Gated
 from tests.whole.test_dense_chain import plan_of
 from tests.whole.test_regions import Case, made
 from wse_sim import api
@@ -19,21 +20,6 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import check_graph, compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.run import program_of
-
-
-class Gated(nn.Module):
-    """The second half of a block of LLaMA: RMS norm, a gate with SiLU, a skip around both."""
-
-    def __init__(self, features: int, hidden: int) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(features, eps=1e-5)
-        self.gate, self.up = (nn.Linear(features, hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(hidden, features, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, tokens, features)."""
-        y = self.norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Of(nn.Module):

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.drawn_models import Gated
 from tests.generated import examples
 from tests.whole.alone import EPS, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
-from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.errors import ModelError

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.drawn_models import Gated
 from tests.whole.alone import first_sample_alone, region_alone, run_alone
-from tests.whole.test_pointwise import Gated
 from tests.whole.test_regions import Block, Heads
 from tests.whole.test_trained import Positions, training_plan
 from wse_sim.whole.covered import forward_kernel

@@ -5,6 +5,5 @@ cores.py     cores: issue slot, threads, tasks
 machine.py   routers, links, the run
 compare.py   what it and an executor say of one program
 
-The first three read the arrays of a program and the constants of a machine, and nothing of the executors.  They know what the random
-programs have: not FRESH, not INDEXED, eleven functions.
+The first three read the arrays of a program and the constants of a machine, and nothing of the executors.
 """

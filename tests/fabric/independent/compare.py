@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,21 @@ def differences(program: Program, own: Outcome, found: FabricResult) -> list[str
     return differ
 
 
-def disagreements(seed: int, config: FabricConfig | None = None) -> dict[str, list[str]]:
-    """What every executor says otherwise of the random program `seed`, by executor and threads."""
-    config = config or config_of(seed)
-    made = random_program(seed, config)
-    own = Machine(made.program, config, made.inputs).run()
+def disagreements(
+    program: Program, config: FabricConfig, inputs: Mapping[str, Any], *, strict: bool = False
+) -> dict[str, list[str]]:
+    """What every executor says otherwise of a program, by executor and threads."""
+    own = Machine(program, config, inputs).run()
     differ = {}
     for executor, threads in EXECUTORS:
-        found = run_program(
-            made.program, config, executor=executor, inputs=made.inputs, strict=False, max_cycles=200_000,
-            threads=threads,
-        )  # fmt: skip
-        if names := differences(made.program, own, found):
+        found = run_program(program, config, executor=executor, inputs=inputs, strict=strict, threads=threads)
+        if names := differences(program, own, found):
             differ[f"{executor}, {threads} threads"] = names
     return differ
+
+
+def of_seed(seed: int, config: FabricConfig | None = None) -> dict[str, list[str]]:
+    """The same of the random program `seed`; merges take turns."""
+    config = config or config_of(seed)
+    made = random_program(seed, config)
+    return disagreements(made.program, config, made.inputs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fabric.independent.prices import F32, compute, rounded_half
+from tests.fabric.independent.prices import F32, compute, packed, rounded_half, unpacked
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Each, Kind, Op, Program, TaskKind, Wire
@@ -19,9 +19,9 @@ HIGH, MEDIUM, LOW = range(3)
 
 @dataclasses.dataclass
 class Word:
-    """A wavelet: elements of data, or commands of a control wavelet."""
+    """A wavelet: 32 bits of data, or commands of a control wavelet."""
 
-    data: tuple[Any, ...] = ()
+    bits: int = 0
     mark: int = P.FLAG_DATA
     commands: tuple[int, ...] = ()
     task: int = P.NO_TASK
@@ -46,6 +46,7 @@ class Vector:
     left_cycles: int = 0  # of the step at work
     spent_milli: int = 0
     is_last: bool = False
+    met: set[int] = dataclasses.field(default_factory=set)  # destinations of an FMACV that have a product
 
 
 class Core:
@@ -275,11 +276,13 @@ class Core:
             vector.is_last = True
             return None
         count = min(words * per_word, left) if slots or sends else left
+        is_indexed = row[P.OP] == Op.FMACV and row[P.FN] & Each.INDEXED
         taken: dict[int, list[Any]] = {}
         for slot in slots:
             elements: list[Any] = []
             for _ in range(words):
-                elements += self.machine.take(self.index, slot, t).data
+                bits = self.machine.take(self.index, slot, t).bits
+                elements += [bits] if is_indexed else unpacked(bits, row[P.WIRE])
                 self.received += 1
             taken[slot] = elements
         results = self.elements(vector, count, taken)
@@ -292,8 +295,8 @@ class Core:
                     if last
                     else P.FLAG_DATA
                 )
-                part = tuple(results[first : first + per_word])
-                self.send(row[P.D + P.BUF], Word(part + (F32(0),) * (per_word - len(part)), mark), t)
+                bits = packed(results[first : first + per_word], row[P.WIRE])
+                self.send(row[P.D + P.BUF], Word(bits, mark), t)
         before, vector.spent_milli = (
             vector.spent_milli,
             vector.spent_milli + (1 if slots or sends else count) * vector.cost_milli,
@@ -339,7 +342,7 @@ class Core:
                 return np.uint32(row[P.IMM]).view(F32)
             if kind == Kind.WAVELET:
                 assert vector.word is not None
-                return vector.word.data[0]
+                return unpacked(vector.word.bits, row[P.WIRE])[0]
             return F32(0)
 
         def write(at: int, value: Any) -> None:
@@ -348,27 +351,33 @@ class Core:
         for k in range(count):
             i = vector.done + k
             if row[P.OP] == Op.FMACV:
-                a = read(P.A, i, k)
-                if row[P.FN] & (Each.FRESH | Each.INDEXED):
-                    raise NotImplementedError("FRESH and INDEXED")
-                for m in range(row[P.M]):
-                    d_at = self.address(row, P.D, vector, m * row[P.D + P.STRIDE]) + i * row[P.D_OUTER]
-                    b_at = self.address(row, P.B, vector, m * row[P.B + P.STRIDE]) + i * row[P.B_OUTER]
-                    with np.errstate(all="ignore"):
-                        value = memory[d_at] + a * memory[b_at]
-                    write(d_at, value)
+                self.column(vector, i, read(P.A, i, k), write)
                 continue
             d = read(P.D, i, k) if row[P.OP] == Op.MAC else F32(0)
             value = compute(row, d, read(P.A, i, k), read(P.B, i, k), read(P.S, i, k))
             if row[P.D + P.KIND] == Kind.MEMORY:
                 write(self.address(row, P.D, vector, i), value)
             else:
-                out.append(value if row[P.WIRE] == Wire.FP32 else rounded_half(value))
+                out.append(value)
         vector.done += count
         return out
+
+    def column(self, vector: Vector, i: int, a: Any, write: Callable[[int, Any], None]) -> None:
+        """Element i of an FMACV: its vector of products."""
+        row, memory, j = vector.row, self.machine.memory, i
+        if row[P.FN] & Each.INDEXED:
+            j, a = a >> 16, unpacked(a, Wire.FP16)[0]
+        for m in range(row[P.M]):
+            to = self.address(row, P.D, vector, m) + i * row[P.D_OUTER]
+            with np.errstate(all="ignore"):
+                value = a * memory[self.address(row, P.B, vector, m) + j * row[P.B_OUTER]]
+                if not row[P.FN] & Each.FRESH or to in vector.met:
+                    value = memory[to] + value
+            vector.met.add(to)
+            write(to, value)
 
 
 def control_word(payload: int) -> Word:
     """A control wavelet: eight commands of two bits, a task, a mask of commands that no core sees."""
     commands = tuple(payload >> 2 * i & 3 for i in range(8))
-    return Word((), P.FLAG_CONTROL, commands, payload >> 16 & 63, not payload >> 24)
+    return Word(0, P.FLAG_CONTROL, commands, payload >> 16 & 63, not payload >> 24)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Outcome:
 class Machine:
     """All cores and routers of a program."""
 
-    def __init__(self, program: Program, config: FabricConfig, inputs: dict[str, Any]) -> None:
+    def __init__(self, program: Program, config: FabricConfig, inputs: Mapping[str, Any]) -> None:
         self.program, self.config = program, config
         self.n = program.n_cores
         self.code: list[list[int]] = program.code.tolist()
@@ -258,7 +259,7 @@ class Machine:
             self.count(u)
             self.any_move = True
 
-    def run(self, max_cycles: int = 200_000) -> Outcome:
+    def run(self, max_cycles: int = 1_000_000) -> Outcome:
         """Until all cores have finished or nothing moves any more."""
         live = [core for core in self.cores if core.pc >= 0]
         for core in self.cores:

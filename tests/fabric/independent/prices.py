@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +125,13 @@ def _function(fn: int, x: float) -> float:
         Fn.RELU: lambda v: max(v, 0.0),
         Fn.ABS: abs,
         Fn.NEGATE: lambda v: -v,
+        Fn.STEP: lambda v: float(v > 0),
+        Fn.SIGMOID: lambda v: 1 / (1 + math.exp(-v)),
+        Fn.GELU_TANH: lambda v: 0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))),
+        Fn.ERF: math.erf,
+        Fn.SOFTPLUS: lambda v: max(v, 0.0) + math.log1p(math.exp(-abs(v))),
+        Fn.SIN: math.sin,
+        Fn.COS: math.cos,
         Fn.LOG: lambda v: math.log(v) if v > 0 else -math.inf,
     }
     return x if math.isnan(x) else forms[fn](x)
@@ -134,6 +141,23 @@ def rounded_half(value: F32) -> F32:
     """As fp16 holds it."""
     with np.errstate(over="ignore"):
         return F32(np.float16(value))
+
+
+def packed(values: Sequence[F32], wire: int) -> int:
+    """The 32 bits of a wavelet that carries one or two elements."""
+    if wire == Wire.FP32:
+        return int(F32(values[0]).view(np.uint32))
+    with np.errstate(over="ignore"):
+        halves = [int(np.float16(value).view(np.uint16)) for value in values]
+    return halves[0] | (halves[1] << 16 if len(halves) > 1 else 0)
+
+
+def unpacked(bits: int, wire: int) -> list[F32]:
+    """The elements of a wavelet."""
+    if wire == Wire.FP32:
+        return [np.uint32(bits).view(F32)]
+    halves = [F32(np.uint16(part).view(np.float16)) for part in (bits & 0xFFFF, bits >> 16)]
+    return halves[:1] if wire == Wire.FP16 else halves
 
 
 def compute(row: list[int], d: F32, a: F32, b: F32, s: F32) -> F32:

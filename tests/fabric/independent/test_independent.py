@@ -1,4 +1,4 @@
-"""Executors against a second simulator that shares no line with them, over random programs.
+"""Executors against a second simulator that shares no line with them, over random programs and the kernels of the library.
 
 Oracle and wavelet executor share the core, the router, prices and values (``core.py``, ``router.py``, ``lower.py``, ``values.py``), so
 that they agree says nothing about those.  The second simulator was written from the docstring of ``format/program.py``; where the two
@@ -14,14 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fabric.independent.compare import differences, disagreements
+from tests.fabric.independent.compare import differences, disagreements, of_seed
 from tests.fabric.independent.machine import Machine
 from tests.fabric.random_constants import WSE3, config_of
 from tests.fabric.random_programs import random_program
 from tests.generated import seeds
+from wse_sim.bench.command import find, kernel_commands
 from wse_sim.fabric.run import run_program
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import load_families
 
 HERE = Path(__file__).parent
+NAMES = tuple(dict.fromkeys((*kernel_commands(), *load_families())))
+SMALL = ("reduce2d", "norm", "pool2d")
 READ = {"wse_sim.fabric.format.program", "wse_sim.fabric.format.config"}
 """The arrays of a program and the constants of a machine: all that the second simulator reads."""
 
@@ -43,21 +48,32 @@ def test_the_second_simulator_imports_no_executor() -> None:
 
 def test_executors_are_the_machine_of_the_specification() -> None:
     """Cycles, every counter, values, words left and unfinished cores; oracle, wavelet on one to three threads, max-plus."""
-    found = {seed: disagreements(seed) for seed in seeds(100_000, 40)}
+    found = {seed: of_seed(seed) for seed in seeds(100_000, 40)}
     assert not {seed: names for seed, names in found.items() if names}
 
 
 def test_a_word_that_goes_back_pays_no_turn() -> None:
     """Two programs of few in which a switch position sends where it takes from, on WSE-3, where a turn takes 20 cycles."""
-    assert disagreements(111, WSE3) == disagreements(2111, WSE3) == {}
+    assert of_seed(111, WSE3) == of_seed(2111, WSE3) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_executors_are_the_machine_of_the_specification_on_five_hundred_programs(block: int) -> None:
     """Half of them on WSE-2, a tenth on WSE-3, the others on odd constants."""
-    found = {seed: disagreements(seed) for seed in seeds(50 * block, 50)}
+    found = {seed: of_seed(seed) for seed in seeds(50 * block, 50)}
     assert not {seed: names for seed, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in NAMES],
+)
+def test_a_kernel_of_the_library_is_that_of_the_specification(name: str) -> None:
+    """At its default size: loops with steps, lengths by core, fresh and indexed products, mixed precision."""
+    command = find(name)
+    case = command.build(command.read({}), load_wafer("wse2"))
+    assert disagreements(case.program, case.config, case.inputs, strict=True) == {}
 
 
 def test_a_difference_is_named() -> None:

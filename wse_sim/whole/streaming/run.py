@@ -174,10 +174,7 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
     """
     whole = streamed_program(plan)
     edge = min(plan.wafer.io_bytes_per_s, whole.edge_bytes_per_s)
-    phases = tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
-    free = dataclasses.replace(plan, wafer=plan.wafer.derive(io_bytes_per_s=edge), phases=phases)
-    engine = StreamingRun(free, Options(steps=1), None, RunTrace(is_on=False, unit_s=1.0))
-    engine.execute()
+    step_cycles, engine = engine_step(plan, edge)
     clock = plan.wafer.clock_hz
     runs = []
     for count in range(1, len(whole.layout.passes) + 1):
@@ -201,7 +198,7 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
         whole.layout.tokens,
         plan.lanes,
         edge,
-        engine.step_s * clock,
+        step_cycles,
         ends[-1],
         passes,
         tuple(float(cycles) for cycles in engine.books.phases.sum(axis=0) * clock),
@@ -212,6 +209,16 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
         ),
         result,
     )
+
+
+def engine_step(plan: WeightStreamingPlan, edge_bytes_per_s: float) -> tuple[float, StreamingRun]:
+    """Cycles of the first step in the event engine and its run: edges of that rate, launches cost nothing."""
+    phases = tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
+    wafer = plan.wafer.derive(io_bytes_per_s=edge_bytes_per_s)
+    free = dataclasses.replace(plan, wafer=wafer, phases=phases)
+    engine = StreamingRun(free, Options(steps=1), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    return engine.step_s * plan.wafer.clock_hz, engine
 
 
 def _name(one: Pass) -> str:
