@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.handmade import transformer
@@ -28,6 +30,13 @@ def test_a_checkpoint_adds_its_share_to_every_step():
     assert saved.bindings["checkpoints"] == pytest.approx(size / 1e9)
     assert sum(saved.areas[0].fractions) == pytest.approx(1)
     assert any("checkpoint" in note for note in saved.notes)
+
+
+def test_a_checkpoint_holds_weights_and_moments():
+    """AdamW: 4 bytes of weight and two moments of 4 each; a graph whose weights nothing updates: the weights alone."""
+    assert checkpoint_bytes(GRAPH) == (4 + 2 * 4) * GRAPH.parameters
+    kernels = tuple(kernel for kernel in GRAPH.kernels if kernel.phase != "update")
+    assert checkpoint_bytes(dataclasses.replace(GRAPH, kernels=kernels)) == 4 * GRAPH.parameters
 
 
 def test_rarer_checkpoints_never_slow_the_run():

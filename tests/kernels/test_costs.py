@@ -17,6 +17,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import REGISTRY, Cost, Tiling, family, load_families
+from wse_sim.kernels.blocks.trees import LineTree, multicast_back
 
 WSE2 = load_wafer("wse2")
 load_families()
@@ -379,3 +380,12 @@ def test_grouped_weight_gradient_counts_features_and_tokens():
     dims, tiling = {"m": 640, "k": 800, "n": 96, "groups": 4}, Tiling(5, 10, "streamed")
     found = family("grouped_gemm").footprint(dims, tiling, WSE2, phase=Phase.WEIGHT_GRADIENT)
     assert (found.weights_bytes, found.buffers_bytes) == (2 * 64 * 4, 2 * 64 * 4 + 2 * 40 * 2)
+
+
+@pytest.mark.parametrize(("cores", "root", "ways"), [(2, 0, 1), (2, 1, 1), (3, 1, 2), (3, 0, 1)])
+def test_a_result_goes_back_to_the_ends_of_a_line(cores, root, ways):
+    """9 fp32 words: a start and 9 cycles of sending for each way, then the hops of the last one and the handover."""
+    tree = LineTree(tuple(() for _ in range(cores)), root)
+    cost = multicast_back(9, tree, WSE2, "fp32")
+    assert (cost.startup, cost.fabric) == (ways * WSE2.vector_start_cycles, ways * 9 * WSE2.wavelet_cycles)
+    assert cost.idle == max(root, cores - 1 - root) * WSE2.hop_cycles + WSE2.handover_cycles
