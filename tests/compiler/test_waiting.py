@@ -9,11 +9,13 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from tests.engine.engine_plans import pipelined, stage, stream
 from tests.generated import seeds
 from tests.handmade import transformer
 from wse_sim.compiler.plan import Infeasible, waiting_bytes
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.sizing import Sizer
+from wse_sim.compiler.waiting import stream_depth
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -41,20 +43,42 @@ def with_skips(graph: KernelGraph) -> KernelGraph:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_bytes_by_hand(training: bool) -> None:
-    """In samples of S = 64 x 256 halves: two wait in a stream, three around attention and into it.
+    """In samples of S = 64 x 256 halves: one waits in a stream of rows, two around attention and into it.
 
-    Into attention come queries, keys and values, 3 (3 S) = 9 S; into the last layer 2 (4 S) from the wide one.
-    Gradients wait with the maker of the activation, those of the 512 = 2 x 256 results two by two.
+    Into attention come queries, keys and values, 2 (3 S) = 6 S; into the last layer 4 S from the wide one.  In training two wait
+    between attention and the projection, too, because it gathers gradients.  They wait with the maker of the activation,
+    those of the 512 = 2 x 256 results two by two.
     """
     sizer = Sizer(with_skips(transformer(training=training)), SMALL, Prices(SMALL, {"training": training}))
-    reads = {"embed": 0, "qkv": 2, "attn": 9, "proj": 2 + 3, "fc": 2, "out": 8 + 2, "head": 2}
-    gradients = {"embed": 2 + 3, "qkv": 9, "attn": 2, "proj": 2 + 2, "fc": 8, "out": 2 + 3, "head": 2 * 2}
+    reads = {"embed": 0, "qkv": 1, "attn": 6, "proj": 1 + training + 2, "fc": 1, "out": 4 + 1, "head": 1}
+    gradients = {"embed": 1 + 2, "qkv": 6, "attn": 2, "proj": 1 + 1, "fc": 4, "out": 1 + 2, "head": 2 * 2}
     expected = {
         name: (reads[name.split(".")[-1]] + training * gradients[name.split(".")[-1]]) * S
         for name in (group.name for group in sizer.groups)
     }
-    expected["h.1.out"] -= training * 3 * S  # one reader, the head, and no skip
+    expected["h.1.out"] -= training * 2 * S  # one reader, the head, and no skip
     assert {group.name: sizer.stream_bytes(group) for group in sizer.groups} == expected
+
+
+def test_the_depth_keeps_the_pace_and_less_does_not() -> None:
+    """Stages of 64 cycles and ways of one: a sample every 64 cycles.  With a sample less in any deeper stream it is slower."""
+    graph = with_skips(transformer(1, training=False))
+    sizer = Sizer(graph, SMALL, Prices(SMALL, {"training": False}))
+    depth = stream_depth(sizer.groups, sizer.edges, training=False)
+    stages = [
+        stage(group.name, 64.0, rows_per_sample=group.rows_per_sample, barrier=group.is_barrier)
+        for group in sizer.groups
+    ]
+
+    def period(room: dict[tuple[str, str], int]) -> float:
+        streams = [stream(a, b, capacity, hops=1) for (a, b), capacity in room.items()]
+        return simulate(pipelined(stages, streams, batch=20, training=False)).step_s / 20
+
+    assert period(depth) == pytest.approx(64)
+    deep = [edge for edge, capacity in depth.items() if capacity > 1]
+    assert deep == [("embed", "h.0.proj"), ("h.0.qkv", "h.0.attn")]
+    for edge in deep:
+        assert period(depth | {edge: depth[edge] - 1}) > 64.9
 
 
 def test_one_tensor_read_twice_waits_once() -> None:
@@ -88,60 +112,60 @@ def test_what_waits_has_room(seed: int) -> None:
     plan = plans(seed)
     limit, room = plan.wafer.sram_usable_bytes, waiting_bytes(plan.streams)
     on_way: dict[str, float] = defaultdict(float)
-    for stream in plan.streams:
-        on_way[stream.consumer] += stream.on_way_samples * stream.bytes_per_sample
-        on_way[stream.producer] += stream.on_way_samples * stream.backward_bytes_per_sample
-    for stage in plan.stages:
-        assert stage.memory.total_bytes <= limit
-        assert stage.memory.streams_bytes * stage.region.cores >= room[stage.name] * (1 - 1e-12)
+    for way in plan.streams:
+        on_way[way.consumer] += way.on_way_samples * way.bytes_per_sample
+        on_way[way.producer] += way.on_way_samples * way.backward_bytes_per_sample
+    for one in plan.stages:
+        assert one.memory.total_bytes <= limit
+        assert one.memory.streams_bytes * one.region.cores >= room[one.name] * (1 - 1e-12)
     result = simulate(plan, trace=False)
     assert max(queue.bytes for queue in result.queues) > 0
     assert all(queue.bytes <= room[queue.name] + on_way[queue.name] for queue in result.queues)
     used = result.core_map("sram")
-    for stage in plan.stages:
-        parts = dataclasses.astuple(stage.memory)
-        assert used[stage.region.row, stage.region.col] == pytest.approx(sum(parts))
+    for one in plan.stages:
+        parts = dataclasses.astuple(one.memory)
+        assert used[one.region.row, one.region.col] == pytest.approx(sum(parts))
 
 
 def test_what_is_on_its_way_lies_on_links() -> None:
     """Streams of short samples over long ways have room for those, at most two words a hop and one a cycle of the fill."""
     plan = compile_pipelined(transformer(1, 32, 2, 2, training=False), SMALL, CLUSTER, batch=8, replicas=1)
     assert isinstance(plan, PipelinedPlan)
-    stages = {stage.name: stage for stage in plan.stages}
-    assert any(stream.on_way_samples for stream in plan.streams)
-    for stream in plan.streams:
-        words = stream.width * (stages[stream.producer].latency_cycles + 2 * stream.hops)
-        assert stream.on_way_samples * stream.bytes_per_sample <= 4 * words
+    stages = {one.name: one for one in plan.stages}
+    assert any(way.on_way_samples for way in plan.streams)
+    for way in plan.streams:
+        words = way.width * (stages[way.producer].latency_cycles + 2 * way.hops)
+        assert way.on_way_samples * way.bytes_per_sample <= 4 * words
 
 
 def test_streams_alone_may_be_too_much() -> None:
-    """4096 x 16 halves are 131 kB: 34 of them wait in a block, 4.5 MB; 64 cores have 2.9 MB, and the weights take 0.01.
+    """8192 x 16 halves are 262 kB: 17 of them wait in a block, 4.5 MB; 64 cores have 2.9 MB, and the weights take 0.01.
 
-    Two for queries, keys and values, nine of those, five at the projection, two and ten at both layers, two at the head.
+    One for queries, keys and values, six of those, three at the projection, one and five at both layers, one at the head.
     """
-    graph = with_skips(transformer(1, 16, 1, 4096, training=False))
+    graph = with_skips(transformer(1, 16, 1, 8192, training=False))
     tiny = SMALL.derive(rows=10, cols=10, program_rows=8, program_cols=8)
     found = compile_pipelined(graph, tiny, CLUSTER, batch=4, replicas=1)
     assert isinstance(found, Infeasible)
     assert found.message.startswith(
         f"{graph.name} does not fit pipelined: SRAM of samples that wait in streams needs"
     )
-    assert found.need == (2 + 9 + 5 + 2 + 10 + 2) * 4096 * 16 * 2
+    assert found.need == (1 + 6 + 3 + 1 + 5 + 1) * 8192 * 16 * 2
     assert found.limit == 64 * tiny.sram_usable_bytes
 
 
 def test_a_pinned_region_without_room_for_its_streams_is_named() -> None:
-    """The projection on 4 x 4 cores: 5 x 131 kB wait there, 41 kB a core beside the code and the weights."""
+    """The projection on 3 x 3 cores: 3 x 131 kB wait there, 44 kB a core beside the code and the weights."""
     graph = with_skips(transformer(1, 64, 1, 1024, training=False))
     pinned = tuple(
-        dataclasses.replace(k, attrs=frozen({**k.attrs, "pin_rows": 4, "pin_cols": 4}))
+        dataclasses.replace(k, attrs=frozen({**k.attrs, "pin_rows": 3, "pin_cols": 3}))
         if k.name == "h.0.proj"
         else k
         for k in graph.kernels
     )
     found = compile_pipelined(dataclasses.replace(graph, kernels=pinned), SMALL, CLUSTER, batch=4, replicas=1)
     assert isinstance(found, Infeasible)
-    assert "samples that wait in streams on a core of 'h.0.proj' on the 4 x 4" in found.message
+    assert "samples that wait in streams on a core of 'h.0.proj' on the 3 x 3" in found.message
 
 
 def test_more_sram_is_never_slower() -> None:

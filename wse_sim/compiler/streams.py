@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from wse_sim.compiler.nets import Net, Point, bundle_width, edge_channel, hops_o
 from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.waiting import comes_back, readers_of, streams_room
+from wse_sim.compiler.waiting import comes_back, readers_of, stream_depth
 from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
@@ -84,7 +85,7 @@ def route_streams(
     best = min(tries, key=lambda found: (found.colors > limit, found.shares_ends, found.colors))
     if best.colors > limit:
         return _too_many_colors(sizer, best, limit, mode)
-    room = streams_room(sizer.groups, sizer.edges)
+    room = stream_depth(sizer.groups, sizer.edges, graph.training)
     inner: list[Stream] = []
     host: list[Stream] = []
     for i, route in enumerate(best.routes):
@@ -184,7 +185,7 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
 
 
 def _with_way(stream: Stream, stages: dict[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
-    """The stream with room for the samples on its way, ``floor((fill + travel) / T)`` of them.
+    """The stream with room for the samples on its way, ``ceil((fill + travel) / T)`` of them.
 
     They lie in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
     than those hold: w links pass w words a cycle while the rectangle fills, and over h hops hold 2 w h words.  A whole
@@ -195,7 +196,7 @@ def _with_way(stream: Stream, stages: dict[str, Stage], pace_cycles: float, wafe
         fill = min(fill, stages[stream.consumer].latency_cycles)
     words = stream.width * (fill / wafer.wavelet_cycles + 2 * stream.hops)
     held = words * BYTES_PER_WAVELET / stream.bytes_per_sample
-    on_way = int(min((fill + stream.travel_cycles(wafer)) / pace_cycles, held))
+    on_way = int(min(ceil((fill + stream.travel_cycles(wafer)) / pace_cycles), held))
     return replace(stream, capacity_samples=stream.capacity_samples + on_way, on_way_samples=on_way)
 
 

@@ -1,12 +1,16 @@
 """Samples that wait on the wafer: between the two passes of a stage, and in the streams between stages.
 
-A stream of S bytes a sample holds so many samples that its reader has not started::
+Let every stage pass n rows a sample at the pace T, and s be when it starts a lone sample::
 
-    c = 2 + max(0, d(reader) - d(producer))
+    s(v) = max over streams u -> v of  s(u) + T / n(u)  to the first row, or to the last one if v is a barrier
 
-d(k) is the number of whole samples that stages hold on the longest path to k: a barrier gathers one before it
-starts, a stage whose rows come out together holds one until it is through.  So a skip connection waits for the samples
-that the stages beside it hold, and two more let producer and reader work at the same time.  Activations lie with
+In the steady state v starts sample j at ``s(v) + j T``.  The producer starts its sample i at ``s(u) + i T``, and never waits for
+room if the reader has started sample ``i - c`` by then.  So the stream u -> v holds so many samples::
+
+    c = 1 + floor((s(v) - s(u)) / T)
+
+one for rows that go on at once, two into a barrier, which gathers one while it works on another, and around a barrier as
+many as that holds.  Gradients obey the same on the reversed graph; c is the larger of both.  Activations lie with
 their reader, gradients, which take the stream backwards, with its producer::
 
     bytes of stage k = sum over streams into k of c S + sum over streams out of k that bring gradients of c S
@@ -72,16 +76,32 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
     return {name: int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
 
 
-def streams_room(groups: Sequence[Group], edges: Edges) -> dict[tuple[str, str], int]:
+def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[tuple[str, str], int]:
     """Samples c that wait in the stream of each edge; those on their way take other room."""
-    producers: dict[str, list[str]] = {g.name: [] for g in groups}
+    begin = _starts(groups, edges)
+    delays = {(a, b): begin[b] - begin[a] for a, b in edges}
+    if training:
+        back = _starts(groups[::-1], [(b, a) for a, b in edges])
+        delays = {(a, b): max(delay, back[a] - back[b]) for (a, b), delay in delays.items()}
+    return {edge: 1 + int(delay + 1e-9) for edge, delay in delays.items()}
+
+
+def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
+    """When a lone sample starts at each stage, in samples; `groups` stand in the order of the edges."""
+    readers: dict[str, list[str]] = {group.name: [] for group in groups}
     for producer, consumer in edges:
-        producers[consumer].append(producer)
-    depth: dict[str, int] = {}
+        readers[producer].append(consumer)
+    first, last = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, 0.0)
+    starts = {}
     for group in groups:
-        before = max((depth.get(p, 0) for p in producers[group.name]), default=0)
-        depth[group.name] = before + int(group.is_barrier) + int(group.flow.at_once)
-    return {(a, b): 2 + max(0, depth[b] - depth[a]) for a, b in edges}
+        rows = group.rows_per_sample
+        start = last[group.name] if group.is_barrier else first[group.name]
+        end = max(start + 1, last[group.name] + 1 / rows)
+        for reader in readers[group.name]:
+            first[reader] = max(first[reader], start + (end - start) / rows)
+            last[reader] = max(last[reader], end)
+        starts[group.name] = start
+    return starts
 
 
 def readers_of(graph: KernelGraph, groups: Sequence[Group]) -> dict[tuple[str, str], list[str]]:
@@ -103,7 +123,7 @@ def comes_back(graph: KernelGraph, tensor: str) -> bool:
 
 def stream_bytes(graph: KernelGraph, groups: Sequence[Group], edges: Edges) -> dict[str, float]:
     """Bytes that wait with each stage; `graph` is stated for one sample."""
-    room = streams_room(groups, edges)
+    room = stream_depth(groups, edges, graph.training)
     held = {group.name: 0.0 for group in groups}
     for (producer, tensor), consumers in readers_of(graph, groups).items():
         for consumer in consumers:
@@ -130,7 +150,7 @@ def bytes_at_cut(
     What is on a line's far side waits there, with its reader; before the line activations wait with their producer,
     gradients with their reader.  What only passes through a wafer has no place on it.
     """
-    room = streams_room(groups, edges)
+    room = stream_depth(groups, edges, graph.training)
     held = dict.fromkeys(inside, 0.0)
     for (producer, tensor), consumers in readers_of(graph, groups).items():
         size = graph.tensors[tensor].bytes

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.shelves import Box, ShelfPlacer
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.waiting import streams_room
+from wse_sim.compiler.waiting import stream_depth
 from wse_sim.jit import kernel
 from wse_sim.modes.pipelined.quick import two_batches
 from wse_sim.modes.pipelined.regions import WAITING
@@ -42,7 +42,7 @@ class LayoutCycles:
         )
         self._bytes = np.array([(sizer.held_bytes(g), sizer.sample_bytes(g)) for g in groups], np.float64)
         index = {group.name: k for k, group in enumerate(groups)}
-        room = streams_room(groups, sizer.edges)
+        room = stream_depth(groups, sizer.edges, sizer.graph.training)
         self._links = np.array([(index[a], index[b]) for a, b in sizer.edges], np.int64).reshape(-1, 2)
         self._room = np.array([room[edge] for edge in sizer.edges], np.int64)
         self._quick = len(groups) * samples <= QUICK

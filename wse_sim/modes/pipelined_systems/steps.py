@@ -28,7 +28,7 @@ from wse_sim.compiler.pins import settle_parts
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.compiler.streams import HOST
-from wse_sim.compiler.waiting import comes_back, readers_of, streams_room
+from wse_sim.compiler.waiting import comes_back, readers_of, stream_depth
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph, Phase, TensorKind
 from wse_sim.graph.blocks import block_numbers
@@ -259,7 +259,8 @@ def _placed(
 
 
 def _cuts(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[Cut, ...]:
-    graph, room = sizer.graph, streams_room(sizer.groups, sizer.edges)
+    graph = sizer.graph
+    room = stream_depth(sizer.groups, sizer.edges, graph.training)
     rows = {group.name: group.rows_per_sample for group in sizer.groups}
     wafer_of = {stage.name: number for number, part in enumerate(parts) for stage in part.stages}
     readers = {
