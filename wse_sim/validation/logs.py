@@ -57,7 +57,7 @@ _RELEASE = re.compile(r"job image version (\d+\.\d+\.\d+)")
 
 
 @dataclass(frozen=True)
-class ProgressLine:
+class StepLine:
     """One line of progress: its number in the file, steps (of Eval: batches) so far, GlobalRate, time stamp."""
 
     number: int
@@ -73,7 +73,7 @@ class Stretch:
     phase: str
     from_beginning: bool
     after_stop: bool
-    lines: list[ProgressLine] = field(default_factory=list)
+    lines: list[StepLine] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -200,7 +200,7 @@ def _facts(log: TrainingLog, line: str) -> None:
         log.estimate = _number(found[1])
 
 
-def _progress_line(values: dict[str, str], phase: str, number: int, line: str, path: Path) -> ProgressLine:
+def _progress_line(values: dict[str, str], phase: str, number: int, line: str, path: Path) -> StepLine:
     key = "Step" if phase == TRAIN else "Batch"
     if key not in values:
         # Releases 1.9 and 2.0 count evaluated batches as Step.
@@ -212,7 +212,7 @@ def _progress_line(values: dict[str, str], phase: str, number: int, line: str, p
         )
     rate = _number(values.get("GlobalRate", ""))
     stamp = _STAMP.search(line)
-    return ProgressLine(number, int(step), rate, _time(stamp[1]) if stamp else None)
+    return StepLine(number, int(step), rate, _time(stamp[1]) if stamp else None)
 
 
 def _time(text: str) -> datetime | None:

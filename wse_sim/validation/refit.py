@@ -60,7 +60,7 @@ Errors = Callable[[NDArray[np.float64]], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Solution:
+class Optimum:
     """Where the least sum of squares lies, and the covariance of its numbers, in units of the residuals."""
 
     x: NDArray[np.float64]
@@ -76,7 +76,7 @@ def solve(
     hold: float,
     bound: float = math.inf,
     step: float = 0.0,
-) -> Solution:
+) -> Optimum:
     """The `count` numbers x with the least ``sum (errors(x) / spread)^2 + sum (hold x)^2``, each within +-`bound`.
 
     `step` is that of finite differences; 0: of a thousandth of x.
@@ -95,7 +95,7 @@ def solve(
 
     how: dict[str, Any] = {"jac": slopes, "bounds": (-bound, bound)} if step else {"diff_step": 1e-3}
     found = least_squares(residuals, np.zeros(count), **how)
-    return Solution(found.x, np.linalg.inv(found.jac.T @ found.jac), float(found.cost))
+    return Optimum(found.x, np.linalg.inv(found.jac.T @ found.jac), float(found.cost))
 
 
 @dataclass(frozen=True)
