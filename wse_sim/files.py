@@ -20,6 +20,9 @@ from wse_sim.errors import ConfigError, WseError
 JSON = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 """Plain data, as a JSON document holds it."""
 
+Values = dict[str, Any]
+"""Values by name, as a document states them and before they are checked."""
+
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
 
@@ -137,7 +140,7 @@ def sha256_of(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
         raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
 
 
-def read_yaml(path: str | Path, noun: str = "file") -> dict[str, Any]:
+def read_yaml(path: str | Path, noun: str = "file") -> Values:
     """Read a YAML mapping.
 
     Raises

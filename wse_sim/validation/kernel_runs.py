@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl.timed import OVER, over_cores, stamps_of, timed_run
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_log, sha256_of
+from wse_sim.files import Values, read_log, sha256_of
 from wse_sim.validation.statement import FILE, Statement
 from wse_sim.validation.suite import Point
 
@@ -56,7 +54,7 @@ def kernel_point(stated: Statement, name: str, home: Path, wafer: str) -> Point:
     )
 
 
-def _measured(stated: Statement, program: Mapping[str, Any], home: Path) -> tuple[float, str]:
+def _measured(stated: Statement, program: Values, home: Path) -> tuple[float, str]:
     if stated.cycles is not None:
         return stated.cycles, f"stated in {FILE}"
     if stated.stamps is not None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from wse_sim.errors import ConfigError, WseError
-from wse_sim.files import is_file, is_folder, read_log, sha256_of
+from wse_sim.files import Values, is_file, is_folder, read_log, sha256_of
 from wse_sim.frontend.parameters import model_names, read_model_file
 from wse_sim.modes import streaming
 from wse_sim.validation.kernel_runs import kernel_point
@@ -143,12 +142,12 @@ class _Run:
         yield from self._estimates(phase, params, log, performance)
 
     def _point(
-        self, phase: str, params: dict[str, Any], rate: float, how: str, seen: list[Path], **changes: Any
+        self, phase: str, params: Values, rate: float, how: str, seen: list[Path], **changes: object
     ) -> Point:
         stated = self.stated
         sums = ", ".join(f"{os.path.relpath(file, self.home)} sha256 {sha256_of(file)[:16]}" for file in seen)
         source = "; ".join(part for part in (stated.source, how, sums, stated.release) if part)
-        fields: dict[str, Any] = {
+        fields: Values = {
             "id": self.name, "system": self._wafer(), "subject": f"model.{phase}", "params": params,
             "quantity": "samples_per_s", "measured": rate, "unit": "samples/s", "evidence": stated.evidence,
             "source": source, "note": "; ".join(self.notes), "gate": stated.gate,
@@ -156,7 +155,7 @@ class _Run:
         return Point(**(fields | changes))
 
     def _estimates(
-        self, phase: str, params: dict[str, Any], log: TrainingLog | None, performance: Performance | None
+        self, phase: str, params: Values, log: TrainingLog | None, performance: Performance | None
     ) -> Iterator[Point]:
         """What the vendor's compiler expected of the run; shown, not counted."""
         report = self._one(COMPILE_REPORT)
@@ -184,7 +183,7 @@ class _Run:
                 return
 
     def _measured(
-        self, log: TrainingLog | None, performance: Performance | None, phase: str, params: dict[str, Any]
+        self, log: TrainingLog | None, performance: Performance | None, phase: str, params: Values
     ) -> tuple[float, str, list[Path]]:
         """Samples per second, how they were read, and the files that say it."""
         if self.stated.samples_per_s is not None:
@@ -211,10 +210,10 @@ class _Run:
             )
         return _beside(self.stated.wafer, self.home)
 
-    def _params(self, log: TrainingLog | None, zoo: ZooParams | None) -> dict[str, Any]:
+    def _params(self, log: TrainingLog | None, zoo: ZooParams | None) -> Values:
         """The parameters of a point: the statement first, then the log, then the params file."""
         stated = self.stated
-        params: dict[str, Any] = self._model(zoo)
+        params: Values = self._model(zoo)
         if zoo is not None:
             self.notes += zoo.notes if stated.seq is None else ()
             if zoo.sparse and stated.sparsity is None:
@@ -247,7 +246,7 @@ class _Run:
                 raise ConfigError(f"{self.path}: no file says `{key}`; state it in {FILE}: {remedy}")
         return params
 
-    def _model(self, zoo: ZooParams | None) -> dict[str, Any]:
+    def _model(self, zoo: ZooParams | None) -> Values:
         stated = self.stated
         if stated.graph is not None:
             return {"graph": str((self.home / stated.graph).resolve())}

@@ -10,10 +10,9 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_json, sha256_of
+from wse_sim.files import Values, read_json, sha256_of
 from wse_sim.validation.statement import Statement
 from wse_sim.validation.suite import Point
 
@@ -71,10 +70,10 @@ def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
         )
 
 
-def _streaming(path: Path, settings: Mapping[str, Any], share: int) -> dict[str, Any]:
+def _streaming(path: Path, settings: Values, share: int) -> Values:
     """The settings of weight streaming that a point can state; `share`: samples of one system."""
     micro, density = settings.get("micro_batch_size"), settings.get("density")
-    found: dict[str, Any] = {}
+    found: Values = {}
     if isinstance(micro, int):
         found["micro_batch"] = micro
     elif micro == "disable":
@@ -88,21 +87,21 @@ def _streaming(path: Path, settings: Mapping[str, Any], share: int) -> dict[str,
     return found
 
 
-def _mapping(path: Path, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _mapping(path: Path, data: Values, key: str) -> Values:
     found = data.get(key)
-    if not isinstance(found, Mapping):
+    if not isinstance(found, dict):
         raise ConfigError(f"{path}: key '{key}' is missing; {REMEDY}")
     return found
 
 
-def _count(path: Path, data: Mapping[str, Any], key: str) -> int:
+def _count(path: Path, data: Values, key: str) -> int:
     number = _number(path, data, key)
     if number != int(number):
         raise ConfigError(f"{path}: key '{key}' is {number:g}, a whole number is needed; {REMEDY}")
     return int(number)
 
 
-def _number(path: Path, data: Mapping[str, Any], key: str) -> float:
+def _number(path: Path, data: Values, key: str) -> float:
     value = data.get(key)
     if (
         isinstance(value, bool)

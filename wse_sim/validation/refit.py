@@ -23,13 +23,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from wse_sim.files import Values
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.hardware.constants import Evidence
 from wse_sim.uncertainty.draws import Z95, DrawnMachine, Ranged, changed, ranged
@@ -93,7 +94,7 @@ def solve(
             columns.append((residuals(other) - here) / (other[k] - x[k]))
         return np.stack(columns, axis=1)
 
-    how: dict[str, Any] = {"jac": slopes, "bounds": (-bound, bound)} if step else {"diff_step": 1e-3}
+    how: Values = {"jac": slopes, "bounds": (-bound, bound)} if step else {"diff_step": 1e-3}
     found = least_squares(residuals, np.zeros(count), **how)
     return Optimum(found.x, np.linalg.inv(found.jac.T @ found.jac), float(found.cost))
 

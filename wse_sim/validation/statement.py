@@ -15,12 +15,12 @@ A folder of runs may have one, whose keys all runs take over; a run's own (in it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import is_file, read_yaml
+from wse_sim.files import Values, is_file, read_yaml
 from wse_sim.hardware.constants import one_sentence
 
 FILE = "run.yaml"
@@ -35,7 +35,7 @@ class Statement(BaseModel):
 
     wafer: str | None = None
     cluster: str | None = None
-    model: str | dict[str, Any] | None = None
+    model: str | Values | None = None
     params: str | None = None
     graph: str | None = None
     log: str | None = None
@@ -54,8 +54,8 @@ class Statement(BaseModel):
     clock_hz: Positive | None = None
     samples_per_s: Positive | None = None
     kernel: str | None = None
-    sizes: dict[str, Any] = Field(default_factory=dict)
-    program: dict[str, Any] | None = None
+    sizes: Values = Field(default_factory=dict)
+    program: Values | None = None
     cycles: Positive | None = None
     quantity: str = "cycles"
     stamps: str | None = None
@@ -74,7 +74,7 @@ def read_statement(path: Path, common: Path | None = None) -> Statement:
     ConfigError
         One sentence with file and key.
     """
-    data: dict[str, Any] = {}
+    data: Values = {}
     for file in (common, path):
         if file is None or not is_file(file, "statement"):
             continue

@@ -7,13 +7,11 @@ transformer and FC-MNIST are translated; a key whose value has no counterpart he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_yaml
+from wse_sim.files import Values, read_yaml
 from wse_sim.frontend.parameters import ModelParameters, parse_parameters
 
 REMEDY = "state `model:` (a name of 'wse-sim show models' or a model file) in run.yaml"
@@ -50,7 +48,7 @@ class ZooParams:
     notes: tuple[str, ...]
 
 
-def is_zoo_params(data: Mapping[str, Any]) -> bool:
+def is_zoo_params(data: Values) -> bool:
     """Whether a mapping has the shape of a params file."""
     return "trainer" in data or ("model" in data and ("train_input" in data or "eval_input" in data))
 
@@ -74,7 +72,7 @@ def read_zoo_params(path: Path, phase: str = "training") -> ZooParams:
 class _Reader:
     """One file, its parts found in either shape."""
 
-    def __init__(self, path: Path, data: Mapping[str, Any], phase: str) -> None:
+    def __init__(self, path: Path, data: Values, phase: str) -> None:
         self.path = path
         training = phase == "training"
         if "trainer" in data:
@@ -99,15 +97,15 @@ class _Reader:
             self.sparse = bool(data.get("sparsity"))
         self.notes: list[str] = []
 
-    def _mapping(self, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    def _mapping(self, data: Values, key: str) -> Values:
         found = data.get(key) or {}
-        if not isinstance(found, Mapping):
+        if not isinstance(found, dict):
             raise ConfigError(
                 f"{self.path}: key '{key}' is a {type(found).__name__}, a mapping is needed; {REMEDY}"
             )
         return found
 
-    def whole(self, data: Mapping[str, Any], key: str) -> int | None:
+    def whole(self, data: Values, key: str) -> int | None:
         """A positive whole number, or None where the key is not there."""
         value = data.get(key)
         if isinstance(value, list) and len(set(map(str, value))) == 1:
@@ -148,7 +146,7 @@ class _Reader:
             tuple(self.notes),
         )
 
-    def _sizes(self) -> dict[str, Any]:
+    def _sizes(self) -> Values:
         model = self.model
         foreign = next((key for key in FOREIGN if model.get(key)), None)
         if foreign is not None:
@@ -193,13 +191,13 @@ class _Reader:
                 )
         return stated
 
-    def _transformer(self, family: str) -> dict[str, Any]:
+    def _transformer(self, family: str) -> Values:
         return {
             "family": family, "layers": self.needed("num_hidden_layers"), "hidden": self.needed("hidden_size"),
             "heads": self.needed("num_heads"), "ffn": self.needed("filter_size"), "dropout": self._dropout(),
         }  # fmt: skip
 
-    def _decoder(self, name: str) -> dict[str, Any]:
+    def _decoder(self, name: str) -> Values:
         model = self.model
         positions = str(model.get("position_embedding_type", "learned")).lower()
         if positions not in ("learned", "rotary"):
@@ -228,7 +226,7 @@ class _Reader:
         )
         return sizes
 
-    def _encoder(self) -> dict[str, Any]:
+    def _encoder(self) -> Values:
         if "num_classes" in self.model:
             raise ConfigError(
                 f"{self.path}: key 'model.num_classes' makes a classifier of BERT, which is not translated; {REMEDY}"
@@ -241,7 +239,7 @@ class _Reader:
             "mlm_positions": self.whole(self.input, "max_predictions_per_seq"),
         }
 
-    def _vision(self) -> dict[str, Any]:
+    def _vision(self) -> Values:
         return self._transformer("vit") | {
             "input": self.needed("image_size"),
             "patch": self.needed("patch_size"),
@@ -249,7 +247,7 @@ class _Reader:
             "activation": self._activation("nonlinearity", "gelu"),
         }
 
-    def _perceptron(self) -> dict[str, Any]:
+    def _perceptron(self) -> Values:
         stated = self.model.get("dropout", 0.0)
         return {
             "family": "mlp", "layers": self.needed("depth"), "hidden": self.needed("hidden_size"),
