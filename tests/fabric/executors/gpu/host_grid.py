@@ -7,6 +7,7 @@ would see it in one order and not in the other.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.fabric.executors.gpu.device import Cuda, each_array
 from wse_sim.fabric.executors.gpu.loop import first_half, has_fault, is_over, second_half
@@ -38,8 +39,8 @@ class HostGrid:
         self.orders = np.array([rng.permutation(threads) for _ in range(62)], np.int64)
 
     def upload(self, state: RunState) -> RunState:
-        """A copy, of the types that the simulator's copy has."""
-        return each_array(np.copy, state)
+        """A copy; what the program says stays read-only, so the machine code is that of the other executors."""
+        return each_array(_copied, state)
 
     def advance(self, state: RunState, t: int, until: int) -> None:
         """All threads, in turns."""
@@ -52,3 +53,9 @@ class HostGrid:
     def download(self, state: RunState, onto: RunState) -> None:
         """All that a device would hand back."""
         Cuda().download(state, onto)
+
+
+def _copied(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    copy = np.copy(array)
+    copy.flags.writeable = array.flags.writeable
+    return copy
