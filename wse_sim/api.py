@@ -67,6 +67,7 @@ __all__ = [
 
 
 AUTO = "auto"
+POWER_LIMITED = "power-limited"
 RESTING = resting().name
 
 
@@ -138,7 +139,8 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
         asked = {name: value for name, value in asked.items() if name in known}
     return _kept_plan(
         graph,
-        load_wafer(options.wafer),
+    wafer = load_wafer(options.wafer)
+        wafer.under_power_limit() if options.clock == POWER_LIMITED else wafer,
         load_cluster(options.cluster),
         mode=mode or on_systems(options.mode, options.systems),
         batch=options.batch,
@@ -149,6 +151,16 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
 
 def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
     """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
+def _clock_note(wafer: Wafer) -> str:
+    """Which clock applied in place of which, and how it is known."""
+    evidence = wafer.provenance["power_limited_clock_hz"].evidence
+    return (
+        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz in place of {wafer.clock_hz / 1e6:,.4g} MHz "
+        f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
+        "pipeline_efficiency above all, may hold a part of it already"
+    )
+
+
     own = (*(type(item) for item in REGISTRY.values()), type(mode_named(options["mode"])))
     if not kept.is_used() or not kept.are_own(own):
         return compile(graph, wafer, cluster=cluster, **options)
@@ -242,7 +254,10 @@ def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: P
     progress("price draws of the constants")
 
     def again(wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
-        return plan_of(graph, options.replace(wafer=wafer, cluster=cluster), result.mode)
+        drawn = options.replace(
+            wafer=wafer, cluster=cluster, clock="nominal"
+        )  # its clock is the one that applied
+        return plan_of(graph, drawn, result.mode)
 
     found = uncertainty.result_intervals(
         result,
@@ -256,11 +271,14 @@ def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: P
 def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:
     """Simulate with formulas, or with the ratios that fabric programs measured."""
     if options.timing == "model":
-        return simulate(plan, trace=trace, **_simulation(options))
-    result, _ = simulate_fabric(
-        plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
-    )
-    return result
+        result = simulate(plan, trace=trace, **_simulation(options))
+    else:
+        result, _ = simulate_fabric(
+            plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
+        )
+    if options.clock != POWER_LIMITED:
+        return result
+    return dataclasses.replace(result, notes=(*result.notes, _clock_note(load_wafer(options.wafer))))
 
 
 def run_both(

@@ -285,6 +285,10 @@ class RunOptions(Declared):
     seq: Seq = None
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"
+    clock: Literal["nominal", "power-limited"] = option(
+        "nominal",
+        "nominal, or power-limited: the lower clock that the wafer's file states for a limit of power.",
+    )
     systems: Whole = option(
         1,
         "Wafers that share the batch (weight streaming) or the blocks (pipelined).",
