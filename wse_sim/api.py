@@ -82,7 +82,9 @@ def _simulation(options: RunOptions) -> dict[str, Any]:
     """What a simulation reads of the options."""
     steps, rate = options.checkpoint_steps, 1e9 * options.checkpoint_gbytes_per_s
     checkpoints = None if steps is None else Checkpoints(steps, rate)
-    return {"jitter": options.jitter, "seed": options.seed, "checkpoints": checkpoints}
+    return {
+        "jitter": options.jitter, "skew": options.skew, "seed": options.seed, "checkpoints": checkpoints,
+    }  # fmt: skip
 
 
 def compile(  # noqa: A001  (the word of the field)
@@ -137,9 +139,9 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
     if mode is not None:
         known = option_names(mode_named(mode))
         asked = {name: value for name, value in asked.items() if name in known}
+    wafer = load_wafer(options.wafer)
     return _kept_plan(
         graph,
-    wafer = load_wafer(options.wafer)
         wafer.under_power_limit() if options.clock == POWER_LIMITED else wafer,
         load_cluster(options.cluster),
         mode=mode or on_systems(options.mode, options.systems),
@@ -149,8 +151,6 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
     )
 
 
-def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
-    """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
 def _clock_note(wafer: Wafer) -> str:
     """Which clock applied in place of which, and how it is known."""
     evidence = wafer.provenance["power_limited_clock_hz"].evidence
@@ -161,6 +161,8 @@ def _clock_note(wafer: Wafer) -> str:
     )
 
 
+def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
+    """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
     own = (*(type(item) for item in REGISTRY.values()), type(mode_named(options["mode"])))
     if not kept.is_used() or not kept.are_own(own):
         return compile(graph, wafer, cluster=cluster, **options)
@@ -254,9 +256,8 @@ def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: P
     progress("price draws of the constants")
 
     def again(wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
-        drawn = options.replace(
-            wafer=wafer, cluster=cluster, clock="nominal"
-        )  # its clock is the one that applied
+        # The clock of a wafer that is drawn is the one that applied.
+        drawn = options.replace(wafer=wafer, cluster=cluster, clock="nominal")
         return plan_of(graph, drawn, result.mode)
 
     found = uncertainty.result_intervals(

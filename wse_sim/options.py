@@ -265,7 +265,7 @@ Schedule = Annotated[
     ),
 ]
 Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
-JitterSeed = Annotated[Whole, about("Seed of the jitter's draws.", ge=0, le=MOST_SEED)]
+JitterSeed = Annotated[Whole, about("Seed of what is drawn at random.", ge=0, le=MOST_SEED)]
 StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
 
 
@@ -315,6 +315,12 @@ class RunOptions(Declared):
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
     cache: CacheOption = None
     jitter: Real = option(0.0, "Relative spread of an input worker's time per sample.", ge=0, lt=1)
+    skew: Real = option(
+        0.0,
+        "Relative spread of the systems' times per step (weight streaming): the all-reduce waits for the slowest.",
+        ge=0,
+        lt=1,
+    )
     seed: JitterSeed = 0
     checkpoint_steps: Whole | None = option(
         None, "Write the state once in so many steps (training).", unit="steps", ge=1, le=MOST_COUNT
