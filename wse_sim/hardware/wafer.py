@@ -53,6 +53,8 @@ class Wafer(ScalarCosts):
     dead_rows: tuple[int, ...] = ()
     # avoid: regions leave them out; shift: spare columns stand in for them, row by row (assumed).
     defect_repair: Literal["avoid", "shift"] = "avoid"
+    # redundant: links that nobody else uses take words over dead cores (assumed); around: words go round them.
+    defect_links: Literal["redundant", "around"] = "redundant"
 
     # geometry
     rows: Count
@@ -226,7 +228,7 @@ WAFERS = ConstantSet(
     "wafers",
     UNITS,
     "wse-sim show wafer wse2",
-    ("correlations", "dead_cores", "dead_rows", "defect_repair"),
+    ("correlations", "dead_cores", "dead_rows", "defect_repair", "defect_links"),
     {
         "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"
     },
