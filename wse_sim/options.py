@@ -237,6 +237,10 @@ def _read(name: str, field: FieldInfo) -> Option:
 
 WaferOption = Annotated[Wafer | str, about("Wafer by name, or a YAML file.")]
 ClusterOption = Annotated[Cluster | str, about("Cluster by name, or a YAML file.")]
+ClockOption = Annotated[
+    Literal["nominal", "power-limited"],
+    about("nominal, or power-limited: the lower clock that the wafer's file states for a limit of power."),
+]
 CacheOption = Annotated[
     Path | str | None, about('Folder of fabric measurements (default: the user\'s; "none" keeps none).')
 ]
@@ -285,10 +289,7 @@ class RunOptions(Declared):
     seq: Seq = None
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"
-    clock: Literal["nominal", "power-limited"] = option(
-        "nominal",
-        "nominal, or power-limited: the lower clock that the wafer's file states for a limit of power.",
-    )
+    clock: ClockOption = "nominal"
     systems: Whole = option(
         1,
         "Wafers that share the batch (weight streaming) or the blocks (pipelined).",
@@ -359,6 +360,7 @@ class GenerationOptions(GenerationChoice):
     systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"
+    clock: ClockOption = "nominal"
 
 
 class KernelOptions(Declared):
