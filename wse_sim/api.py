@@ -151,14 +151,18 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
     )
 
 
-def _clock_note(wafer: Wafer) -> str:
-    """Which clock applied in place of which, and how it is known."""
+def _with_clock(result: Result, options: RunOptions) -> Result:
+    """The result with a note on the clock, where another than the nominal one applied: in place of which, how it is known."""
+    if options.clock != POWER_LIMITED:
+        return result
+    wafer = load_wafer(options.wafer)
     evidence = wafer.provenance["power_limited_clock_hz"].evidence
-    return (
+    note = (
         f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz in place of {wafer.clock_hz / 1e6:,.4g} MHz "
         f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
         "pipeline_efficiency above all, may hold a part of it already"
     )
+    return dataclasses.replace(result, notes=(*result.notes, note))
 
 
 def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
@@ -277,9 +281,7 @@ def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: boo
         result, _ = simulate_fabric(
             plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
         )
-    if options.clock != POWER_LIMITED:
-        return result
-    return dataclasses.replace(result, notes=(*result.notes, _clock_note(load_wafer(options.wafer))))
+    return _with_clock(result, options)
 
 
 def run_both(
@@ -297,9 +299,10 @@ def run_both(
     if isinstance(result, Infeasible):
         return result
     progress("kernels on the fabric")
-    return run_timed(
+    timed = run_timed(
         result.plan, model=result, cache=options.cache, measuring=progress, **_simulation(options)
     )
+    return dataclasses.replace(timed, fabric=_with_clock(timed.fabric, options))
 
 
 def compare(
