@@ -8,7 +8,8 @@ it at the last living core before the run and come back at the first one behind 
     loads                    what passes straight through a run leaves its links for those of the way, each direction
 
 A dead core by itself costs two hops.  A dead core where a stream turns costs none: the corner is cut.  Runs without a way
-round (at the edge, between dead rows) are passed over all the same; dead rows are passed over always.
+round (at the edge, between dead rows) are passed over all the same; dead rows are passed over always.  Whether the color is
+free in the routers of the way is not checked.
 """
 
 from __future__ import annotations
