@@ -255,6 +255,7 @@ def _plans() -> Runs:
 
 def _plan(model: str) -> Fields:
     from wse_sim import api
+    from wse_sim.whole.over_plain import by_family, priced_parts
 
     plan = api.compile(_graph(model, "training"), mode="pipelined", batch=BATCH.get(model, 112))
     if isinstance(plan, api.Infeasible):
@@ -264,7 +265,10 @@ def _plan(model: str) -> Fields:
         for stage in plan.stages
     ]
     digest = hashlib.sha256(json.dumps(regions).encode()).hexdigest()[:16]
+    proofs = {row.family: row for row in by_family(priced_parts(plan)) if row.fraction >= 0.005}
     return {
+        **{f"{family}_fraction": row.fraction for family, row in proofs.items()},
+        **{f"{family}_laid_over_plain": row.laid_over_plain for family, row in proofs.items()},
         "stages": len(plan.stages),
         "streams": len(plan.streams),
         "pace_cycles": plan.pace_cycles,

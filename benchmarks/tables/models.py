@@ -339,3 +339,15 @@ def _die_edges() -> str:
         f"p = {found['p']:.0e})."
     )
     return f"{table}\n\n{told}"
+
+
+@table("whole.laid_over_plain")
+def _laid_over_plain() -> str:
+    rows = []
+    for model, plan in group("plans").items():
+        for name in plan:
+            if name.endswith("_laid_over_plain"):
+                family = name.removesuffix("_laid_over_plain")
+                ratio = "no program is composed" if plan[name] is None else quantity(plan[name], 3)
+                rows.append((model, f"`{family}`", percent(plan[f"{family}_fraction"], sign=False), ratio))
+    return markdown(("model", "family", "of the time", "laid over plain"), rows)

@@ -194,6 +194,22 @@ task after() void { step(); }"""
     assert (second.cycles or 0) > 1.5 * (first.cycles or 0)
 
 
+def test_a_long_counter_keeps_both_its_words(tmp_path: Path) -> None:
+    """From 70,000 in memory, which is 1 x 65,536 and 4,464, eleven turns down to 69,989."""
+    body = """
+var steps: u32 = 2;
+fn run() void {
+  steps += 69998;
+  while (steps >= 69990) { steps -= 1; turns += 1; }
+  sys.unblock_cmd_stream();
+}
+task after() void {}"""
+    compiled = program(tmp_path, body)
+    found = static(compiled, "run")
+    assert [found.cycles] == machine_cycles(compiled, "run")
+    assert (found.cycles or 0) > 11 * 4
+
+
 def test_a_launch_at_once_finds_cores_at_the_end_of_the_last(tmp_path: Path) -> None:
     """The host launches as soon as all have released: whoever released last still returns from its function."""
     body = "fn run() void { turns += 1; sys.unblock_cmd_stream(); turns += 1; }\ntask after() void {}"

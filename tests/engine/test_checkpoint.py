@@ -9,6 +9,7 @@ import pytest
 from tests.handmade import transformer
 from wse_sim.engine.checkpoint import Checkpoints, checkpoint_bytes
 from wse_sim.errors import ConfigError
+from wse_sim.graph import TensorKind
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.simulation import simulate
 from wse_sim.modes.weight_streaming.steps import compile_streaming
@@ -37,6 +38,17 @@ def test_a_checkpoint_holds_weights_and_moments():
     assert checkpoint_bytes(GRAPH) == (4 + 2 * 4) * GRAPH.parameters
     kernels = tuple(kernel for kernel in GRAPH.kernels if kernel.phase != "update")
     assert checkpoint_bytes(dataclasses.replace(GRAPH, kernels=kernels)) == 4 * GRAPH.parameters
+
+
+def test_a_checkpoint_holds_frozen_weights_without_moments():
+    """One tensor frozen: 4 bytes a number, where a trained one takes 12 with its moments."""
+    name, weight = next(
+        (n, t) for n, t in GRAPH.tensors.items() if t.trains and t.kind is TensorKind.PARAMETER
+    )
+    tensors = {**GRAPH.tensors, name: dataclasses.replace(weight, trains=False)}
+    part = dataclasses.replace(GRAPH, tensors=tensors)
+    assert checkpoint_bytes(GRAPH) - checkpoint_bytes(part) == (12 - 4) * weight.elements
+    assert part.parameters == GRAPH.parameters
 
 
 def test_rarer_checkpoints_never_slow_the_run():

@@ -5,6 +5,7 @@ One file, because the tests are read beside each other: one paragraph per equati
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -17,7 +18,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import REGISTRY, Cost, Tiling, family, load_families
-from wse_sim.kernels.blocks.trees import LineTree, multicast_back
+from wse_sim.kernels.blocks.trees import LineTree, chain, multicast_back, star, two_phase
 
 WSE2 = load_wafer("wse2")
 load_families()
@@ -389,3 +390,13 @@ def test_a_result_goes_back_to_the_ends_of_a_line(cores, root, ways):
     cost = multicast_back(9, tree, WSE2, "fp32")
     assert (cost.startup, cost.fabric) == (ways * WSE2.vector_start_cycles, ways * 9 * WSE2.wavelet_cycles)
     assert cost.idle == max(root, cores - 1 - root) * WSE2.hop_cycles + WSE2.handover_cycles
+
+
+@pytest.mark.parametrize("tree", [chain(5), star(5), two_phase(7, 3)])
+def test_parents_of_a_tree_are_those_that_receive(tree):
+    """As networkx finds them; the root has none, said as -1."""
+    graph = nx.DiGraph([(v, child) for v, children in enumerate(tree.children) for child in children])
+    assert nx.is_arborescence(graph)
+    above = {v: next(graph.predecessors(v), -1) for v in graph}
+    assert tree.parents() == [above[v] for v in range(tree.cores)]
+    assert above[tree.root] == -1

@@ -61,6 +61,15 @@ def test_lines_of_every_release_are_read(text, phase, device, step, rate):
     assert log.devices == {device}
 
 
+@pytest.mark.parametrize("device", ["GPU", "CPU", "cuda:0", "gpu"])
+def test_a_run_without_a_wafer_is_no_measurement_of_one(device):
+    """The same training scripts run on a CPU or a GPU, and print the same lines."""
+    with pytest.raises(ConfigError, match=f"line 1 is of a run on {device}, limit Device=CSX"):
+        parsed(
+            f"| Train Device={device}, Step=50, Loss=2.3, Rate=700.1 samples/sec, GlobalRate=702.5 samples/sec"
+        )
+
+
 def test_facts_of_the_run_are_read():
     log = parsed(
         "2024-03-14 03:18:49,079 INFO:   Effective batch size is 112.",

@@ -44,6 +44,9 @@ STAMP_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 _PROGRESS = re.compile(r"\|\s*(Train|Eval)\s+(Device=.*)")
 _PAIR = re.compile(r"(\w+)[=>]\s*([^\s,]+)")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b")
+_OTHERS = re.compile(
+    r"cpu|gpu|cuda|mps", re.IGNORECASE
+)  # where the same training scripts run without a wafer
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _BEGINS = re.compile(r"Beginning appliance run|Finished sending initial weights")
 _STOPS = re.compile(r"Saving checkpoint at (?:global )?step|Evaluation completed successfully")
@@ -153,7 +156,7 @@ def parse_training_log(text: str, path: Path) -> TrainingLog:
     Raises
     ------
     ConfigError
-        If a line of progress lacks its step.
+        If a line of progress lacks its step, or is of a run on a CPU or GPU.
     """
     log = TrainingLog(path)
     current: Stretch | None = None
@@ -169,6 +172,11 @@ def parse_training_log(text: str, path: Path) -> TrainingLog:
                 current, began, after_stop = None, False, bool(log.stretches)
             continue
         phase, values = found[1], dict(_PAIR.findall(found[2]))
+        if _OTHERS.match(values["Device"]):
+            raise ConfigError(
+                f"{path}: line {number} is of a run on {values['Device']}, limit Device=CSX (xla:0 before release 1.7); give the "
+                "log of a run on a wafer"
+            )
         progress = _progress_line(values, phase, number, line, path)
         if current is None or current.phase != phase or progress.step <= current.lines[-1].step:
             started = began and current is None

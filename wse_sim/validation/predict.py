@@ -38,6 +38,7 @@ from wse_sim.serialize import load
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
+from wse_sim.whole.over_plain import FamilyProof, by_family, priced_parts
 
 # Parameters of a point that are options of a run, by the names of their declaration.
 RUN_PARAMETERS = ("systems", "micro_batch", "lanes", "recompute")
@@ -66,6 +67,8 @@ class Prediction:
     predicted: float | None
     binding: str = ""
     reason: str = ""
+    mode: str = ""  # of a model that was planned
+    families: tuple[FamilyProof, ...] = ()  # what of its time rests on composed prices
 
 
 def predict(
@@ -247,7 +250,8 @@ def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
         "sample_joules": spent.sample_joules,
         "token_joules": spent.token_joules,
     }
-    return Prediction(_value(point, values), binding=result.binding)
+    families = by_family(priced_parts(result.plan))
+    return Prediction(_value(point, values), binding=result.binding, mode=result.plan.mode, families=families)
 
 
 def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming) -> Result | Infeasible:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -17,6 +17,9 @@ from wse_sim.uncertainty.processes import in_processes
 from wse_sim.validation.intervals import point_interval
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, Suite
+from wse_sim.whole.over_plain import FamilyProof, mean_of
+
+SHOWN = 0.0005  # of the time: shorter families are in the file alone
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,18 @@ class Validation:
                 right += (measured[0] < measured[1]) == (predicted[0] < predicted[1])
         return right, count
 
+    def composed(self) -> dict[str, tuple[FamilyProof, ...]]:
+        """Per mode and family, the mean over the models that were run: how much of the time rests on prices composed on the fabric."""
+        plans: dict[str, list[tuple[FamilyProof, ...]]] = {}
+        for row in self.rows:
+            if row.prediction.families:
+                plans.setdefault(row.prediction.mode, []).append(row.prediction.families)
+        return {mode: mean_of(found) for mode, found in sorted(plans.items())}
+
     def as_dict(self) -> dict[str, object]:
         """Everything as JSON data."""
         return {
+            "composed": {mode: [asdict(row) for row in rows] for mode, rows in self.composed().items()},
             "order": dict(zip(("right", "pairs"), self.order(), strict=True)),
             "coverage": {
                 subject: {"inside": inside, "points": count, "median_half_width": width}
@@ -155,7 +167,24 @@ class Validation:
                 if count
                 else "order of WSE-2 and WSE-3: no run of this suite is measured on both"
             )
+        for mode, rows in self.composed().items():
+            whole = sum(row.composed_fraction for row in rows)
+            lines += [
+                "",
+                f"{whole:.0%} of the time of {mode.replace('-', ' ')} rests on prices composed on the fabric:",
+            ]
+            lines += [
+                f"  {row.family:<14} {row.fraction:6.1%} of the time, {row.composed_fraction:6.1%} composed, {_laid(row)}"
+                for row in rows
+                if row.fraction >= SHOWN
+            ]
         return "\n".join(lines)
+
+
+def _laid(row: FamilyProof) -> str:
+    if row.laid_over_plain is None:
+        return "no program is composed"
+    return f"laid over plain {row.laid_over_plain:.2f}"
 
 
 def _measured(row: Row) -> float:

@@ -196,7 +196,11 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
 
     With `streamed` weights a kernel has the whole wafer and no region, so nothing of regions is priced.
     """
-    graph = _prepared(graph)
+    return laid_graph(_prepared(graph), streamed=streamed)
+
+
+def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
+    """The attributes that :func:`inputs_over_rows` gives, on the kernels of `graph` as they are: none is split or left out."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
     is_network = not streamed and not is_chain(graph)

@@ -18,7 +18,7 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
     most = most_bundles(graph)
     out: dict[str, dict[str, object]] = {}
     for kernel in graph.kernels:
-        first, *_ = kernel.inputs
+        first = next(iter(kernel.inputs), None)
         if first not in most:
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]

@@ -80,6 +80,30 @@ def test_a_word_takes_its_time(arch: str, executor: str, hops: int):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("out", [N, E, S, W])
+def test_a_word_that_turns_takes_longer_whichever_way_it_turns(executor: str, out: int):
+    """Into the middle of 3 x 3 cores from a side and out by another at a right angle: two hops and a turn."""
+    beside = {N: (0, -1), E: (1, 0), S: (0, 1), W: (-1, 0)}  # columns, rows
+    opposite = {N: S, E: W, S: N, W: E}
+    came = E if out in (N, S) else S  # the way of the word before its turn
+    (from_x, from_y), (to_x, to_y) = beside[opposite[came]], beside[out]
+    first, last = (1 + from_y) * 3 + 1 + from_x, (1 + to_y) * 3 + 1 + to_x
+    a = Assembly(3, 3, "wse3")
+    a.route(first, 1, (RAMP, came))
+    a.route(4, 1, (opposite[came], out))
+    a.route(last, 1, (opposite[out], RAMP))
+    sender(a, first, 1, 1)
+    receiver(a, last, 1, 1)
+    s = a.session(executor)
+    s.launch(1 + from_x, 1 + from_y, 1, 1, "main")
+    s.launch(1 + to_x, 1 + to_y, 1, 1, "main")
+    assert s.advance("commands").reason == "asked"
+    wafer = load_wafer("wse3")
+    waited = s.counters()["stalled_in"][1 + to_y, 1 + to_x]
+    assert waited == wafer.handover_cycles + 2 * wafer.hop_cycles + wafer.turn_cycles
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_long_stream_moves_one_word_a_cycle(executor: str):
     """200 words: busy 200 issue cycles, and the whole run is 200 + latency + start."""
     a = Assembly(1, 2)
