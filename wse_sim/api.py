@@ -67,6 +67,7 @@ __all__ = [
 
 
 AUTO = "auto"
+POWER_LIMITED = "power-limited"
 RESTING = resting().name
 
 
@@ -81,7 +82,9 @@ def _simulation(options: RunOptions) -> dict[str, Any]:
     """What a simulation reads of the options."""
     steps, rate = options.checkpoint_steps, 1e9 * options.checkpoint_gbytes_per_s
     checkpoints = None if steps is None else Checkpoints(steps, rate)
-    return {"jitter": options.jitter, "seed": options.seed, "checkpoints": checkpoints}
+    return {
+        "jitter": options.jitter, "skew": options.skew, "seed": options.seed, "checkpoints": checkpoints,
+    }  # fmt: skip
 
 
 def compile(  # noqa: A001  (the word of the field)
@@ -136,15 +139,30 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
     if mode is not None:
         known = option_names(mode_named(mode))
         asked = {name: value for name, value in asked.items() if name in known}
+    wafer = load_wafer(options.wafer)
     return _kept_plan(
         graph,
-        load_wafer(options.wafer),
+        wafer.under_power_limit() if options.clock == POWER_LIMITED else wafer,
         load_cluster(options.cluster),
         mode=mode or on_systems(options.mode, options.systems),
         batch=options.batch,
         systems=options.systems,
         **{**asked, **options.mode_options},
     )
+
+
+def _with_clock(result: Result, options: RunOptions) -> Result:
+    """The result with a note on the clock, where another than the nominal one applied: in place of which, how it is known."""
+    if options.clock != POWER_LIMITED:
+        return result
+    wafer = load_wafer(options.wafer)
+    evidence = wafer.provenance["power_limited_clock_hz"].evidence
+    note = (
+        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz in place of {wafer.clock_hz / 1e6:,.4g} MHz "
+        f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
+        "pipeline_efficiency above all, may hold a part of it already"
+    )
+    return dataclasses.replace(result, notes=(*result.notes, note))
 
 
 def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
@@ -242,7 +260,9 @@ def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: P
     progress("price draws of the constants")
 
     def again(wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
-        return plan_of(graph, options.replace(wafer=wafer, cluster=cluster), result.mode)
+        # The clock of a wafer that is drawn is the one that applied.
+        drawn = options.replace(wafer=wafer, cluster=cluster, clock="nominal")
+        return plan_of(graph, drawn, result.mode)
 
     found = uncertainty.result_intervals(
         result,
@@ -256,11 +276,12 @@ def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: P
 def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:
     """Simulate with formulas, or with the ratios that fabric programs measured."""
     if options.timing == "model":
-        return simulate(plan, trace=trace, **_simulation(options))
-    result, _ = simulate_fabric(
-        plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
-    )
-    return result
+        result = simulate(plan, trace=trace, **_simulation(options))
+    else:
+        result, _ = simulate_fabric(
+            plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
+        )
+    return _with_clock(result, options)
 
 
 def run_both(
@@ -278,9 +299,10 @@ def run_both(
     if isinstance(result, Infeasible):
         return result
     progress("kernels on the fabric")
-    return run_timed(
+    timed = run_timed(
         result.plan, model=result, cache=options.cache, measuring=progress, **_simulation(options)
     )
+    return dataclasses.replace(timed, fabric=_with_clock(timed.fabric, options))
 
 
 def compare(

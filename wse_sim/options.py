@@ -237,6 +237,10 @@ def _read(name: str, field: FieldInfo) -> Option:
 
 WaferOption = Annotated[Wafer | str, about("Wafer by name, or a YAML file.")]
 ClusterOption = Annotated[Cluster | str, about("Cluster by name, or a YAML file.")]
+ClockOption = Annotated[
+    Literal["nominal", "power-limited"],
+    about("nominal, or power-limited: the lower clock that the wafer's file states for a limit of power."),
+]
 CacheOption = Annotated[
     Path | str | None, about('Folder of fabric measurements (default: the user\'s; "none" keeps none).')
 ]
@@ -265,7 +269,7 @@ Schedule = Annotated[
     ),
 ]
 Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
-JitterSeed = Annotated[Whole, about("Seed of the jitter's draws.", ge=0, le=MOST_SEED)]
+JitterSeed = Annotated[Whole, about("Seed of what is drawn at random.", ge=0, le=MOST_SEED)]
 StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
 
 
@@ -285,6 +289,7 @@ class RunOptions(Declared):
     seq: Seq = None
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"
+    clock: ClockOption = "nominal"
     systems: Whole = option(
         1,
         "Wafers that share the batch (weight streaming) or the blocks (pipelined).",
@@ -311,6 +316,12 @@ class RunOptions(Declared):
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
     cache: CacheOption = None
     jitter: Real = option(0.0, "Relative spread of an input worker's time per sample.", ge=0, lt=1)
+    skew: Real = option(
+        0.0,
+        "Relative spread of the systems' times per step (weight streaming): the all-reduce waits for the slowest.",
+        ge=0,
+        lt=1,
+    )
     seed: JitterSeed = 0
     checkpoint_steps: Whole | None = option(
         None, "Write the state once in so many steps (training).", unit="steps", ge=1, le=MOST_COUNT
@@ -349,6 +360,7 @@ class GenerationOptions(GenerationChoice):
     systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"
+    clock: ClockOption = "nominal"
 
 
 class KernelOptions(Declared):

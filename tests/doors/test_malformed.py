@@ -327,6 +327,14 @@ def test_options_without_effect_say_so(here: Path) -> None:
     for words, says in (
         ("run fc-mnist --mode weight-streaming --batch 4 --seq 9", "not a sequence"),
         ("run fc-mnist --mode weight-streaming --batch 4 --hta hta", "--hta has no effect"),
+        (
+            "run fc-mnist --mode weight-streaming --batch 4 --skew 0.1",
+            "--skew 0.1 has no effect with one system",
+        ),
+        (
+            "run fc-mnist --mode weight-streaming --batch 4 --seed 1",
+            "--seed 1 has no effect without --jitter or --skew",
+        ),
         ("run fc-mnist --mode weight-streaming --batch 2 --systems 3", "1 of them get no sample"),
         ("kernel reduce --timing model --executor oracle", "--executor has no effect with --timing model"),
         ("kernel reduce --timing model --region 0,0,1,4", "--region has no effect without --wse-viz"),

@@ -119,7 +119,9 @@ def sensitivity_command(
             *(["--param has no effect without --kernel"] if param else []),
         ]
         idle += unused(
-            options, ("timing", "jitter", "checkpoint_steps"), "here: the plan is priced, not simulated"
+            options,
+            ("timing", "jitter", "skew", "checkpoint_steps"),
+            "here: the plan is priced, not simulated",
         )
     say_without_effect(idle, screen.strict)
     with progress(screen.quiet) as say:

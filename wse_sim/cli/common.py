@@ -107,8 +107,10 @@ def without_effect(model: str | None, options: RunOptions) -> list[str]:
         found.append(
             f"--systems {options.systems} is more than --batch {options.batch}: {idle} of them get no sample"
         )
-    if options.seed and not options.jitter and not getattr(options, "check_values", False):
-        found.append(f"--seed {options.seed} has no effect without --jitter")
+    if options.seed and not (options.jitter or options.skew) and not getattr(options, "check_values", False):
+        found.append(f"--seed {options.seed} has no effect without --jitter or --skew")
+    if options.skew and options.systems == 1:
+        found.append(f"--skew {options.skew} has no effect with one system")
     if options.cache is not None and getattr(options, "timing", "model") == "model":
         found.append("--cache has no effect with --timing model")
     default = RunOptions.model_fields["checkpoint_gbytes_per_s"].default

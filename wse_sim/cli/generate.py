@@ -45,7 +45,7 @@ def generate_command(
     say_without_effect(idle, screen.strict)
     chosen = api.RunOptions(
         mode=Generation.name, phase="inference", batch=options.batch, seq=options.context, wafer=options.wafer,
-        cluster=options.cluster, systems=options.systems, cache=options.cache,
+        cluster=options.cluster, clock=options.clock, systems=options.systems, cache=options.cache,
         mode_options={
             name: getattr(options, name) for name in GenerationChoice.model_fields if name != "batch"
         },

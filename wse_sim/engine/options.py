@@ -20,6 +20,7 @@ class Options:
     jitter: float = 0.0
     seed: int = 0
     progress: Progress | None = None
+    skew: float = 0.0
 
     def check(self) -> None:
         """Reject impossible requests.
@@ -35,3 +36,5 @@ class Options:
             raise ConfigError(
                 f"jitter {self.jitter} lies outside 0 to 1; give the relative spread of a worker"
             )
+        if not 0 <= self.skew < 1:
+            raise ConfigError(f"skew {self.skew} lies outside 0 to 1; give the relative spread of a system")

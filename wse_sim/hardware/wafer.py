@@ -53,6 +53,8 @@ class Wafer(ScalarCosts):
     dead_rows: tuple[int, ...] = ()
     # avoid: regions leave them out; shift: spare columns stand in for them, row by row (assumed).
     defect_repair: Literal["avoid", "shift"] = "avoid"
+    # redundant: links that nobody else uses take words over dead cores (assumed); around: words go round them.
+    defect_links: Literal["redundant", "around"] = "redundant"
 
     # geometry
     rows: Count
@@ -64,6 +66,7 @@ class Wafer(ScalarCosts):
     # clocks
     clock_hz: Hertz
     program_clock_hz: Hertz
+    power_limited_clock_hz: Hertz
     # memory of one core
     sram_bytes: Bytes
     sram_reserved_bytes: Bytes
@@ -182,6 +185,27 @@ class Wafer(ScalarCosts):
         """Dense fp16 peak of the whole fabric: 2 FLOP per multiply-accumulate."""
         return 2.0 * self.peak_fma_fp16_per_cycle * self.cores * self.clock_hz
 
+    def under_power_limit(self) -> Wafer:
+        """The wafer at the clock that it keeps where power is limited, with the source and the range of that clock.
+
+        Raises
+        ------
+        ConfigError
+            If no lower clock is stated.
+        """
+        if self.power_limited_clock_hz >= self.clock_hz:
+            raise ConfigError(
+                f"wafer {self.name} knows no clock under a limit of power below its {self.clock_hz / 1e9:.4g} GHz; state a "
+                "lower power_limited_clock_hz in its file"
+            )
+        limited = self.provenance["power_limited_clock_hz"].model_copy(update={"acts": "models"})
+        return self.model_copy(
+            update={
+                "clock_hz": self.power_limited_clock_hz,
+                "provenance": self.provenance | {"clock_hz": limited},
+            }
+        )
+
     def derive(self, **changes: object) -> Wafer:
         """A wafer with some constants changed (evidence becomes "assumed").
 
@@ -204,7 +228,7 @@ WAFERS = ConstantSet(
     "wafers",
     UNITS,
     "wse-sim show wafer wse2",
-    ("correlations", "dead_cores", "dead_rows", "defect_repair"),
+    ("correlations", "dead_cores", "dead_rows", "defect_repair", "defect_links"),
     {
         "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"
     },

@@ -28,6 +28,7 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
+    skew: float = 0.0,
 ) -> Result:
     """Run a plan as a discrete-event simulation and measure its last step.
 
@@ -45,11 +46,13 @@ def simulate(
     extrapolate
         Whether to add the samples (or micro-batches) that repeat a steady pattern.
     jitter, seed
-        Relative spread of an input worker's time per sample, and the seed of its draws.
+        Relative spread of an input worker's time per sample, and the seed of the draws.
     progress
         Called with (done, total) now and then.
     checkpoints
         How often the state is written; its time is added to every step in equal parts.
+    skew
+        Relative spread of the systems' times per step, where a collective joins them: the slowest sets the pace.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def simulate(
     """
     mode = mode_of(plan)
     options = Options(
-        steps if steps is not None else mode.simulated_steps, extrapolate, jitter, seed, progress
+        steps if steps is not None else mode.simulated_steps, extrapolate, jitter, seed, progress, skew
     )
     options.check()
     if checkpoints is not None:
@@ -70,6 +73,11 @@ def simulate(
     elif timing != "model":
         raise ConfigError(f"timing '{timing}' is unknown; use 'model' or a mapping of names to factors")
     result = dataclasses.replace(mode.simulate(plan, options, trace=trace), facts=mode.describe(plan))
+    if skew and "slowest_system_factor" not in result.figures:
+        note = (
+            f"a skew of {skew:g} changes nothing here: no collective joins the systems of mode {result.mode}"
+        )
+        result = dataclasses.replace(result, notes=(*result.notes, note))
     return result if checkpoints is None else with_checkpoints(result, checkpoints)
 
 

@@ -67,6 +67,8 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
             "sample_joules": spent.sample_joules,
             "token_joules": spent.token_joules or None,
             "system_power_w": spent.power_w,
+            "waiting_fraction": spent.waiting_fraction,
+            "step_joules_if_waits_idle": spent.idle_waits_joules,
             "evidence": spent.statement,
         },
         "conservation_bytes": dict(result.conservation),

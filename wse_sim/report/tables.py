@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 WIDTH = 80
+SHOWN_WAITING = 0.001  # of a step: less is not worth a line
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,14 @@ def facts(result: Result) -> list[tuple[str, str]]:
             f"{si(spent.power_w, 'W')} a system",
         )
     )
+    if spent.waiting_fraction >= SHOWN_WAITING:
+        rows.append(
+            (
+                "Waits",
+                f"{si(spent.idle_waits_joules, 'J')} per step if waits ({percent(spent.waiting_fraction)}) draw "
+                f"{si(wafer.power_idle_w, 'W')}",
+            )
+        )
     return rows
 
 

@@ -223,13 +223,19 @@ def fullest_core(result: Result) -> CoreMemory:
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a step at the power that a system draws while anything runs; `token_joules` 0 without tokens."""
+    """Energy of a step at the power that a system draws while anything runs; `token_joules` 0 without tokens.
+
+    `waiting_fraction` is the part of the step in which no kernel runs on the wafer; `idle_waits_joules` is the energy of
+    the step if a system that waits draws what an idle one does.
+    """
 
     step_joules: float
     sample_joules: float
     power_w: float
     statement: str
     token_joules: float = 0.0
+    waiting_fraction: float = 0.0
+    idle_waits_joules: float = 0.0
 
 
 def energy(result: Result) -> Energy:
@@ -238,10 +244,21 @@ def energy(result: Result) -> Energy:
     A stencil and a training run at a fifth of the peak draw 97 to 100 % of what was ever measured, an idle system 70 to
     80 %: power hardly depends on the work, so a step costs its time.  How it divides among the parts of a system is not
     published, and is not said here.
+
+    Whether a wafer that waits for weights, samples or other systems falls to the power of an idle system is not published
+    either, so the other end is given beside it, for the fraction u of the step in which no kernel runs::
+
+        E = S T (P - u (P - P0))        u = 1 - min(1, sum over areas of their busy fractions)
+
+    S systems, T step, P and P0 the power at work and idle.  Areas that work in turn add up; those that work at one time
+    count twice, so u is at most what it is.
     """
     wafer = result.plan.wafer
     step = wafer.power_active_w * result.step_s * result.systems
     sample = step / result.batch if result.batch else 0.0
+    busy = sum(area.fractions[0] for area in result.areas) if result.areas else 1.0
+    waiting = max(0.0, 1.0 - busy)
+    saved = (wafer.power_active_w - wafer.power_idle_w) * waiting * result.step_s * result.systems
     tokens = 1 if result.phase == "decode" else int(result.plan.graph.facts.get("seq", 0))
     return Energy(
         step_joules=step,
@@ -252,6 +269,8 @@ def energy(result: Result) -> Energy:
             f"({wafer.power_idle_w:,.0f} W idle); without MemoryX, SwarmX and hosts"
         ),
         token_joules=sample / tokens if tokens else 0.0,
+        waiting_fraction=waiting,
+        idle_waits_joules=step - saved,
     )
 
 

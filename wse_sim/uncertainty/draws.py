@@ -29,8 +29,8 @@ Z95 = 1.6448536269514722
 SAMPLES = 64
 SEED = 1
 MOST_SCORE = 3.0  # a range says nothing of its far tails
-UNUSED = ("scalar_",)
-"""Constants that no formula of a kernel or a mode reads: they price register cores only."""
+UNUSED = ("scalar_", "power_limited_clock_hz")
+"""Constants that no formula of a kernel or a mode reads: prices of register cores, and a clock that counts as `clock_hz` where it is asked for."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ GEOMETRY = (
         "sram_bytes",
         "sram_reserved_bytes",
     ),
-    *("dead_cores", "dead_rows", "defect_repair"),
+    *("dead_cores", "dead_rows", "defect_repair", "defect_links"),
 )
 """What a reference machine takes from the wafer at hand."""
 ARITHMETIC = tuple(

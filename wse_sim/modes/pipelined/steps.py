@@ -34,6 +34,7 @@ from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import reference_layouts
+from wse_sim.modes.pipelined.detoured import with_detours
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.loss import with_loss
@@ -190,8 +191,8 @@ def least_kept(
 
 @step("plan")
 def add_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
-    """Words on a repaired wafer take extra hops over the shifted rows."""
-    return _with_detours(plan, mended)
+    """Words on a repaired wafer take extra hops over the shifted rows; elsewhere they pass over dead cores or go round them."""
+    return with_detours(plan, mended)
 
 
 @step("weights_bytes")
@@ -494,35 +495,6 @@ def _mostly(sizer: Sizer, group: Group, need: float) -> str:
     cores = usable_cores(sizer.wafer) if pin is None else pin[0] * pin[1]
     shared = sizer.stream_bytes(group) / cores
     return f"{IN_STREAMS} on " if shared > need / 2 else ""
-
-
-def _with_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
-    """The plan on a repaired wafer: words take extra hops over the shifted rows, nothing else changes."""
-    if not mended.repaired:
-        return plan
-    hop = plan.wafer.hop_cycles
-    more = [mended.extra_hops(stream.route) for stream in plan.streams]
-    fill = [mended.fill_hops(stage.region) for stage in plan.stages]
-    note = (
-        f"{mended.repaired} dead cores are replaced by spare columns, row by row (assumed): no kernel is slower; "
-        f"streams take up to {max(more, default=0)} extra hops, regions fill up to {max(fill)} hops later"
-    )
-    return dataclasses.replace(
-        plan,
-        streams=tuple(
-            dataclasses.replace(stream, hops=stream.hops + extra)
-            for stream, extra in zip(plan.streams, more, strict=True)
-        ),
-        host_streams=tuple(
-            dataclasses.replace(stream, hops=stream.hops + mended.extra_hops(stream.route))
-            for stream in plan.host_streams
-        ),
-        stages=tuple(
-            dataclasses.replace(stage, latency_cycles=stage.latency_cycles + extra * hop)
-            for stage, extra in zip(plan.stages, fill, strict=True)
-        ),
-        notes=(*plan.notes, note),
-    )
 
 
 def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of 
                 done_j = max(get_j, e + d) + update
     input       batch n is there at max(batch n - 1 there, begin of n - 2) + samples / rate
 
-It gives what the simulation gives, to rounding; jitter is not in it.
+It gives what the simulation gives, to rounding; jitter and skew are not in it.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from wse_sim.engine.books import (
 )
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.result import Area, KernelUse, Result, tracks_of
+from wse_sim.engine.skew import expected_factor
 from wse_sim.graph.blocks import common, common_names
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.weight_streaming.links import program_region, streaming_wavelets
@@ -75,6 +76,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
         extrapolated_samples=run.skipped * plan.micro_batch,
         counters=run.trace.counters(),
         notes=(*plan.notes, *_notes(run)),
+        figures=frozen({"slowest_system_factor": run.slowest[-1]} if run.options.skew else {}),
         areas=areas,
         tracks=tracks_of(timeline, areas),
     )
@@ -91,7 +93,9 @@ def _bindings(run: StreamingRun, path: InputPath) -> dict[str, float]:
     spill = min(plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s)
     phases = plan.phases
     bindings = {
-        "compute": times * sum(cycles_to_s(p.compute_cycles, plan.wafer.clock_hz) for p in phases),
+        "compute": times
+        * sum(cycles_to_s(p.compute_cycles, plan.wafer.clock_hz) for p in phases)
+        * run.slowest[-1],
         "weight_io": times * sum(p.edge_weight_bytes for p in phases) / io,
         "gradient_io": times * sum(p.edge_gradient_bytes for p in phases) / io,
         "launch_floor": times * sum(p.floor_s for p in phases),
@@ -209,5 +213,11 @@ def _notes(run: StreamingRun) -> tuple[str, ...]:
     if run.skipped:
         notes.append(
             f"{run.skipped} of {run.plan.micro_batches} micro-batches were added as copies of a simulated one"
+        )
+    if run.options.skew:
+        systems, skew = run.plan.systems, run.options.skew
+        notes.append(
+            f"the slowest of {systems} systems takes {run.slowest[-1]:.4g} times the mean in this step, "
+            f"{expected_factor(systems, skew):.4g} on average (spread {skew:g}: the user's, assumed); the all-reduce waits for it"
         )
     return tuple(notes)

@@ -10,7 +10,8 @@ the end of a lane, P bytes that wait there; f clock, B bytes/s of wafer I/O each
     next      when the gradients have a place in the queue of MemoryX
 
 The floor is a maximum: the next launch is prepared while a phase runs.  Spill is not overlapped.
-All systems do the same on their shard of the batch, so one is simulated.  Micro-batches repeat all
+All systems do the same on their shard of the batch, so one is simulated: the slowest, where a user states a skew.  Every
+sum over systems waits for it, and weights go to all of them at one time, so it is as late as if all were simulated.  Micro-batches repeat all
 phases.  Of many equal micro-batches the first ones and the last are simulated; the others repeat the
 last but one.
 """
@@ -29,6 +30,7 @@ from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice
+from wse_sim.engine.skew import slowest_factors
 from wse_sim.engine.trace import CountingEnvironment, RunTrace
 from wse_sim.errors import DeadlockError
 from wse_sim.graph import Phase
@@ -87,6 +89,9 @@ class StreamingRun:
         self.memoryx = MemoryX(
             self.env, plan, self.swarmx, trace, steps=options.steps, micro_batches=self.micro_batches
         )
+        self.slowest = slowest_factors(
+            plan.systems, options.skew, options.seed, options.steps
+        )  # of each step
         self.ends: list[float] = []  # of each step, seconds
         self.added_s = 0.0  # of the last step: micro-batches that were not simulated
         self.books = StreamingBooks.empty(len(plan.phases))  # of the last step
@@ -128,12 +133,14 @@ class StreamingRun:
             )
 
     def _host(self, path: InputPath) -> Events:
-        # All workers of the system fill one micro-batch; jitter is drawn per micro-batch.
+        # All workers of a system fill one micro-batch; jitter is drawn per micro-batch and system, the last one counts.
         draw = random.Random(self.options.seed)
         samples = self.plan.micro_batch
         for number in range(self.options.steps * self.micro_batches):
             jitter = self.options.jitter
-            factor = 1.0 + jitter * draw.uniform(-1.0, 1.0) if jitter else 1.0
+            factor = 1.0
+            if jitter:
+                factor += jitter * max(draw.uniform(-1.0, 1.0) for _ in range(self.plan.systems))
             duration = samples / path.samples_per_s * factor
             self.input_sent += samples
             self.trace.span(
@@ -186,7 +193,7 @@ class StreamingRun:
         start = env.now
         row[STALLED_INPUT] += start - begin
         books.add("weight_latency", start - begin)
-        compute = cycles_to_s(phase.compute_cycles, plan.wafer.clock_hz)
+        compute = cycles_to_s(phase.compute_cycles, plan.wafer.clock_hz) * self.slowest[step]
         ahead = min(phase.ahead_bytes / rate, max(0.0, start - max(first, self._edge_free_s)))
         weights = max(phase.edge_weight_bytes / rate - ahead, last_weights - start)
         if phase.weight_bytes:
