@@ -2,6 +2,7 @@
 
     python -m benchmarks.mutants --seed 1                draw 40 changes, try them, print and keep a row each
     python -m benchmarks.mutants --seed 1 --show         the table of the last run
+    python -m benchmarks.mutants --seed 1 --again        those that were alive in it, with the tests of today
     python -m benchmarks.mutants --control               no change at all, a room each: whatever is killed is a fault of the bench
 
 A change swaps an operator or a comparison, moves a constant by one or by a tenth, or turns ``min`` into ``max``.  Rooms
@@ -43,10 +44,10 @@ ROOMS = {
     "cstorch": "wse_sim/cstorch",
 }
 TESTS = {  # folders of tests that could see a change in a room, the likely ones first
-    "kernels": ("numbers", "kernels"),
-    "compiler": ("numbers", "compiler"),
-    "modes": ("numbers", "modes"),
-    "engine": ("numbers", "engine"),
+    "kernels": ("numbers", "kernels", "frontend", "whole", "timing"),
+    "compiler": ("numbers", "compiler", "placement", "modes"),
+    "modes": ("numbers", "modes", "engine"),
+    "engine": ("numbers", "engine", "uncertainty", "validation"),
     "fabric": ("fabric", "numbers"),
     "csl": ("csl",),
     "cstorch": ("cstorch",),
@@ -253,6 +254,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--skip", default="", help="names of tests to leave out, as of pytest's -k")
     parser.add_argument("--show", action="store_true", help="print the table of the last run")
+    parser.add_argument(
+        "--again", action="store_true", help="of the last run the changes alone that no quick test killed"
+    )
     parser.add_argument("--control", action="store_true", help="a tree without a change for each room")
     asked = parser.parse_args()
     name = "control" if asked.control else f"seed_{asked.seed}"
@@ -261,6 +265,10 @@ def main() -> None:
         print("\n".join([*(row(one) for one in found), summary(found)]))
     else:
         mutants = drawn(asked.seed, len(ROOMS) if asked.control else asked.count)
+        if asked.again:
+            kept = [Mutant(**one) for one in json.loads((KEPT / f"{name}.json").read_text())]
+            mutants = [replace(one, verdict="", test="") for one in kept if one.verdict != "killed"]
+            name += "_again"
         if asked.control:
             mutants = [replace(one, new=one.old) for one in mutants]
         run(mutants, name, asked.jobs, asked.skip)
