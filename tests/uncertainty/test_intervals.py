@@ -88,6 +88,25 @@ def test_a_plan_priced_with_its_own_constants_is_itself(mode):
     assert quick == pytest.approx(simulated, rel=0.02)
 
 
+def test_half_the_efficiency_takes_every_pass_twice_as_long():
+    """Forward, backward, update and all their parts; regions stay where they are."""
+    plan = api.plan_of(
+        api.read("fc-mnist", api.RunOptions(seq=None)), api.RunOptions(mode="pipelined", batch=64)
+    )
+    wafer = plan.wafer
+    halved = wafer.model_copy(update={"pipeline_efficiency": wafer.pipeline_efficiency / 2})
+    slow = mode_of(plan).repriced(plan, halved, plan.cluster)
+    for before, after in zip(plan.stages, slow.stages, strict=True):
+        assert after.region == before.region
+        assert after.forward_cycles == pytest.approx(2 * before.forward_cycles)
+        assert after.backward_cycles == pytest.approx(2 * before.backward_cycles)
+        assert after.update_cycles == pytest.approx(2 * before.update_cycles)
+        assert sum(after.forward_parts.values()) == pytest.approx(2 * sum(before.forward_parts.values()))
+        assert sum(after.backward_parts.values()) == pytest.approx(2 * sum(before.backward_parts.values()))
+    assert max(stage.backward_cycles for stage in plan.stages) > 0
+    assert max(stage.update_cycles for stage in plan.stages) > 0
+
+
 def test_result_and_comparison_have_bounds():
     options = api.RunOptions(batch=64)
     rows = api.compare("fc-mnist", options, trace=False)
