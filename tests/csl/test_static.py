@@ -422,6 +422,22 @@ def test_a_branch_on_a_word_is_found_in_a_recorded_run(tmp_path: Path) -> None:
     assert any(reason.endswith("(after) depends on data of the host") for reason in reasons)
 
 
+def test_a_core_that_asks_where_it_lies_is_followed_from_there(tmp_path: Path) -> None:
+    """The branch on data is in the way of the second column alone, and words say on which column a core lies."""
+    column = '@import_module("<layout>").get_x_coord()'
+    body = """
+fn run() void {
+  if (COLUMN == WHICH) { if (data[3] > 0) { turns += 1; } }
+  sys.unblock_cmd_stream();
+}
+task after() void {}"""
+    for which, found in ((1, True), (2, False)):
+        text = body.replace("COLUMN", column).replace("WHICH", str(which))
+        compiled = program(tmp_path, text)
+        verdicts = decided_by_data(compiled.image, load_wafer("wse2"), recorded(compiled))
+        assert any("depends on data of the host" in verdict.reason for verdict in verdicts) == found
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 def test_few_of_many_columns_give_the_cycles_of_all(tmp_path: Path, arch: str) -> None:
     """Forty columns repeat in pairs: eight pairs and the ends are run, two launches, as the machine runs all."""
