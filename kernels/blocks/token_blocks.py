@@ -81,9 +81,9 @@ class TokenBlocks:
 
     @cached_property
     def _parts(self) -> NDArray[np.float64]:
-        """(most + 1, causes): prices of a block of 0, 1, ... tokens."""
+        """(most + 1, causes): prices of a block of 0, 1, ... tokens; one has a price where it does not fit."""
         found = [0.0 * np.array(_values(Cost()))]
-        for b in range(1, self.most + 1):
+        for b in range(1, max(1, self.most) + 1):
             moved = Cost(ramp=float(self.tensors * b * words(self.features, self.dtype)))
             found.append(np.array(_values(self.work.cost(b, self.features, 1, 1, self.wafer) + moved)))
         return np.array(found)
@@ -98,7 +98,7 @@ class TokenBlocks:
         """(b, prices by cause (..., causes)) of cores with so many tokens each; of equal prices the smallest block."""
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
-            for b in range(1, self.most + 1)
+            for b in range(1, len(self._parts))
         ]
         chosen = np.argmin([way.sum(-1) for way in ways], axis=0)
         return 1 + chosen, np.take_along_axis(np.array(ways), chosen[None, ..., None], 0)[0]
@@ -112,7 +112,7 @@ class TokenBlocks:
     def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
         """Bytes of a core.  With `kept_bytes` a parameter, which lie on one core or another, it is the mean: cores without tokens hold what is kept."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
-        sizes = np.array([0, *(self.bytes(b) for b in range(1, self.most + 1))])[self._best(each)[0]]
+        sizes = np.array([0, *(self.bytes(b) for b in range(1, len(self._parts)))])[self._best(each)[0]]
         working = np.minimum(1.0, tokens / np.asarray(cores)) if kept_bytes else 1.0
         return Footprint(
             weights_bytes=self.parameters * (self.parameter_bytes * working + kept_bytes / cores),

@@ -149,7 +149,7 @@ class Norm(OnRows):
             return Footprint(
                 weights_bytes=2.0 * size, buffers_bytes=4 * size, code_bytes=wafer.kernel_code_bytes
             )
-        blocks = blocks_of(dims, tiling, wafer, phase, dtype, attrs)
+        blocks = blocks_of(dims, tiling, wafer, Phase.FORWARD, dtype, attrs)
         if blocks is not None:
             kept = weight_bytes(tiling, attrs, dtype, phase) - blocks.parameter_bytes
             return blocks.footprint(int(dims["rows"]), tiling.rows * tiling.cols, max(0.0, kept))
@@ -371,14 +371,14 @@ class Same:
 def blocks_of(
     dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
 ) -> TokenBlocks | None:
-    """Blocks of whole tokens; None where they lie otherwise, or a token does not fit a core."""
+    """Blocks of whole tokens; None where they lie otherwise, or a token does not fit a core: on the fabric none is parted."""
     if tiling.mapping != "stationary" or not in_tokens(attrs):
         return None
     said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))
     found = _blocks(
         int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains
     )
-    return found if found.most else None
+    return found if found.most or said.link_words else None
 
 
 @lru_cache(maxsize=64)

@@ -115,8 +115,7 @@ class Softmax(OnRows):
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(asked(how).attrs).whole and tiling.mapping == "stationary":
             found = whole_blocks(dims, wafer, dtype, asked(how).attrs)
-            if found.most:
-                return found.footprint(int(dims["rows"]), tiling.rows * tiling.cols)
+            return found.footprint(int(dims["rows"]), tiling.rows * tiling.cols)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -126,9 +125,7 @@ class Softmax(OnRows):
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
-            found = whole_blocks(dims, wafer, dtype, attrs)
-            cores = tiling.rows * tiling.cols
-            return found.cost(int(dims["rows"]), cores) if found.most else Cost(compute=np.inf + 0 * cores)
+            return whole_blocks(dims, wafer, dtype, attrs).cost(int(dims["rows"]), tiling.rows * tiling.cols)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]

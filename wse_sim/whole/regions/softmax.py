@@ -35,21 +35,8 @@ class SoftmaxRegion(NormRegion):
 
     @cached_property
     def blocks(self) -> TokenBlocks:
-        """The price of the kernel itself.
-
-        Raises
-        ------
-        ModelError
-            If a token does not fit a core.
-        """
-        found = whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs)
-        if not found.most:
-            raise refused(
-                self.kernel,
-                f"has rows of {self.features} elements, and a core has no room for two of them and two results",
-                "use fewer elements",
-            )
-        return found
+        """The price of the kernel itself."""
+        return whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """None: a softmax has no parameters."""
