@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +93,7 @@ class TokenBlocks:
         full, rest = divmod(tokens, b)
         return [b] * full + [rest] * bool(rest)
 
-    def _best(self, tokens: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
         """(b, prices by cause (..., causes)) of cores with so many tokens each; of equal prices the smallest block."""
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
