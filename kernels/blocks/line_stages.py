@@ -16,7 +16,7 @@ With o = vector_start_cycles, the rate w of the operands' types, B words of a co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -234,7 +234,10 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Lines:
-    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a round `apart` from the last."""
+    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a round `apart` from the last.
+
+    `places` of matrices that lie otherwise in their buffers: offset, stride within a round, step from round to round.
+    """
 
     shapes: Shapes
     buffers: Mapping[str, Any]
@@ -243,6 +246,7 @@ class Lines:
     wafer: Wafer
     down: Sharing | None = None
     apart: int = 0
+    places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def emit(
         self, k: CoreClass, vectors: Sequence[Vector], position: int, rounds: int | None = None, row: int = 0
@@ -294,7 +298,8 @@ class Lines:
         shape, layout = self.shapes[name], self.layout
         buffer, size = self.buffers[shape.within or name], layout.elements(shape.kind)
         if shape.kind == MATRIX:
-            return buffer.dsd(0, layout.length, step=self.apart or pitch(layout.length))
+            offset, stride, step = self.places.get(name, (0, 1, self.apart or pitch(layout.length)))
+            return buffer.dsd(offset, layout.length, stride, step=step)
         if not wide or (shape.kind == ROW) != layout.by_row:
             return buffer.dsd(shape.half * even(size), size)
         return buffer.dsd(shape.half * even(size), 1, 0, step=1)

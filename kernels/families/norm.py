@@ -1,7 +1,9 @@
 """Normalisation of (rows, cols): layer, rms, batch or group norm.
 
-Mapping: cols (hidden) over the c = C // L columns of a lane, rows (tokens) over the L R rows of lanes:
-each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
+Mappings. stationary: whole tokens on every core of the region, in blocks, tokens and results words that every core
+receives and sends; price and memory in :mod:`wse_sim.kernels.blocks.token_blocks`, as the program of a whole model on the
+fabric has it.  Where a token does not fit a core, and streamed: cols (hidden) over the c = C // L columns of a
+lane, rows (tokens) over the L R rows of lanes: each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
 
     forward          layer: sum, sum of squares, scale and offset per token, scale and shift per feature: 4 passes
                      rms: sum of squares, scale per token, scale per feature: 3 passes
@@ -9,13 +11,13 @@ each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
                      times 1 / deviation: 6 passes (rms: 4)
     weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
 
-whole (an attribute): a row lies on one core, rows over the R rows of cores, as in a whole model on the fabric; D / 2
+whole (an attribute): rows over the R rows of cores, one after the other, as in a whole model that trains on the fabric; D / 2
 words of a row are received and sent besides, forward and for the gradient of the input.  affine: a norm without a
-shift, or without either, leaves out their instructions there.
+shift, or without either, leaves out their instructions.
 
 A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
 fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
-Batch and group norm are priced as layer norm.  The list of instructions is `_work` below, its equation and its
+Batch and group norm are priced as layer norm, features over columns in both mappings.  The list of instructions is `_work` below, its equation and its
 program :mod:`wse_sim.kernels.blocks.line_stages`.  A pipelined region also waits for its operands over the west edge and for
 the fill, which the program leaves out.
 
@@ -28,7 +30,8 @@ grid: the hand-written kernel in fp32, forward only, without scale and shift; st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -44,8 +47,10 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
+from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.shared import OnRows
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -90,7 +95,9 @@ class NormAttributes(Attributes):
 
     kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
     eps: float = attribute(1e-5, "what is added to the variance, or to the mean square", at_least=0.0)
-    whole: bool = attribute(False, "every row lies on one core, which no other helps")
+    whole: bool = attribute(
+        False, "rows on one column of cores, one after the other, as they train in a whole model"
+    )
     affine: str = attribute(
         "",
         "by what normalised rows are scaled and shifted; empty: as the kind has it",
@@ -111,7 +118,7 @@ class Norm(OnRows):
     role = Role.NORM
     dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
-    lies = "rows along the lanes; grid as softmax"
+    lies = "stationary: whole rows on all cores; streamed: rows along the lanes; grid as softmax"
     programs = "streamed, stationary: layer and rms, forward and both gradients; grid: forward, fp32"
     bands = "1 %; grid 3 %"
     attributes = NormAttributes
@@ -123,32 +130,38 @@ class Norm(OnRows):
         return NormAttributes.of(attrs).statistics == "running"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; rows that lie on a core each come out together, after the time of one."""
-        return Flow(rows=dims["rows"], at_once=NormAttributes.of(attrs).whole)
+        """Row by row; on the fabric rows lie on a core each and come out together, after the time of one."""
+        return Flow(rows=dims["rows"], at_once=_is_laid(attrs))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """A whole row on one core: rows come and go over the rows of cores, one after the other over one link."""
-        return Lay("rows", "rows", most_links=1) if NormAttributes.of(attrs).whole else Lay()
+        """On the fabric rows come and go over the rows of cores, one after the other over one link."""
+        return Lay("rows", "rows", most_links=1) if _is_laid(attrs) else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""
-        dtype = asked(how).dtype
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
-        if NormAttributes.of(asked(how).attrs).whole:
+        if NormAttributes.of(attrs).whole:
             # Two rows, two results, scale and shift: a core takes the next row while it works.
             size = bytes_of(dtype) * dims["cols"]
             return Footprint(
                 weights_bytes=2.0 * size, buffers_bytes=4 * size, code_bytes=wafer.kernel_code_bytes
             )
+        blocks = blocks_of(dims, tiling, wafer, Phase.FORWARD, dtype, attrs)
+        if blocks is not None:
+            kept = weight_bytes(tiling, attrs, dtype, phase) - blocks.parameter_bytes
+            return blocks.footprint(int(dims["rows"]), tiling.rows * tiling.cols, max(0.0, kept))
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
         )
+        # All rows of a sample lie on the cores at once; where weights stream the compiler counts them.
+        tile = t * f * bytes_of(dtype) * (tiling.mapping == "stationary" and in_tokens(attrs))
         return Footprint(
             weights_bytes=2.0 * f * bytes_of(dtype),
-            buffers_bytes=2 * f * bytes_of(dtype) + 8 * t,
+            buffers_bytes=2 * f * bytes_of(dtype) + 8 * t + tile,
             code_bytes=wafer.kernel_code_bytes,
         )
 
@@ -167,6 +180,10 @@ class Norm(OnRows):
         lane, t, f = self.tile(dims, tiling)
         if NormAttributes.of(attrs).whole:
             return whole_cost(dims, tiling, wafer, phase, dtype, attrs)
+        blocks = blocks_of(dims, tiling, wafer, phase, dtype, attrs)
+        if blocks is not None:
+            local = blocks.cost(int(dims["rows"]), tiling.rows * tiling.cols)
+            return local + Cost(idle=fill_cycles(tiling.rows, tiling.cols, wafer))
         local = _work(phase, dtype, attrs).cost(t, f, lane, tiling.rows, wafer)
         if phase is Phase.WEIGHT_GRADIENT or tiling.mapping != "stationary":
             return local
@@ -224,7 +241,10 @@ class Norm(OnRows):
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
+        """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid.
+
+        Stationary: one block of whole rows on every core of a column.
+        """
         phase, dtype, attrs = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
         said = NormAttributes.of(attrs)
@@ -236,6 +256,10 @@ class Norm(OnRows):
             return grid_program(vectors, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
         tile = LineTile(int(tiling.rows), lane, t, f)
+        blocks = None if said.whole else blocks_of(dims, tiling, wafer, phase, dtype, attrs)
+        if blocks is not None:
+            size = blocks.sizes(ceil_div(int(dims["rows"]), int(tiling.rows * tiling.cols)))[0]
+            tile = LineTile(int(tiling.rows), 1, size, blocks.features)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
         scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
@@ -255,8 +279,20 @@ class Norm(OnRows):
         return line_program(work, tile, wafer, inputs, {"g": d_x})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One line of cores with its rows; some lines for a weight gradient."""
-        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
+        """A block of whole rows, or one line of cores with its rows; some lines for a weight gradient."""
+        if tiling.mapping == "grid":
+            return ()
+        blocks = (
+            None if NormAttributes.of(asked(how).attrs).whole else blocks_of(dims, tiling, wafer, *asked(how))
+        )
+        if blocks is None:
+            return line_probe(self, dims, tiling, wafer, how)
+        cores = int(tiling.rows * tiling.cols)
+        block = {"rows": blocks.sizes(ceil_div(int(dims["rows"]), cores))[0], "cols": dims["cols"]}
+        (probe,) = line_probe(self, block, Tiling(1, 1, "streamed"), wafer, how)
+        # Words come and go besides; no program of the kernel alone has them.
+        local = replace(blocks.cost(int(dims["rows"]), cores), ramp=0.0)
+        return (replace(probe, cost=replace(local, startup=0.0) if probe.step else local),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs and two fp32 moments per row, of a batch norm per column."""
@@ -306,6 +342,72 @@ def forward_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
     return RowWork(
         (*found.vectors, *vectors), {**found.shapes, **{name: Shape(FEATURE, dtype) for name in has}}
     )
+
+
+def in_tokens(attrs: Attrs) -> bool:
+    """Whether its rows are tokens, of which a core may have some and others the rest: of a layer or an RMS norm."""
+    return NormAttributes.of(attrs).kind in ("layer", "rms")
+
+
+def _is_laid(attrs: Attrs) -> bool:
+    """Whether it says how its streams lie on the fabric."""
+    said = NormAttributes.of(attrs)
+    return said.whole or said.link_words > 0
+
+
+class Same:
+    """A wafer, equal to itself alone."""
+
+    def __init__(self, wafer: Wafer) -> None:
+        self.wafer = wafer
+
+    def __hash__(self) -> int:
+        return id(self.wafer)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.wafer is self.wafer
+
+
+def blocks_of(
+    dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
+) -> TokenBlocks | None:
+    """Blocks of whole tokens; None where they lie otherwise, or a token does not fit a core: on the fabric none is parted."""
+    if tiling.mapping != "stationary" or not in_tokens(attrs):
+        return None
+    said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))
+    found = _blocks(
+        int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains
+    )
+    return found if found.most or said.link_words else None
+
+
+@lru_cache(maxsize=64)
+def _blocks(
+    cols: int,
+    same: Same,
+    phase: Phase,
+    dtype: str,
+    kind: str,
+    has: tuple[str, ...],
+    eps: float,
+    trains: bool,
+) -> TokenBlocks:
+    """Blocks of tokens of `cols` features; prices of many shapes ask for the same ones."""
+    wafer = same.wafer
+    attrs = {"kind": kind, "eps": eps, "affine": has[0] if len(has) == 1 else ("" if has else "none")}
+    blocks, parameter_bytes = (6, bytes_of(dtype) + FP32_BYTES) if trains else (4, bytes_of(dtype))
+    forward = TokenBlocks(
+        _work(Phase.FORWARD, dtype, attrs, cols), cols, dtype, wafer,
+        blocks=blocks, parameter_bytes=parameter_bytes,
+    )  # fmt: skip
+    if phase is Phase.FORWARD:
+        return forward
+    work, tensors = _work(phase, dtype, attrs, cols), 3
+    if phase is Phase.WEIGHT_GRADIENT:
+        # Their gradients have come for the gradient of the input, and their sums stay on the cores until the batch is over.
+        added = tuple(vector for vector in work.vectors if vector.op in ("mac", "add"))
+        work, tensors = RowWork(added, work.shapes), 0
+    return TokenBlocks(work, cols, dtype, wafer, tensors, forward=forward)
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:

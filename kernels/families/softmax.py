@@ -10,8 +10,8 @@ compiled training kernel does it; backward (y (g - sum g y)) is products and one
 Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; of the e cycles, what its vector
 instructions do not issue is scalar code.  Band of cost against program: 2 %.
 
-whole (an attribute): a row lies on one core, rows over the R rows of cores, as in a whole model on the fabric: the instructions
-row by row without scalar code, D / 2 words of a row received and D / 2 sent besides.
+whole (an attribute): whole rows on every core, block by block, as in a whole model on the fabric
+(:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, words received and sent besides.
 
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
 :mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
@@ -45,13 +45,12 @@ from wse_sim.kernels.blocks.softmax import (
     softmax_gradient,
     softmax_vectors,
 )
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     check_tiling,
-    least_share,
     pointwise,
     pointwise_footprint,
-    words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -114,6 +113,9 @@ class Softmax(OnRows):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
+        if SoftmaxAttributes.of(asked(how).attrs).whole and tiling.mapping == "stationary":
+            found = whole_blocks(dims, wafer, dtype, asked(how).attrs)
+            return found.footprint(int(dims["rows"]), tiling.rows * tiling.cols)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -123,10 +125,7 @@ class Softmax(OnRows):
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
-            row = whole_work(dtype, attrs).cost(1, dims["cols"], 1, 1, wafer)
-            return least_share(int(dims["rows"]), tiling.rows) * (
-                row + Cost(ramp=2.0 * words(dims["cols"], dtype))
-            )
+            return whole_blocks(dims, wafer, dtype, attrs).cost(int(dims["rows"]), tiling.rows * tiling.cols)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
@@ -198,6 +197,11 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
     return RowWork(
         vectors, shapes, fraction * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles
     )
+
+
+def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs) -> TokenBlocks:
+    """Blocks of whole rows on every core."""
+    return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]), dtype, wafer)
 
 
 def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:

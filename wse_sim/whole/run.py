@@ -65,7 +65,6 @@ BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 LAYS: dict[str, dict[str, object]] = {
     "attention": {"pairs": True},
     "layout": {"joined": True},
-    "norm": {"whole": True},
     "softmax": {"whole": True},
     "conv2d": {"unfolded": True},
     "gemm": {"word_rows": True},
@@ -76,6 +75,7 @@ LAYS: dict[str, dict[str, object]] = {
 TRAINED_LAYS: dict[str, dict[str, object]] = {
     "attention": {"collected": True},
     "generated": {"trains": True},
+    "norm": {"whole": True},
     "pool2d": {"trains": True},
 }
 """Further ones of kernels that train."""
@@ -190,7 +190,7 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
-    keys over the columns; a norm has every row on one core; in inference, convolutions have whole words
+    keys over the columns; in training, a norm has its rows on one column of cores; in inference, convolutions have whole words
     and finish on their last row.  A product that makes queries, keys and values at once becomes three
     (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
 

@@ -1,50 +1,63 @@
-"""Layer and RMS norm: a column of cores, a token on each.
+"""Layer and RMS norm: whole tokens on all cores of the region, block by block.
 
-Symbols: T tokens of D features, R rows; t = T / R tokens per core (R the largest divisor of T that fits)::
+Symbols: T tokens of D features a sample on n cores, at most T of R C, whose columns wind; blocks of b tokens::
 
-    inlet > token by token, down the column >      core: statistics, scale, shift       > up the column and out
+    inlet > block by block, from core to core >      core: statistics, scale, shift      > back along the cores and out
 
-A core needs no other, so there are no collectives; the instructions are those of the kernel's own program for whole
-rows.  A core receives the next token and sends the last beside them: D / 2 words each::
+A core needs no other, so there are no collectives.  In a round every core takes a block, n b tokens in all; in the last round
+of a sample the tokens that are left, which no core has two more of than another: the first cores have one more,
+and cores without any are left out.  The order of turns is the order of tokens, both ways, and the outlet is the core that takes
+first.  Instructions, blocks and price are those of the kernel itself (:mod:`wse_sim.kernels.blocks.token_blocks`), words
+included.
 
-    per sample    t (instructions of D features + D / 2 received + D / 2 sent)
+A core's tokens lie one behind the other as they came, so one instruction receives a block and one sends it; the vectors of a
+feature are strided.  Of two blocks of tokens and two of results every fourth element is of the same one: so all elements of
+a block are in one memory bank, and the statistics in another.
+
+One link brings the tokens: T D / 2 words a sample, which the price of the plan has as `link_words`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Command
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.line_programs import RowWork
-from wse_sim.kernels.blocks.line_stages import Lines, Sharing, issued
-from wse_sim.kernels.families.norm import affine_of, forward_work
+from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing
+from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.norm import affine_of, blocks_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
-    PAIR,
     Floats,
     Inlet,
     PlacedKernel,
     Ports,
     RegionKind,
-    divisor,
     refused,
     rows_in_turn,
 )
 from wse_sim.whole.regions.turns import (
     advance_of,
-    alternate,
+    blocks_in_turn,
     deal,
     receive_all,
     route_senders,
     route_takers,
+    winding,
 )
 
 RECEIVE, SEND = 1, 2  # microthreads
+SIDES = 4  # two blocks of tokens, two of results
 
 
 def affine_parts(kernel: Kernel) -> dict[str, object]:
@@ -55,7 +68,7 @@ def affine_parts(kernel: Kernel) -> dict[str, object]:
 
 
 class NormPlace(PlacedKernel):
-    """A normalisation of the features of every token, on a column of cores which take tokens in turn."""
+    """A normalisation of the features of every token, on cores which take tokens in turn."""
 
     family = "norm"
     title = "layer and RMS norms"
@@ -71,10 +84,6 @@ class NormPlace(PlacedKernel):
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
-        if not kernel.attrs.get("whole", False):
-            raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
-            )
         has = affine_of(kernel.attrs)
         if len(kernel.inputs) != 1 or len(kernel.parameters) != len(has):
             raise refused(
@@ -86,29 +95,15 @@ class NormPlace(PlacedKernel):
         if has == ("shift",):
             raise refused(kernel, "has a shift and no scale", "give it a scale of ones")
 
-    def extent(self) -> tuple[int, int]:
-        """A column of cores."""
-        return divisor(self.tokens, rows_in_turn(self.region, self.wafer)), 1
-
     @property
     def features(self) -> int:
         """Of a token."""
         return int(self.kernel.dims["cols"])
 
     @property
-    def each(self) -> int:
-        """Tokens of a core."""
-        return self.tokens // self.height
-
-    @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Beside the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores, the first token's first."""
-        return tuple((self.top + i, self.left) for i in range(self.height))
 
 
 def apart(work: RowWork) -> RowWork:
@@ -122,87 +117,148 @@ class NormRegion(NormPlace, RegionKind):
 
     own_colors = 1
 
-    @property
+    def extent(self) -> tuple[int, int]:
+        """Columns that wind, as many as tokens need."""
+        rows = rows_in_turn(self.region, self.wafer)
+        count = min(self.tokens, rows * self.compute_cols)
+        return min(count, rows), ceil_div(count, rows)
+
+    @cached_property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores that have tokens, the first token's first."""
+        count = min(self.tokens, rows_in_turn(self.region, self.wafer) * self.compute_cols)
+        return winding(self.top, self.left, self.height, count)
+
+    @cached_property
+    def blocks(self) -> TokenBlocks:
+        """The price of the kernel itself.
+
+        Raises
+        ------
+        ModelError
+            If a token does not fit a core.
+        """
+        dims, place = self.kernel.dims, Tiling(1, 1, "stationary")
+        found = blocks_of(dims, place, self.wafer, Phase.FORWARD, "fp16", self.kernel.attrs)
+        if found is None:
+            raise refused(
+                self.kernel,
+                f"has tokens of {self.features} features, and a core has no room for two of them and two results",
+                "use fewer features",
+            )
+        return found
+
+    @cached_property
     def work(self) -> RowWork:
         """The instructions; the last one writes to a buffer of results, so that the next token can come meanwhile."""
-        return apart(forward_work("fp16", self.kernel.attrs, self.features))
+        return apart(self.blocks.work)
+
+    @cached_property
+    def rounds(self) -> tuple[int, int, tuple[int, ...]]:
+        """Full rounds of a sample, tokens of their blocks, and tokens of every core in a last round (none if there is none)."""
+        cores = len(self.senders)
+        block = self.blocks.sizes(ceil_div(self.tokens, cores))[0]
+        full, left = divmod(self.tokens, cores * block)
+        least, more = divmod(left, cores)
+        return full, block, tuple(least + (i < more) for i in range(cores)) if left else ()
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """The inlet, and a class for every kind of turn among the cores."""
-        rounds, feed = samples * self.each, ports.own[0]
+        full, block, last = self.rounds
+        feed, source = ports.own[0], fabric_in(ports.inward[0])
+        takers, count = [size for size in last if size], len(self.senders)
         inlet = b.core_class(f"{self.name} inlet")
-        with inlet.loop(rounds):
-            share = [(fabric_in(ports.inward[0]), self.features)]
-            deal(inlet, feed, [share] * self.height, self.height)
+        with inlet.loop(samples):
+            with inlet.loop(full):
+                if full:
+                    deal(inlet, feed, [[(source, block * self.features)]] * count, count)
+            if takers:
+                deal(inlet, feed, [[(source, size * self.features)] for size in takers], len(takers))
         b.place(inlet, self.inlets[0].cell)
         route_takers(b, feed, self.inlets[0].cell, self.senders, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        turns = self._declare(b)
-        for advance in dict.fromkeys(advance_of(i, self.height) for i in range(self.height)):
-            core = b.core_class(f"{self.name} {advance or ''}")
-            self._core(core, turns, ports, rounds, advance)
-            for i, cell in enumerate(self.senders):
-                if advance_of(i, self.height) == advance:
-                    b.place(core, cell)
+        route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
+        self._declare(b)
+        kinds: dict[tuple[object, ...], CoreClass] = {}
+        for i, cell in enumerate(self.senders):
+            sizes = [block] * full + ([last[i]] if last and last[i] else [])
+            turn = advance_of(i, count)
+            # Cores without a token leave the last round early: its last core sends a word behind its own that turns the others back.
+            is_early = bool(takers) and len(takers) < count
+            end = advance_of(i, len(takers)) if is_early and i < len(takers) else turn
+            kind = (tuple(sizes), turn, end, is_early and i < len(takers))
+            if kind not in kinds:
+                kinds[kind] = b.core_class(f"{self.name} {len(kinds)}")
+                self._core(kinds[kind], ports, samples, sizes, (turn, end), ends_early=bool(kind[-1]))
+            b.place(kinds[kind], cell)
 
-    def _declare(self, b: Builder) -> list[Lines]:
-        """Two buffers of results, and the instructions from a buffer of tokens to each."""
-        where, shapes = (self.rows, self.columns), self.work.shapes
-        layout = self.work.layout(1, self.features, self.wafer)
-        others = {
-            name: b.buffer(
-                f"{self.name}.{name}", layout.elements(shape.kind), shape.dtype, where, bank=shape.bank
-            )
-            for name, shape in shapes.items()
-            if name not in ("x", "result") and not shape.within
-        }
-        stride = 1 if layout.length == 1 else self.features
-        turns = []
-        for i in (0, 1):
-            x = b.buffer(f"{self.name}.x{i}", self.features, "fp16", where, bank=0)
-            result = b.buffer(f"{self.name}.result{i}", self.features, "fp16", where, bank=0)
-            buffers, alone = {**others, "x": x, "result": result}, Sharing(1, (), 0, 0)
-            turns.append(Lines(shapes, buffers, layout, alone, self.wafer, apart=stride))
-        return turns
+    def _declare(self, b: Builder) -> None:
+        """Tokens and results of both turns in one buffer, element by element in turn; what else the instructions read."""
+        where = (self.rows, self.columns)
+        block = self.rounds[1] if self.rounds[0] else max(self.rounds[2])
+        layout = self.work.layout(block, self.features, self.wafer)
+        self.tokens_held = b.buffer(
+            f"{self.name}.tokens", SIDES * block * self.features, "fp16", where, bank=0
+        )
+        self.others: dict[str, Buffer] = {}
+        for name, shape in self.work.shapes.items():
+            if name in ("x", "result") or shape.within:
+                continue
+            size, bank = layout.elements(shape.kind), shape.bank
+            if shape.kind == MATRIX:
+                size, bank = max(self.features * pitch(block), block * pitch(self.features)), 3
+            self.others[name] = b.buffer(f"{self.name}.{name}", size, shape.dtype, where, bank=bank)
+
+    def _held(self, side: int, tokens: int) -> Operand:
+        return self.tokens_held.dsd(side, tokens * self.features, SIDES)
+
+    def _lines(self, turn: int, tokens: int) -> Lines:
+        """The instructions on so many tokens of a turn."""
+        layout = self.work.layout(tokens, self.features, self.wafer)
+        steps = (SIDES, SIDES * self.features) if layout.by_row else (SIDES * self.features, SIDES)
+        places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}
+        buffers = {**self.others, "x": self.tokens_held, "result": self.tokens_held}
+        return Lines(self.work.shapes, buffers, layout, Sharing(1, (), 0, 0), self.wafer, places=places)
 
     def _core(
         self,
         core: CoreClass,
-        turns: list[Lines],
         ports: Ports,
-        rounds: int,
-        advance: str | None,
+        samples: int,
+        sizes: list[int],
+        advance: tuple[str | None, str | None],
+        *,
+        ends_early: bool,
     ) -> None:
-        def receive(turn: int) -> None:
-            receive_all(core, ports.own[0], turns[turn].buffers["x"].dsd(), RECEIVE)
+        def receive(turn: int, tokens: int) -> None:
+            receive_all(core, ports.own[0], self._held(turn, tokens), RECEIVE)
 
-        def work(turn: int) -> None:
-            lines = turns[turn]
-            lines.emit(core, self.work.vectors, 0)
-            result = lines.buffers["result"].dsd()
+        def work(turn: int, tokens: int, is_last: bool) -> None:
+            self._lines(turn, tokens).emit(core, self.work.vectors, 0)
+            closes = is_last and ends_early and advance[1] == "path"
             core.mov(
-                fabric_out(ports.outward, advance),
-                result,
+                fabric_out(ports.outward, None if closes else advance[is_last]),
+                self._held(2 + turn, tokens),
                 dtype="fp16",
                 start="none",
                 thread=SEND,
                 priority="high",
             )
+            if closes:
+                core.join(SEND)
+                core.control(ports.outward, Command.RESET, start="none")
 
-        alternate(core, rounds, receive, work, (RECEIVE,))
+        blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Scale and shift in every core."""
         names = affine_of(self.kernel.attrs)
         return {
             f"{self.name}.{name}": np.broadcast_to(
-                weights[parameter].reshape(1, 1, -1), (self.height, 1, self.features)
+                weights[parameter].reshape(1, 1, -1), (self.height, self.cols, self.features)
             )
             for name, parameter in zip(names, self.kernel.parameters, strict=True)
         }
 
     def issued_cycles(self) -> float:
-        """As the module says."""
-        layout = self.work.layout(1, self.features, self.wafer)
-        instructions = float(sum(issued(self.work.vectors, self.work.shapes, layout, self.wafer)))
-        return self.each * (instructions + 2 * self.features / PAIR)
+        """The price of the kernel on as many cores."""
+        return float(np.asarray(self.blocks.cost(self.tokens, len(self.senders)).total))

@@ -1,20 +1,19 @@
-"""Softmax or its logarithm over the features of every token: a column of cores, a token on each, as a norm lies.
+"""Softmax or its logarithm over the features of every token: whole tokens on all cores, block by block, as a norm lies.
 
-Symbols as in :mod:`wse_sim.whole.regions.norm`.  The instructions are those of the kernel's own program for whole rows:
-maximum, difference, exponentials, sum, quotient (or the logarithm of the sum, and its difference)::
-
-    per sample    t (instructions of D features + D / 2 received + D / 2 sent)
+The instructions are those of the kernel's own program for whole rows: maximum, difference, exponentials, sum, quotient (or the
+logarithm of the sum, and its difference).  Symbols and price as in :mod:`wse_sim.whole.regions.norm`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.line_programs import RowWork
-from wse_sim.kernels.families.softmax import whole_work
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks
+from wse_sim.kernels.families.softmax import whole_blocks
 from wse_sim.whole.regions.contract import Floats, refused
-from wse_sim.whole.regions.norm import NormRegion, apart
+from wse_sim.whole.regions.norm import NormRegion
 
 
 class SoftmaxRegion(NormRegion):
@@ -34,10 +33,10 @@ class SoftmaxRegion(NormRegion):
                 kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
             )
 
-    @property
-    def work(self) -> RowWork:
-        """The instructions; the last one writes to a buffer of results."""
-        return apart(whole_work("fp16", self.kernel.attrs))
+    @cached_property
+    def blocks(self) -> TokenBlocks:
+        """The price of the kernel itself."""
+        return whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """None: a softmax has no parameters."""

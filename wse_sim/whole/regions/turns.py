@@ -11,7 +11,7 @@ rows in turn   cells of a row send in turn into its end, the ends of rows one af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -101,13 +101,22 @@ def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, i
         core.control(color, Command.RESET, start="none")
 
 
-def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str) -> None:
-    """Routes of cells that send in turn, the outlet first."""
+def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str, pop: str = "always") -> None:
+    """Routes of cells that send in turn, the outlet first; a control word turns all of them back if none of them pops it."""
     for i, cell in enumerate(senders):
         onward = direction(cell, senders[i - 1]) if i else towards
         behind = direction(cell, senders[i + 1]) if i < len(senders) - 1 else ""
-        switch = Switch([{"rx": behind}], ring=True) if behind else None
+        switch = Switch([{"rx": behind}], ring=True, pop=pop) if behind else None
         b.route(color, cell, rx="R", tx=onward, switch=switch)
+
+
+def winding(top: int, left: int, rows: int, count: int) -> tuple[Cell, ...]:
+    """So many cells of columns of `rows`, down the first one and up the next: neighbours on a way."""
+    out: list[Cell] = []
+    for j in range(-(-count // rows)):
+        column = [(top + i, left + j) for i in range(rows)]
+        out += column[:: -1 if j % 2 else 1]
+    return tuple(out[:count])
 
 
 def advance_of(position: int, count: int) -> str | None:
@@ -145,6 +154,49 @@ def alternate(
     if (count - 1) % 2:
         turn(0, more=True)
     turn((count - 1) % 2, more=False)
+
+
+def blocks_in_turn(
+    core: CoreClass,
+    samples: int,
+    sizes: Sequence[int],
+    receive: Callable[[int, int], None],
+    work: Callable[[int, int, bool], None],
+    thread: int,
+) -> None:
+    """Blocks of `sizes` of every sample on two buffers: while one is worked on, `thread` receives the next into the other.
+
+    `receive` is told buffer and size, `work` also whether the block is the last of its sample.
+    """
+
+    def sample(now: int, *, more: bool) -> int:
+        following = [*sizes[1:], sizes[0] if more else 0]
+        is_last = [False] * (len(sizes) - 1) + [True]
+        for turn, alike in groupby(zip(sizes, following, is_last, strict=True)):
+            pairs, rest = divmod(len(list(alike)), 2)
+            with core.loop(pairs):
+                for buffer in (now, 1 - now) if pairs else ():
+                    one(buffer, turn)
+            if rest:
+                one(now, turn)
+                now = 1 - now
+        return now
+
+    def one(now: int, turn: tuple[int, int, bool]) -> None:
+        size, following, is_last = turn
+        core.join(thread)
+        if following:
+            receive(1 - now, following)
+        work(now, size, is_last)
+
+    now, together = 0, 1 + len(sizes) % 2  # samples after which the first buffer is the next one again
+    receive(now, sizes[0])
+    with core.loop((samples - 1) // together):
+        for _ in range(together if samples > together else 0):
+            now = sample(now, more=True)
+    for _ in range((samples - 1) % together):
+        now = sample(now, more=True)
+    sample(now, more=False)
 
 
 def relay(

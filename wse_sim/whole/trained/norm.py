@@ -26,6 +26,7 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout
 from wse_sim.kernels.blocks.rounds import pitch
@@ -36,7 +37,7 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats
+from wse_sim.whole.regions.contract import PAIR, Floats, divisor, refused, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace
 from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
@@ -49,6 +50,29 @@ GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
 
 class TrainedNorm(NormPlace, TrainedKind):
     """A norm, its gradients and the update of its parameters."""
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """As in inference, on one column of cores."""
+        super().check(graph, kernel)
+        if not kernel.attrs.get("whole", False):
+            raise refused(
+                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+            )
+
+    def extent(self) -> tuple[int, int]:
+        """A column of cores."""
+        return divisor(self.tokens, rows_in_turn(self.region, self.wafer)), 1
+
+    @property
+    def each(self) -> int:
+        """Tokens of a core."""
+        return self.tokens // self.height
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores, the first token's first."""
+        return tuple((self.top + i, self.left) for i in range(self.height))
 
     @property
     def own_colors(self) -> int:

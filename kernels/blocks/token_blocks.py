@@ -1,0 +1,124 @@
+"""Whole tokens on every core of a region, block by block: price and memory of norms, and of a softmax over features.
+
+Symbols: T tokens of D features a sample on n = R C cores, any number of either; t = ceil(T / n) of the fullest core; a token
+brings D / 2 words of two fp16 elements and takes as many::
+
+    block(b)     instructions of b tokens + b D words         feature by feature, or token by token: the faster
+    per sample   floor(t / b) block(b) + block(t mod b)       no block has tokens of two samples
+    memory       4 b D elements + statistics of b tokens + parameters of D features + code
+
+A core takes the next block in while it works on one and a result leaves: two blocks of tokens, two of results.  b is the
+one with the least price among 1 to `MOST` that fit.
+
+Backward a token brings its gradient and its normal form and takes its gradient, 3 D / 2 words, so there are six blocks
+in place of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
+keeps.  Where cores are more than tokens, the others hold what is kept for backward passes: blocks and sums are counted in
+the mean over the region.  The sum over the cores, once a batch, is not counted.  No program composes this backward pass yet.
+
+Source: vector rates of the SDK documentation.  Program: :mod:`wse_sim.whole.regions.norm`.  Band of price against program,
+where one link brings the words in time: 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_programs import RowWork
+from wse_sim.kernels.blocks.line_stages import FEATURE, RowLayout
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
+from wse_sim.kernels.contract.family import Cost, Footprint, Size
+
+MOST = 8
+"""Tokens of the largest block: twice as many would save less than 2 %, and hold every token back for as long again."""
+
+
+@dataclass(frozen=True)
+class TokenBlocks:
+    """Tokens of `features` features: what a core does with them, tensors of their size that move, blocks it has at a time.
+
+    `parameter_bytes` of one parameter in every core.  A pass back has the blocks of its `forward` pass.
+    """
+
+    work: RowWork
+    features: int
+    dtype: str
+    wafer: Wafer
+    tensors: int = 2
+    blocks: int = 4
+    parameter_bytes: int = 2
+    forward: TokenBlocks | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Of a token: scale and shift."""
+        return sum(self.features for shape in self.work.shapes.values() if shape.kind == FEATURE)
+
+    def bytes(self, b: int) -> int:
+        """What blocks of b tokens need of a core, without parameters and code."""
+        layout, size = RowLayout(b, self.features), self.blocks * b * self.features * bytes_of(self.dtype)
+        own = {
+            name: shape
+            for name, shape in self.work.shapes.items()
+            if shape.kind != FEATURE and not shape.within and name not in ("x", "g")
+        }
+        return size + sum(layout.elements(shape.kind) * bytes_of(shape.dtype) for shape in own.values())
+
+    @cached_property
+    def most(self) -> int:
+        """Tokens of the largest block that fits a core; 0 if a token does not."""
+        if self.forward is not None:
+            return self.forward.most
+        room = self.wafer.sram_usable_bytes - self.wafer.kernel_code_bytes
+        room -= self.parameters * self.parameter_bytes
+        return max((b for b in range(1, MOST + 1) if self.bytes(b) <= room), default=0)
+
+    @cached_property
+    def _parts(self) -> NDArray[np.float64]:
+        """(most + 1, causes): prices of a block of 0, 1, ... tokens; one has a price where it does not fit."""
+        found = [0.0 * np.array(_values(Cost()))]
+        for b in range(1, max(1, self.most) + 1):
+            moved = Cost(ramp=float(self.tensors * b * words(self.features, self.dtype)))
+            found.append(np.array(_values(self.work.cost(b, self.features, 1, 1, self.wafer) + moved)))
+        return np.array(found)
+
+    def sizes(self, tokens: int) -> list[int]:
+        """Tokens of the blocks of a core that has so many of a sample."""
+        b = int(self._best(np.array([tokens]))[0][0])
+        full, rest = divmod(tokens, b)
+        return [b] * full + [rest] * bool(rest)
+
+    def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
+        """(b, prices by cause (..., causes)) of cores with so many tokens each; of equal prices the smallest block."""
+        ways = [
+            (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
+            for b in range(1, len(self._parts))
+        ]
+        chosen = np.argmin([way.sum(-1) for way in ways], axis=0)
+        return 1 + chosen, np.take_along_axis(np.array(ways), chosen[None, ..., None], 0)[0]
+
+    def cost(self, tokens: int, cores: Size) -> Cost:
+        """The price of a sample of `tokens` on so many cores, a number or an array."""
+        each = np.asarray(ceil_div(tokens, np.asarray(cores)))
+        parts = self._best(each)[1]
+        return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))
+
+    def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
+        """Bytes of a core.  With `kept_bytes` a parameter, which lie on one core or another, it is the mean: cores without tokens hold what is kept."""
+        each = np.asarray(ceil_div(tokens, np.asarray(cores)))
+        sizes = np.array([0, *(self.bytes(b) for b in range(1, len(self._parts)))])[self._best(each)[0]]
+        working = np.minimum(1.0, tokens / np.asarray(cores)) if kept_bytes else 1.0
+        return Footprint(
+            weights_bytes=self.parameters * (self.parameter_bytes * working + kept_bytes / cores),
+            buffers_bytes=sizes * working if each.ndim else float(sizes * working),
+            code_bytes=self.wafer.kernel_code_bytes,
+        )
+
+
+def _values(cost: Cost) -> Sequence[float]:
+    return [float(np.asarray(part)) for part in cost.parts().values()]

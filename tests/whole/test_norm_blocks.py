@@ -1,0 +1,129 @@
+"""Norms of whole tokens in blocks, alone on their fabric: values against PyTorch, cycles against the price of a plain plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wse_sim import api
+from wse_sim.graph import KernelGraph, frozen
+from wse_sim.hardware import load_wafer
+from wse_sim.modes.base import expect
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.regions.norm import NormRegion
+from wse_sim.whole.regions.turns import winding
+from wse_sim.whole.run import program_of
+
+SIDE = 16
+MOVING = 0.72  # of the columns of a region, those that compute
+
+
+def lowered(model: nn.Module, tokens: int, features: int) -> KernelGraph:
+    """The graph of a model of tokens."""
+    return api.lower(model, (torch.zeros(1, tokens, features),))
+
+
+def plan_on(graph: KernelGraph, rows: int, cols: int) -> PipelinedPlan:
+    """The plan with its one region on so many rows and columns of cores that compute; the host is no slower than a link."""
+    pins = {"pin_rows": rows, "pin_cols": int(np.ceil(cols / MOVING))}
+    kernels = [dataclasses.replace(one, attrs=frozen({**one.attrs, **pins})) for one in graph.kernels]
+    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols", "io_channels_per_edge"), SIDE)
+    wafer = load_wafer("wse2").derive(**size, io_bytes_per_s=1e13)
+    graph = dataclasses.replace(graph, kernels=tuple(kernels))
+    return expect(api.compile(graph, wafer=wafer, mode="pipelined", batch=8, replicas=1), PipelinedPlan)
+
+
+def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int], samples: int) -> NormRegion:
+    """Values of random samples beside PyTorch, and the steady cycles beside the plain price or the link, within 5 %."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((1 + 0.3 * torch.randn_like(parameter)).half())
+    graph = lowered(model, tokens, features)
+    plan = plan_on(inputs_over_rows(graph), *cores)
+    x = torch.randn(samples, tokens, features).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    # Six roundings to fp16 lie between a token and its result.
+    assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    region: Any = program_of(plan, 1).regions[0]
+    (found,) = compare_with_engine(plan, 4).regions
+    assert found.busiest == pytest.approx(found.issued, abs=2)
+    price = plan_on(graph, *cores).stages[0].forward_cycles if region.family == "norm" else found.issued
+    assert found.issued == pytest.approx(price)
+    period = found.busiest + sum(found.waits)
+    assert period == pytest.approx(max(price, tokens * features / 2), rel=0.05)
+    return region
+
+
+@pytest.mark.parametrize(
+    ("tokens", "features", "cores", "rounds"),
+    [
+        (16, 64, (4, 1), (1, 4, ())),  # every core has a block of four
+        (14, 16, (2, 3), (0, 3, (3, 3, 2, 2, 2, 2))),  # no divisor of 14 is near 6
+        (29, 32, (2, 2), (0, 8, (8, 7, 7, 7))),
+        (41, 64, (4, 2), (0, 6, (6, 5, 5, 5, 5, 5, 5, 5))),
+        (39, 8, (5, 1), (0, 8, (8, 8, 8, 8, 7))),
+        (43, 16, (5, 1), (1, 8, (1, 1, 1, 0, 0))),  # two cores leave the last round out
+        (41, 16, (5, 1), (1, 8, (1, 0, 0, 0, 0))),
+        (3, 8, (2, 3), (1, 1, ())),  # more cores than tokens
+        (5, 8, (1, 1), (1, 5, ())),
+    ],
+)
+def test_uneven_blocks_give_the_values_of_pytorch_at_the_price(
+    tokens: int, features: int, cores: tuple[int, int], rounds: tuple[Any, ...]
+) -> None:
+    """Full rounds, the size of their blocks, and the tokens of every core in the last round, worked out by hand."""
+    region = checked(nn.LayerNorm(features, eps=0.1), tokens, features, cores, samples=3)
+    full, block, last = region.rounds
+    assert full * block * len(region.senders) + sum(last) == tokens
+    assert (full, last) == (rounds[0], rounds[2])
+    assert not full or block == rounds[1]
+
+
+def test_a_prime_number_of_tokens_on_six_rows() -> None:
+    """197 tokens, as a vision transformer has: 33 on the fullest of 6 cores, where divisors would leave one core at work.
+
+    Blocks of 8: four rounds are 192 tokens, and five cores have one more.
+    """
+    region = checked(nn.RMSNorm(32, eps=0.1), 197, 32, (6, 1), samples=2)
+    assert region.rounds == (4, 8, (1, 1, 1, 1, 1, 0))
+    assert len(region.senders) == 6
+
+
+def test_a_softmax_lies_as_a_norm_does() -> None:
+    """Its logarithm has a matrix more; both on 4 cores for 13 tokens."""
+    for model in (nn.Softmax(-1), nn.LogSoftmax(-1)):
+        assert checked(model, 13, 16, (2, 2), samples=3).family == "softmax"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tokens", "features", "cores"),
+    [(1024, 768, (3, 3)), (197, 768, (6, 1)), (128, 1024, (3, 3)), (96, 256, (4, 3))],
+)
+def test_norms_of_large_models_keep_their_price(tokens: int, features: int, cores: tuple[int, int]) -> None:
+    """Regions of GPT-2, ViT and BERT: the price of the core or of the one link, whichever is longer."""
+    checked(nn.LayerNorm(features), tokens, features, cores, samples=1)
+
+
+def test_a_plan_laid_on_the_fabric_has_the_plain_price_of_norms() -> None:
+    """Nothing has to be said of a norm but the words on its one link: the same region has the same price either way."""
+    graph = lowered(nn.LayerNorm(48), 20, 48)
+    plain, laid = plan_on(graph, 2, 2).stages[0], plan_on(inputs_over_rows(graph), 2, 2).stages[0]
+    assert laid.forward_cycles == plain.forward_cycles
+    assert laid.memory == plain.memory
+
+
+def test_columns_wind() -> None:
+    """Down the first and up the next; every cell is beside the one before it."""
+    cells = winding(2, 5, 3, 8)
+    assert cells == ((2, 5), (3, 5), (4, 5), (4, 6), (3, 6), (2, 6), (2, 7), (3, 7))
