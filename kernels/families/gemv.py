@@ -26,7 +26,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
@@ -143,25 +143,10 @@ class Gemv(MatrixProduct):
         y = b.buffer("y", n * vectors, dtype, bank=0)
         x = b.buffer("x", k * vectors, dtype, bank=2 if is_together else None)
         a = b.buffer("a", k * n, dtype, bank=None if is_together else 2)
-        loop, step = round(wafer.loop_cycles), round(wafer.step_cycles)
 
         def product(core: CoreClass) -> None:
-            core.busy(loop)
-            core.mov(y.dsd(), scalar(0.0), dtype=dtype)
-            if is_together:
-                core.busy(step)
-                with core.loop(k):
-                    core.busy(loop)
-                    core.fmac_vectors(
-                        y.dsd(), a.dsd(0, n, step=n), x.dsd(0, vectors, step=vectors), vectors,
-                        dst_stride=vectors, b_stride=0, dtype=dtype, start="none",
-                    )  # fmt: skip
-            else:
-                for v in range(vectors):
-                    core.busy(loop)
-                    mine = x.dsd(v * k, k), a.dsd()
-                    core.fmac_vectors(y.dsd(v * n, n), *mine, n, b_stride=n, dtype=dtype, start="none")
-            core.busy(loop)
+            core.busy(round(wafer.loop_cycles))
+            emit_joined(core, y, x, a, vectors, wafer, dtype, is_together=is_together)
 
         tree = _tree(tiling, wafer, options.get("attrs") or {})
         place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
@@ -179,6 +164,40 @@ class Gemv(MatrixProduct):
         held = {"a": tiles, "x": np.broadcast_to(pieces, (rows, cols, k * vectors))}
         wanted = np.broadcast_to(sums, (rows, cols, n * vectors))
         return Case(b.build(), b.config, held | {"y": np.ones_like(wanted)}, {"y": wanted})
+
+
+def emit_joined(
+    core: CoreClass,
+    y: Buffer,
+    x: Buffer,
+    a: Buffer,
+    vectors: int,
+    wafer: Wafer,
+    dtype: str,
+    *,
+    is_together: bool,
+) -> None:
+    """y = x A of one core for `vectors` vectors: y is cleared, then a row of weights for each vector, or `is_together`.
+
+    Vectors lie one after the other in x and y; `is_together`, their first features side by side, then their second ones.
+    """
+    k, n = x.length // vectors, y.length // vectors
+    loop = round(wafer.loop_cycles)
+    core.mov(y.dsd(), scalar(0.0), dtype=dtype)
+    if is_together:
+        core.busy(round(wafer.step_cycles))
+        with core.loop(k):
+            core.busy(loop)
+            weights, column = a.dsd(0, n, step=n), x.dsd(0, vectors, step=vectors)
+            core.fmac_vectors(
+                y.dsd(), weights, column, vectors, dst_stride=vectors, b_stride=0, dtype=dtype, start="none"
+            )
+    else:
+        for v in range(vectors):
+            core.busy(loop)
+            mine = x.dsd(v * k, k), a.dsd()
+            core.fmac_vectors(y.dsd(v * n, n), *mine, n, b_stride=n, dtype=dtype, start="none")
+    core.busy(loop)
 
 
 def _is_together(k: int, n: int, stated: GemvAttributes, wafer: Wafer, dtype: str) -> bool:
