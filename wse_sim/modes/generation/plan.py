@@ -30,7 +30,7 @@ class LayerRegion:
 
 @saved
 @dataclass(frozen=True)
-class Turn:
+class PromptTurn:
     """`count` equal turns in which a prompt is read, one after the other; cycles are those of one layer, and of the ends."""
 
     count: int
@@ -51,7 +51,7 @@ class Reading:
 
     way: str  # RESTING or MOVING
     chunk: int
-    turns: tuple[Turn, ...]
+    turns: tuple[PromptTurn, ...]
 
 
 @saved
@@ -128,7 +128,7 @@ class GenerationPlan:
         ends = self.prompt_end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
         return item.layers * self.prefill_layer_s + ends
 
-    def turn_s(self, turn: Turn, item: LayerRegion) -> tuple[float, float]:
+    def turn_s(self, turn: PromptTurn, item: LayerRegion) -> tuple[float, float]:
         """Seconds that a region works in a turn, and those to hand its tokens on."""
         cycles = item.layers * turn.layer_cycles + turn.end_cycles * item.has_ends
         ways = {"inside": turn.inside_s, "between": turn.between_s, "": 0.0}

@@ -33,7 +33,7 @@ from wse_sim.modes.generation.memory import (
     core_memory,
     rows_bytes,
 )
-from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, Reading, Turn
+from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, PromptTurn, Reading
 from wse_sim.options import GenerationChoice
 from wse_sim.units import cycles_to_s
 
@@ -55,7 +55,7 @@ def handover_s(
     return inside, inside + size / wafer.io_bytes_per_s + cluster.swarmx_hop_s
 
 
-class Prices:
+class ChunkPrices:
     """What turns of a plan cost in which its prompt is read in chunks."""
 
     def __init__(self, plan: GenerationPlan, split: Split, decoder: Decoder) -> None:
@@ -72,13 +72,13 @@ class Prices:
         # Chunks that end in the same slot of the context cost the same.
         ends = np.arange(chunk, prompt - last + 1, chunk)
         slots, counts = np.unique(-(-ends // plan.grid), return_counts=True)
-        turns: list[Turn] = []
+        turns: list[PromptTurn] = []
         if len(slots):
             layer, rest = self._layer(chunk), self._rest(chunk, is_last=False)
             each = zip(counts.tolist(), (layer + chunk * self._deep[slots - 1]).tolist(), strict=True)
-            turns = [Turn(count, chunk, cycles, *rest) for count, cycles in each]
+            turns = [PromptTurn(count, chunk, cycles, *rest) for count, cycles in each]
         cycles = self._layer(last) + last * float(self._deep[-1])
-        return Reading(RESTING, chunk, (*turns, Turn(1, last, cycles, *self._rest(last, is_last=True))))
+        return Reading(RESTING, chunk, (*turns, PromptTurn(1, last, cycles, *self._rest(last, is_last=True))))
 
     def _layer(self, tokens: int) -> float:
         plan = self.plan
@@ -125,7 +125,7 @@ def with_reading(
     ModelError
         If the rows of the chunk that is asked for do not fit a core.
     """
-    prices = Prices(plan, split, decoder)
+    prices = ChunkPrices(plan, split, decoder)
     reading, why = _asked(prices, options.chunk) if options.chunk else _chosen(prices)
     memory = prices.memory(reading.chunk) if reading.way == RESTING else plan.memory
     return dataclasses.replace(plan, reading=reading, memory=memory, notes=(*plan.notes, why))
@@ -136,7 +136,7 @@ def chunk_rows(options: GenerationChoice, prompt: int) -> int:
     return options.chunk if options.chunk and options.chunk < prompt else 0
 
 
-def _asked(prices: Prices, chunk: int) -> tuple[Reading, str]:
+def _asked(prices: ChunkPrices, chunk: int) -> tuple[Reading, str]:
     plan = prices.plan
     if chunk >= plan.prompt:
         ways = [plan.reading] + [prices.in_chunks(plan.prompt)] * prices.fits(plan.prompt)
@@ -158,7 +158,7 @@ def _faster(best: Reading, ways: int) -> str:
     return f"faster than {MOVING if best.way == RESTING else RESTING}"
 
 
-def _chosen(prices: Prices) -> tuple[Reading, str]:
+def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
     """The earliest first token among chunks that fit and leave cache; of equally many chunks the shortest."""
     prompt, least = prices.plan.prompt, LEAST_CACHE * prices.cache(SHORT)
     found = [prices.plan.reading]

@@ -20,7 +20,7 @@ import simpy
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import CountingEnvironment, RunTrace
-from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion, Turn
+from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion, PromptTurn
 
 Events = Generator[simpy.Event, object, None]
 
@@ -66,7 +66,7 @@ class GenerationRun:
         for request in range(self.plan.batch):
             self.env.process(self._request(request))
 
-    def _read(self, place: int, turns: list[Turn], came: list[simpy.Store]) -> Events:
+    def _read(self, place: int, turns: list[PromptTurn], came: list[simpy.Store]) -> Events:
         """One region: every turn in the order in which it came, then to the next region."""
         item = self.plan.regions[place]
         for turn in turns:

@@ -48,7 +48,7 @@ from wse_sim.modes.generation.memory import (
     split_of,
     wafer_context,
 )
-from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, Reading, Turn
+from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, PromptTurn, Reading
 from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
 from wse_sim.options import GenerationChoice
 
@@ -258,7 +258,7 @@ def price_layers(
     cache = 2 * decoder.key_width * decoder.layers * ELEMENT_BYTES
     prefill_cycles, prompt_end_cycles = (float(np.asarray(cost.total)) for cost in (prefill, prompt_ends))
     ways = handover_s(split, prompt, wafer, machine.cluster)
-    block = Turn(1, prompt, prefill_cycles, prompt_end_cycles, *ways)
+    block = PromptTurn(1, prompt, prefill_cycles, prompt_end_cycles, *ways)
     return GenerationPlan(
         graph=machine.graph,
         wafer=wafer,
