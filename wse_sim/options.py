@@ -351,6 +351,11 @@ class GenerationChoice(Declared):
     groups: Whole | None = option(
         None, "Groups of an all-reduce (default: about the root).", unit="groups", ge=1, le=MOST_CORES
     )
+    chunk: Whole | None = option(
+        None,
+        "Tokens in which a prompt is read (default: earliest first token that leaves half the cache of 4).",
+        unit="tokens", ge=1, le=MOST_COUNT,
+    )  # fmt: skip
 
 
 class GenerationOptions(GenerationChoice):

@@ -133,6 +133,32 @@ def mesh_gemv(k: Size, n: Size, wafer: Wafer, *, dtype: str = "fp16", accumulate
     )
 
 
+def joined_gemv(
+    k: Size,
+    n: Size,
+    vectors: Size,
+    wafer: Wafer,
+    *,
+    column: str = "",
+    dtype: str = "fp16",
+    accumulate: str = "fp16",
+) -> Cost:
+    """Local product of `vectors` vector pieces of k with a (k, n) tile at rest; nothing moves.
+
+    The `column` of an instruction is a row of "weights", once for every vector, or a feature of all "vectors", once
+    for every weight; "": the faster one.
+    """
+    weights = vectors * mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
+    together = Cost(
+        compute=1.0 * k * n * _issue(vectors, wafer, dtype, accumulate),
+        startup=wafer.step_cycles + k * (wafer.loop_cycles + n * _mapped(vectors, wafer)),
+    )
+    if column:
+        return weights if column == "weights" else together
+    # A lone vector is a column of one element: never the way of a kernel.
+    return weights.or_faster(together + Cost(idle=np.where(np.asarray(vectors) > 1, 0.0, np.inf)))
+
+
 def best_groups(grid: Size) -> Size:
     """Groups that make the K-tree shallow: about sqrt(P)."""
     return (

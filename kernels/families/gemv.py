@@ -6,6 +6,9 @@ K-tree of G `groups`.
 
     T = L + o + ceil(N / mov) + L + K (o_map + ceil(N / w)) + L + o + T_k_tree(N)    (fp16: w = 4, fp16 accumulation)
 
+`vectors` vectors meet the matrix at once: the sums of all go through one all-reduce, and the local products are
+those of :func:`wse_sim.kernels.blocks.mesh.joined_gemv`, with a row of weights or a feature of all vectors as the column.
+
 The published measurement repeats the product: a repetition is one turn of a loop, and clears y first; then follow the
 calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast
 each way, edges of dies included; streams are taken in the wafer's `stream_order`.
@@ -23,12 +26,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
-from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv
+from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv
 from wse_sim.kernels.blocks.products import MatrixProduct
 from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract import numerics as core
@@ -68,6 +71,12 @@ class GemvAttributes(Attributes):
 
     accumulate: str = attribute("fp16", "type of the sums", choices=("fp32", "fp16"))
     groups: int = attribute(0, "groups of the K-tree; 0: about the root of the rows")
+    vectors: int = attribute(1, "vectors that meet the matrix at once", at_least=1)
+    column: str = attribute(
+        "",
+        "what an instruction covers: a row of weights, or one feature of all vectors; '': the faster",
+        choices=("", "weights", "vectors"),
+    )
 
 
 class Gemv(MatrixProduct):
@@ -79,18 +88,18 @@ class Gemv(MatrixProduct):
     attributes = GemvAttributes
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 m n."""
-        return 2 * dims["m"] * dims["n"]
+        """2 m n of every vector."""
+        return 2 * dims["m"] * dims["n"] * GemvAttributes.of(attrs).vectors
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The tile, its two vectors, code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
-        size = bytes_of(dtype)
+        size, vectors = bytes_of(dtype), GemvAttributes.of(tiling.options, asked(how).attrs).vectors
         return Footprint(
             weights_bytes=1.0 * k * n * size,
-            activations_bytes=1.0 * (k + n) * size,
+            activations_bytes=1.0 * (k + n) * vectors * size,
             code_bytes=wafer.kernel_code_bytes,
         )
 
@@ -99,43 +108,45 @@ class Gemv(MatrixProduct):
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
-        accumulate = GemvAttributes.of(tiling.options, attrs).accumulate
-        tree = _tree(tiling, wafer, attrs)
-        up, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=True)
+        stated = GemvAttributes.of(tiling.options, attrs)
+        tree, sums = _tree(tiling, wafer, attrs), n * stated.vectors
+        up, streams = reduce_cycles(tree, words(sums, dtype), wafer, vertical=True)
         starts = max(0, streams - 1) * wafer.vector_start_cycles
-        received = streams * words(n, dtype) * wafer.wavelet_cycles
+        received = streams * words(sums, dtype) * wafer.wavelet_cycles
         call = Cost(
-            compute=ceil_rate(n, mov_rate(dtype, wafer)),
+            compute=ceil_rate(sums, mov_rate(dtype, wafer)),
             startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles + starts,
             fabric=1.0 * received,
             idle=np.maximum(0.0, up - starts - received),
         )
-        local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
-        return local + call + multicast_back(n, tree, wafer, dtype, vertical=True)
+        how_local = {"column": stated.column, "dtype": dtype, "accumulate": stated.accumulate}
+        local = joined_gemv(k, n, stated.vectors, wafer, **how_local)
+        return local + call + multicast_back(sums, tree, wafer, dtype, vertical=True)
 
     def compute(
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
-        """x (m,) A (m, n)."""
-        return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
+        """x (m,) A (m, n), or several vectors x (vectors, m)."""
+        product = core.matmul(np.atleast_2d(x), a, dtype, parts=parts, half=accumulate == "fp16")
+        return product if np.ndim(x) == 2 else product[0]
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x, A and y; every core of a column ends with its piece of the product."""
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = int(tiling.rows), int(tiling.cols)
         k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
+        stated = GemvAttributes.of(tiling.options, options.get("attrs") or {})
+        vectors, is_together = stated.vectors, _is_together(k, n, stated, wafer, dtype)
         b = new_builder(rows, cols, wafer)
-        # A lies two banks off y, so that the two never collide (as the vendor's matrix-vector example does).
-        y, x = b.buffer("y", n, dtype, bank=0), b.buffer("x", k, dtype)
-        a = b.buffer("a", k * n, dtype, bank=2)
-        loop = round(wafer.loop_cycles)
+        # What an instruction covers lies two banks off y, so that the two never collide (as the vendor's matrix-vector
+        # example does): a row of A, or a feature of all vectors.
+        y = b.buffer("y", n * vectors, dtype, bank=0)
+        x = b.buffer("x", k * vectors, dtype, bank=2 if is_together else None)
+        a = b.buffer("a", k * n, dtype, bank=None if is_together else 2)
 
         def product(core: CoreClass) -> None:
-            core.busy(loop)
-            core.mov(y.dsd(), scalar(0.0), dtype=dtype)
-            core.busy(loop)
-            core.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, b_stride=n, dtype=dtype, start="none")
-            core.busy(loop)
+            core.busy(round(wafer.loop_cycles))
+            emit_joined(core, y, x, a, vectors, wafer, dtype, is_together=is_together)
 
         tree = _tree(tiling, wafer, options.get("attrs") or {})
         place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
@@ -143,12 +154,64 @@ class Gemv(MatrixProduct):
         # Small whole numbers: sums are exact in fp16 up to 2048, in any order.
         matrix = np.zeros((rows * k, cols * n), np.float32)
         matrix[: dims["m"], : dims["n"]] = rng.integers(-1, 2, (dims["m"], dims["n"]))
-        vector = np.zeros(rows * k, np.float32)
-        vector[: dims["m"]] = rng.integers(-1, 2, dims["m"])
+        inputs = np.zeros((vectors, rows * k), np.float32)
+        inputs[:, : dims["m"]] = rng.integers(-1, 2, (vectors, dims["m"]))
         tiles = matrix.reshape(rows, k, cols, n).transpose(0, 2, 1, 3).reshape(rows, cols, k * n)
-        pieces = np.broadcast_to(vector.reshape(rows, 1, k), (rows, cols, k))
-        wanted = np.broadcast_to((vector @ matrix).reshape(1, cols, n), (rows, cols, n))
-        return Case(b.build(), b.config, {"a": tiles, "x": pieces, "y": np.ones_like(wanted)}, {"y": wanted})
+        # On a core: vector after vector, or feature after feature.
+        order = (1, 2, 0) if is_together else (1, 0, 2)
+        pieces = inputs.reshape(vectors, rows, k).transpose(order).reshape(rows, 1, k * vectors)
+        sums = (inputs @ matrix).reshape(vectors, cols, n).transpose(order).reshape(1, cols, n * vectors)
+        held = {"a": tiles, "x": np.broadcast_to(pieces, (rows, cols, k * vectors))}
+        wanted = np.broadcast_to(sums, (rows, cols, n * vectors))
+        return Case(b.build(), b.config, held | {"y": np.ones_like(wanted)}, {"y": wanted})
+
+
+def emit_joined(
+    core: CoreClass,
+    y: Buffer,
+    x: Buffer,
+    a: Buffer,
+    vectors: int,
+    wafer: Wafer,
+    dtype: str,
+    *,
+    is_together: bool,
+) -> None:
+    """y = x A of one core for `vectors` vectors: y is cleared, then a row of weights for each vector, or `is_together`.
+
+    Vectors lie one after the other in x and y; `is_together`, their first features side by side, then their second ones.
+    """
+    k, n = x.length // vectors, y.length // vectors
+    loop = round(wafer.loop_cycles)
+    core.mov(y.dsd(), scalar(0.0), dtype=dtype)
+    if is_together:
+        core.busy(round(wafer.step_cycles))
+        with core.loop(k):
+            core.busy(loop)
+            weights, column = a.dsd(0, n, step=n), x.dsd(0, vectors, step=vectors)
+            core.fmac_vectors(
+                y.dsd(), weights, column, vectors, dst_stride=vectors, b_stride=0, dtype=dtype, start="none"
+            )
+    else:
+        for v in range(vectors):
+            core.busy(loop)
+            mine = x.dsd(v * k, k), a.dsd()
+            core.fmac_vectors(y.dsd(v * n, n), *mine, n, b_stride=n, dtype=dtype, start="none")
+    core.busy(loop)
+
+
+def _is_together(k: int, n: int, stated: GemvAttributes, wafer: Wafer, dtype: str) -> bool:
+    """Whether instructions cover one feature of all vectors."""
+    if stated.column or stated.vectors == 1:
+        return stated.column == "vectors"
+    times = (
+        float(np.asarray(joined_gemv(
+            k, n, stated.vectors, wafer, column=column, dtype=dtype, accumulate=stated.accumulate
+        ).total))
+        for column in ("weights", "vectors")
+    )  # fmt: skip
+    weights, together = times
+    return together < weights
 
 
 def _tree(tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> LineTree:

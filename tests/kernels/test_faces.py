@@ -39,6 +39,21 @@ POINTS = [
     ("point_to_point", {"words": 9, "hops": 5}, Tiling(1, 1, "grid", options={"direction": "S"}), 0.0, {}),
     ("vector_op", {"elements": 777}, Tiling(1, 1, "grid"), 0.005, {"attrs": {"op": "fma"}}),
     ("gemv", {"m": 300, "n": 40}, Tiling(30, 4, "grid", options={"groups": 5}), 0.02, {"dtype": "fp16"}),
+    # Three vectors, a row of weights at a time, and 24, one weight at a time; 16 elements in a row keep to their banks.
+    (
+        "gemv",
+        {"m": 300, "n": 64},
+        Tiling(30, 4, "grid", options={"groups": 5, "vectors": 3}),
+        0.02,
+        {"dtype": "fp16"},
+    ),
+    (
+        "gemv",
+        {"m": 300, "n": 40},
+        Tiling(30, 4, "grid", options={"groups": 5, "vectors": 24}),
+        0.02,
+        {"dtype": "fp16"},
+    ),
     ("gemm", {"m": 24, "k": 16, "n": 40}, Tiling(8, 8, "grid", "summa"), 0.005, {"dtype": "fp32"}),
     (
         "gemm",

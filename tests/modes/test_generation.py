@@ -90,8 +90,12 @@ def test_generation_has_a_map_a_timeline_and_areas_like_the_other_modes(tmp_path
     assert (busy[~used] == 0).all()
     assert (answer.link_wavelets[~used] == 0).all()
     assert {span.role for span in answer.timeline} == {"prompt", "token"}
-    first = [span for span in answer.timeline if span.role == "prompt" and span.category == "compute"]
-    assert sum(span.duration_s for span in first) <= answer.figures["time_to_first_token_s"]
+    # Chunks of the prompt are in all regions at once, so regions together work longer than the first token takes.
+    reading = [span for span in answer.timeline if span.role == "prompt" and span.category == "compute"]
+    first_token_s, work_s = answer.figures["time_to_first_token_s"], {}
+    for span in reading:
+        work_s[span.track] = work_s.get(span.track, 0.0) + span.duration_s
+    assert max(work_s.values()) <= first_token_s < sum(work_s.values())
     answer.save(tmp_path)
     assert load_result(tmp_path) == answer
 

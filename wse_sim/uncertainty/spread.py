@@ -24,7 +24,8 @@ from wse_sim.uncertainty.processes import in_processes
 Figures = Mapping[str, float]
 POWER = "system_power_w"
 """What a system draws at work: published, so no error of the model comes to its range."""
-GENERATION = {"prefill_tokens_per_s": "model.prefill", "time_to_first_token_s": "model.prefill"}
+# The first token is decode's, whose parts a chunk of a prompt is made of; its error is the larger one, too.
+GENERATION = {"prefill_tokens_per_s": "model.prefill"}
 
 
 @dataclass(frozen=True)

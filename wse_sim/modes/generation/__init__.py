@@ -3,6 +3,8 @@
 decoder.py a decoder as its graph says it
 layer.py   cycles of one layer, layer_parts.py  what programs measure of it
 steps.py   the compiler's steps                 plan.py    what they make
+joined.py  the layer for several tokens at once, memory.py   what a core holds
+reading.py a prompt in chunks                   line.py    the flow line in closed form
 run.py     the schedule                         result.py  from a run to a result
 """
 
@@ -20,8 +22,8 @@ from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.base import Layer, Placed, System, expect
-from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
-from wse_sim.modes.generation.plan import GenerationPlan
+from wse_sim.modes.generation.layer_parts import decoded_layer, joined_layer, prefilled_layer
+from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.result import collect
 from wse_sim.modes.generation.run import GenerationRun
 from wse_sim.options import GenerationChoice
@@ -71,6 +73,7 @@ class Generation:
             ("context", f"{plan.context:,} tokens, prompt {plan.prompt:,}"),
             ("longest context", f"{plan.max_context:,} tokens per request in these regions"),
             ("", f"{plan.max_context_wafer:,} tokens if every core held cache"),
+            ("reading a prompt", f"{plan.reading.chunk:,} tokens at a time, {plan.reading.way}"),
             ("cache", f"{plan.cache_bytes_per_token / 1e3:,.4g} kB per token"),
             (
                 "memory of a core",
@@ -81,14 +84,19 @@ class Generation:
         )
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> GenerationPlan:
-        """Layers with other cycles in "decode" and in "prefill"."""
+        """Layers with other cycles in "decode", in "prefill" and in a "chunk" of a prompt."""
         plan = expect(plan, GenerationPlan)
         decode, prefill = factors.get("decode", 1.0), factors.get("prefill", 1.0)
+        read = factors.get("chunk", 1.0) if plan.reading.way == RESTING else prefill
+        turns = tuple(
+            dataclasses.replace(turn, layer_cycles=turn.layer_cycles * read) for turn in plan.reading.turns
+        )
         return dataclasses.replace(
             plan,
             decode_cycles=plan.decode_cycles * decode,
             decode_parts=frozen({name: cycles * decode for name, cycles in plan.decode_parts.items()}),
             prefill_cycles=plan.prefill_cycles * prefill,
+            reading=dataclasses.replace(plan.reading, turns=turns),
         )
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
@@ -96,27 +104,30 @@ class Generation:
         from wse_sim.modes.generation.steps import plan_generation
 
         plan = expect(plan, GenerationPlan)
-        chosen = GenerationChoice(batch=plan.batch, prompt=plan.prompt, grid=plan.grid, groups=plan.groups)
+        chosen = GenerationChoice(
+            batch=plan.batch, prompt=plan.prompt, grid=plan.grid, groups=plan.groups, chunk=plan.reading.chunk
+        )
         return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
         """The closed forms of the plan."""
         plan = expect(plan, GenerationPlan)
         token_s = max(plan.latency_s, plan.batch * plan.stage_s)
-        prompt_s = sum(plan.prompt_work_s(item) + item.prompt_handover_s for item in plan.regions)
         return {
             "samples_per_s": plan.batch / token_s,
             "tokens_per_s": plan.batch / token_s,
             "tokens_per_s_per_user": 1.0 / token_s,
             "prefill_tokens_per_s": plan.prefill_tokens_per_s,
-            "time_to_first_token_s": prompt_s,
+            "time_to_first_token_s": plan.first_token_s,
         }
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """A layer for a token and a layer for a prompt."""
+        """A layer for a token, for a prompt as one block, and for a chunk of it."""
         plan = expect(plan, GenerationPlan)
         yield decoded_layer(plan.layer, plan.context, plan.grid, plan.wafer, plan.groups)
         yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)
+        if plan.reading.way == RESTING:
+            yield joined_layer(plan.layer, plan.reading.chunk, plan.grid, plan.wafer, plan.groups)
 
 
 def _regions(plan: GenerationPlan) -> str:

@@ -5,6 +5,11 @@ do the same), so the program's cycles stand in place of the formula's.  Prefill 
 STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
 
+A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined`) is measured like decode, at its own size: a
+product of n vectors with its K-tree, statistics of n words.  Its products, all-reduces and scalar work are programs of their
+own that follow each other: no program turns results that lie token after token into those that lie feature after
+feature, or sends special functions that cores of a line have shared down the line.
+
 The skew before the products of prefill and its row all-reduces (0.2 % of a layer) keep their formula.
 """
 
@@ -12,13 +17,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+from wse_sim.graph import Attr
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
+from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.blocks.probes import pointwise_probe
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate, words
 from wse_sim.kernels.contract.family import Cost, Probe, Tiling
 from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork
+from wse_sim.modes.generation.joined import joined_layer_cycles, met
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles, work_of
 
 STEPS = 8  # cores per side, and steps, of the probe of a shifting product
@@ -53,6 +60,36 @@ def decode_parts(
     )
 
 
+def joined_parts(
+    shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> tuple[Part, ...]:
+    """Parts of one layer for `tokens` tokens at once, contexts of one slot, on `grid` x `grid` cores."""
+    groups, n = groups or int(best_groups(grid)), tokens
+    work = work_of(shape)
+    q, d, f = (int(ceil_div(int(size), grid)) for size in (work.query, work.hidden, work.activated))
+    products = [
+        _joined(q, 1, n, 1.0, grid, groups, wafer, "weights"),
+        _joined(1, q, n, 1.0, grid, groups, wafer, "weights"),
+    ]
+    for p in work.products:
+        more, rows = met(p, n)
+        tile = _tile(p.k, grid), _tile(p.n, grid)
+        products.append(_joined(*tile, int(rows), float(more) * p.times, grid, groups, wafer))
+    instructions, shares = float(work.instructions(wafer)), int(ceil_div(n, grid))
+    short = Cost(
+        compute=(n > 1) * instructions * n * d / wafer.peak_fma_fp16_per_cycle,
+        startup=instructions * wafer.vector_start_cycles,
+    )
+    streamed = Tiling(1, 1, "streamed")
+    return (
+        *products,
+        _statistics(work.statistics, grid, groups, wafer, n),
+        _exponentials(shares * (1 + 2 * f), wafer),
+        _roots(work, d, wafer, shares),
+        Part(pointwise_probe("short vectors", "elementwise", n * d, streamed, short, dtype="fp16")),
+    )
+
+
 def prefill_parts(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> tuple[Part, ...]:
     """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
     work = work_of(shape)
@@ -71,19 +108,35 @@ def _tile(size: int, grid: int) -> int:
 
 
 def _gemv(k: int, n: int, runs: float, grid: int, groups: int, wafer: Wafer) -> Part:
-    cost = runs * (mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer))
-    small = Tiling(grid, 1, "grid", options={"groups": groups})
-    tile = f"{k} x {n} per core, {grid} cores"
+    return _joined(k, n, 1, runs, grid, groups, wafer)
+
+
+def _joined(
+    k: int, n: int, vectors: int, runs: float, grid: int, groups: int, wafer: Wafer, column: str = ""
+) -> Part:
+    """`vectors` vectors with a (k, n) tile and the all-reduce of their sums, `runs` times."""
+    sums = n * vectors
+    local = joined_gemv(k, n, vectors, wafer, column=column)
+    cost = runs * (local + tree_allreduce(sums, grid, groups, wafer))
+    options: dict[str, Attr] = {"groups": groups}
+    if vectors > 1:
+        options |= {"vectors": vectors, "column": column}
+    tile = f"{k} x {n} per core, {grid} cores" + (f", {vectors} vectors" if vectors > 1 else "")
     # The program clears its result first; that is taken to be one of the short vectors that the layer counts.
-    clear = wafer.vector_start_cycles + float(ceil_rate(n, mov_rate("fp16", wafer)))
+    clear = wafer.vector_start_cycles + float(ceil_rate(sums, mov_rate("fp16", wafer)))
+    small = Tiling(grid, 1, "grid", options=options)
     probe = Probe("product, all-reduce", "gemv", {"m": k * grid, "n": n}, small, "", 1, cost, tile)
     return Part(probe, runs, clear)
 
 
-def _statistics(count: float, grid: int, groups: int, wafer: Wafer) -> Part:
-    cost = count * tree_allreduce(1, grid, groups, wafer)
+def _statistics(count: float, grid: int, groups: int, wafer: Wafer, elements: int = 1) -> Part:
+    cost, sent = (
+        count * tree_allreduce(elements, grid, groups, wafer),
+        int(words(elements, "fp16")),
+    )
     line = Tiling(1, grid, "grid", "k_tree", options={"groups": groups})
-    probe = Probe("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
+    tile = f"{sent} word{'s' * (sent > 1)}, {grid} cores"
+    probe = Probe("all-reduce", "allreduce", {"words": elements}, line, "", 1, cost, tile)
     # Its program starts a task first.
     return Part(probe, count, float(wafer.task_start_cycles))
 
@@ -106,9 +159,9 @@ def _exponentials(count: int, wafer: Wafer) -> Part:
     return Part(probe)
 
 
-def _roots(work: LayerWork, d: int, wafer: Wafer) -> Part:
+def _roots(work: LayerWork, d: int, wafer: Wafer, times: int = 1) -> Part:
     """Roots and divisions: those of an RMS norm on one core."""
-    cost = Cost(special=float(work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles))
+    cost = Cost(special=times * float(work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles))
     one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
     probe = Probe(
         "roots and divisions",
@@ -150,6 +203,18 @@ def decoded_layer(
     """A layer for one token with `context` keys, with the parts that programs measure."""
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
     return Layer("decode", cost, decode_parts(shape, context, grid, wafer, groups))
+
+
+def joined_layer(
+    shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> Layer:
+    """A layer for a chunk of `tokens` tokens of a prompt, with the parts that programs measure."""
+    return Layer(
+        "chunk",
+        joined_layer_cycles(shape, tokens, grid, wafer, groups=groups),
+        joined_parts(shape, tokens, grid, wafer, groups),
+        "the way of shared special functions down a line, and edges of dies, have no program",
+    )
 
 
 def prefilled_layer(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> Layer:

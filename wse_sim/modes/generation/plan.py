@@ -9,6 +9,7 @@ from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.generation.decoder import LayerWork
+from wse_sim.modes.generation.line import line_s
 from wse_sim.serialize import saved
 
 
@@ -23,8 +24,34 @@ class LayerRegion:
     layers: int
     region: Region
     token_handover_s: float  # to the next region, or from the last back to the first
-    prompt_handover_s: float  # 0 for the last: a prompt does not go back
+    leaves: str  # where a prompt goes next: "inside" the wafer, "between" two; "" from the last, for it does not go back
     has_ends: bool = False  # embedding, head and sampling
+
+
+@saved
+@dataclass(frozen=True)
+class PromptTurn:
+    """`count` equal turns in which a prompt is read, one after the other; cycles are those of one layer, and of the ends."""
+
+    count: int
+    tokens: int
+    layer_cycles: float
+    end_cycles: float
+    inside_s: float  # to hand the tokens to the next region
+    between_s: float
+
+
+RESTING, MOVING = "weights at rest", "moving tiles"
+
+
+@saved
+@dataclass(frozen=True)
+class Reading:
+    """How a prompt is read: `chunk` tokens at a time with weights at rest, or all of it as one block of moving tiles."""
+
+    way: str  # RESTING or MOVING
+    chunk: int
+    turns: tuple[PromptTurn, ...]
 
 
 @saved
@@ -56,7 +83,8 @@ class GenerationPlan:
     max_context: int  # of each request, in the regions in use
     max_context_wafer: int  # the same if every core of the systems could hold cache
     cache_bytes_per_token: int
-    widest_prompt_handover_s: float  # the slowest way to hand a prompt on
+    widest_prompt_handover_s: float  # the slowest way to hand a whole prompt on
+    reading: Reading
     notes: tuple[str, ...] = ()
     mode: str = "generation"
 
@@ -99,6 +127,21 @@ class GenerationPlan:
         """Seconds that a region works on a prompt."""
         ends = self.prompt_end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
         return item.layers * self.prefill_layer_s + ends
+
+    def turn_s(self, turn: PromptTurn, item: LayerRegion) -> tuple[float, float]:
+        """Seconds that a region works in a turn, and those to hand its tokens on."""
+        cycles = item.layers * turn.layer_cycles + turn.end_cycles * item.has_ends
+        ways = {"inside": turn.inside_s, "between": turn.between_s, "": 0.0}
+        return cycles / self.wafer.clock_hz, ways[item.leaves]
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds until a lone prompt has left the last region."""
+        turns = self.reading.turns
+        return line_s(
+            [[sum(self.turn_s(turn, item)) for item in self.regions] for turn in turns],
+            [turn.count for turn in turns],
+        )
 
     @property
     def stage_s(self) -> float:

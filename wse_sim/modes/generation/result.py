@@ -77,6 +77,7 @@ def collect(run: GenerationRun) -> Result:
                 "tokens_per_s_per_user": 1.0 / step_s,
                 "tokens_per_s": tokens_per_s,
                 "time_to_first_token_s": run.first_token_s,
+                "chunk": float(plan.reading.chunk),
                 "prefill_tokens_per_s": plan.prefill_tokens_per_s,
                 "max_context": float(plan.max_context),
                 "max_context_wafer": float(plan.max_context_wafer),

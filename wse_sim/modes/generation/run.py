@@ -1,7 +1,7 @@
 """The schedule of generation: requests take turns in the regions, one token each.
 
-Symbols as in :mod:`wse_sim.modes.generation.steps`.  The first prompt runs alone through all regions; then B
-requests, whose prompts are taken as done, send token after token around::
+Symbols as in :mod:`wse_sim.modes.generation.steps`.  The first prompt runs alone through all regions, chunk
+after chunk; then B requests, whose prompts are taken as done, send token after token around::
 
     a region holds a token for      l c_d / f + h        its layers, and the way to the next region
     a request sends its next token  when the last one is back at the first region
@@ -20,7 +20,7 @@ import simpy
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import CountingEnvironment, RunTrace
-from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
+from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion, PromptTurn
 
 Events = Generator[simpy.Event, object, None]
 
@@ -55,12 +55,27 @@ class GenerationRun:
         self.env.run()
 
     def _prompt(self) -> Events:
-        for item in self.plan.regions:
-            work, way = self.plan.prompt_work_s(item), item.prompt_handover_s
-            yield from self._visit(item, "prompt", -1, work, way)
+        """Send the turns of the prompt down the line of regions; behind the last one all requests start."""
+        turns = [turn for turn in self.plan.reading.turns for _ in range(turn.count)]
+        came: list[simpy.Store] = [simpy.Store(self.env) for _ in self.plan.regions]
+        for number in range(len(turns)):
+            came[0].put(number)
+        regions = [self.env.process(self._read(place, turns, came)) for place in range(len(came))]
+        yield regions[-1]
         self.first_token_s = self.env.now
         for request in range(self.plan.batch):
             self.env.process(self._request(request))
+
+    def _read(self, place: int, turns: list[PromptTurn], came: list[simpy.Store]) -> Events:
+        """One region: every turn in the order in which it came, then to the next region."""
+        item = self.plan.regions[place]
+        for turn in turns:
+            number = yield came[place].get()
+            work, way = self.plan.turn_s(turn, item)
+            name = "prompt" if len(turns) == 1 else f"chunk {number} of the prompt"
+            yield from self._visit(item, "prompt", name, work, way, turn.tokens)
+            if place + 1 < len(came):
+                came[place + 1].put(number)
 
     def _request(self, request: int) -> Events:
         for number in range(self.options.steps):
@@ -68,25 +83,31 @@ class GenerationRun:
                 with place.request() as turn:
                     yield turn
                     work, way = self.plan.token_work_s(item), item.token_handover_s
-                    yield from self._visit(item, "token", number, work, way, request)
+                    name = f"token {number} of request {request}"
+                    yield from self._visit(item, "token", name, work, way, 1, request, number)
             self.ends[request].append(self.env.now)
             if self.options.progress is not None:
                 self.options.progress(number + 1, self.options.steps)
 
     def _visit(
-        self, item: LayerRegion, role: str, number: int, work: float, way: float, request: int = 0
+        self,
+        item: LayerRegion,
+        role: str,
+        name: str,
+        work: float,
+        way: float,
+        tokens: int,
+        flow: int = -1,
+        step: int = 0,
     ) -> Events:
-        start, flow = self.env.now, request if number >= 0 else -1
-        name = role if number < 0 else f"{role} {number} of request {request}"
+        start = self.env.now
         yield self.env.timeout(work)
-        self.trace.span(
-            Slice(item.name, name, "compute", start, work, 0.0, flow, "forward", role, max(number, 0))
-        )
+        self.trace.span(Slice(item.name, name, "compute", start, work, 0.0, flow, "forward", role, step))
         if way:
-            size = float(2 * self.plan.hidden * (self.plan.prompt if number < 0 else 1))
-            self.sent += 1
+            size = float(2 * self.plan.hidden * tokens)
+            self.sent += tokens
             yield self.env.timeout(way)
-            self.received += 1
+            self.received += tokens
             self.trace.span(
                 Slice(item.name, f"hand over {name}", "activations", start + work, way, size, flow, role=role)
             )

@@ -9,7 +9,7 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
     latency       t = L c_d / f + R h           the way through all regions, and back to the first
     token         max(t, B T)                   seconds between two tokens of one request
     per user      1 / token                     total B / token
-    first token   L c_p / f + (R - 1) h_p       one prompt, alone in the pipeline
+    first token   c_R of the last chunk         one prompt, alone in the pipeline (:mod:`wse_sim.modes.generation.reading`)
 
 Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
 is published).  Embedding, head and sampling have a region of their own if one is free, else they stand in the last
@@ -17,9 +17,7 @@ one; where that is too full, they lie on the largest square E x E of cores that 
 
     weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
-    buffers   prefill of p tokens, q = ceil(p / P): x, q, k, v, context, gate, up, scores, moving tiles
-
-One file, because the steps are read in their order.
+    buffers   the prompt as one block, or the rows of a chunk, whichever is more (:mod:`wse_sim.modes.generation.memory`)
 """
 
 from __future__ import annotations
@@ -36,22 +34,29 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.modes.generation.decoder import Decoder, LayerWork, decoder_of
+from wse_sim.modes.generation.decoder import Decoder, decoder_of
 from wse_sim.modes.generation.layer import (
     decode_layer_cycles,
     ends_cycles,
     prefill_layer_cycles,
 )
-from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
+from wse_sim.modes.generation.memory import (
+    ELEMENT_BYTES,
+    Split,
+    core_memory,
+    max_context,
+    split_of,
+    wafer_context,
+)
+from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, PromptTurn, Reading
+from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
 from wse_sim.options import GenerationChoice
-from wse_sim.units import cycles_to_s
 
-ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is asked for
 NOTES = (
     "products of parallel matrices have an all-reduce each; requests are not joined into one product",
     "scores and values have the width of all queries; keys are stored once for each group of heads",
-    "prefill rate: prompts follow each other through the regions",
+    "prefill rate: prompts follow each other through the regions, each as one block of moving tiles",
 )
 
 
@@ -97,7 +102,7 @@ def check_request(
     return options.prompt or decoder.context
 
 
-@step("plan")
+@step("plan", "split")
 def try_grids(
     graph: KernelGraph,
     wafer: Wafer,
@@ -106,17 +111,17 @@ def try_grids(
     options: GenerationChoice,
     decoder: Decoder,
     prompt: int,
-) -> GenerationPlan | Infeasible:
+) -> tuple[GenerationPlan, Split] | Infeasible:
     """Run :data:`ATTEMPT` on every grid; take the fastest for one user, or the misfit that is closest."""
     given = {
         "graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options,
         "decoder": decoder, "prompt": prompt,
     }  # fmt: skip
     grids = [options.grid] if options.grid else _grids(wafer)
-    answers = [_plan_of(run_steps(ATTEMPT, {**given, "grid": grid})) for grid in grids]
-    fitting = [answer for answer in answers if isinstance(answer, GenerationPlan)]
+    answers = [run_steps(ATTEMPT, {**given, "grid": grid}) for grid in grids]
+    fitting = [(_plan_of(found), found["split"]) for found in answers if not isinstance(found, Infeasible)]
     if fitting:
-        return min(fitting, key=lambda plan: (token_s(plan), -plan.grid))
+        return min(fitting, key=lambda found: (token_s(found[0]), -found[0].grid))  # type: ignore
     return min(
         (answer for answer in answers if isinstance(answer, Infeasible)),
         key=lambda answer: answer.need / answer.limit,
@@ -129,11 +134,19 @@ def split_layers(
 ) -> Split:
     """Share the layers over the regions of all wafers, as evenly as whole layers allow; find a place for the ends."""
     ways = _splits(decoder, wafer, systems, grid)
-    limit = wafer.sram_usable_bytes
-    needs = [
-        core_memory(way, wafer, context=decoder.context, prompt=prompt, batch=options.batch) for way in ways
-    ]
-    return next((way for way, need in zip(ways, needs, strict=True) if need.total_bytes <= limit), ways[-1])
+    rows, limit = chunk_rows(options, prompt), wafer.sram_usable_bytes
+
+    def need(way: Split, chunk: int) -> float:
+        return core_memory(
+            way, wafer, context=decoder.context, prompt=prompt, batch=options.batch, chunk=chunk
+        ).total_bytes
+
+    # A chunk that fits in none is a fault of its own, said of the way with the most room.
+    fitting = [way for way in ways if need(way, rows) <= limit]
+    fitting = fitting or sorted(
+        (way for way in ways if need(way, 0) <= limit), key=lambda way: need(way, rows)
+    )
+    return fitting[0] if fitting else ways[-1]
 
 
 def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Split, ...]:
@@ -180,12 +193,9 @@ def fit_memory(
 
 
 @step("regions")
-def place_regions(
-    wafer: Wafer, cluster: Cluster, decoder: Decoder, prompt: int, split: Split
-) -> tuple[LayerRegion, ...]:
+def place_regions(wafer: Wafer, cluster: Cluster, decoder: Decoder, split: Split) -> tuple[LayerRegion, ...]:
     """Lay the regions out in rows, back and forth, so that consecutive ones touch; price the ways between."""
-    inside, between = _handover_s(split, 1, decoder, wafer, cluster)
-    inside_prompt, between_prompt = _handover_s(split, prompt, decoder, wafer, cluster)
+    inside, between = handover_s(split, 1, wafer, cluster)
     places = [_place(split, wafer, number) for number in range(split.regions + split.has_own_ends)]
     if split.ends_at:
         places[-1] = places[-2][0], split.ends_at
@@ -206,7 +216,7 @@ def place_regions(
                 layers=layers,
                 region=region,
                 token_handover_s=back if is_last else (between if leaves else inside),
-                prompt_handover_s=0.0 if is_last else (between_prompt if leaves else inside_prompt),
+                leaves="" if is_last else "between" if leaves else "inside",
                 has_ends=is_last and bool(decoder.tables),
             )
         )
@@ -246,6 +256,9 @@ def price_layers(
     ends = ends_cycles(decoder, side, wafer, groups=groups)
     prompt_ends = ends_cycles(decoder, side, wafer, groups=groups, tokens=prompt)
     cache = 2 * decoder.key_width * decoder.layers * ELEMENT_BYTES
+    prefill_cycles, prompt_end_cycles = (float(np.asarray(cost.total)) for cost in (prefill, prompt_ends))
+    ways = handover_s(split, prompt, wafer, machine.cluster)
+    block = PromptTurn(1, prompt, prefill_cycles, prompt_end_cycles, *ways)
     return GenerationPlan(
         graph=machine.graph,
         wafer=wafer,
@@ -263,18 +276,19 @@ def price_layers(
         regions=regions,
         decode_cycles=float(np.asarray(decode.total)),
         decode_parts=frozen({name: float(np.asarray(part)) for name, part in decode.parts().items()}),
-        prefill_cycles=float(np.asarray(prefill.total)),
+        prefill_cycles=prefill_cycles,
         end_cycles=float(np.asarray(ends.total)),
         end_parts=frozen({name: float(np.asarray(part)) for name, part in ends.parts().items()}),
-        prompt_end_cycles=float(np.asarray(prompt_ends.total)),
+        prompt_end_cycles=prompt_end_cycles,
         memory=memory,
         max_context=max(
-            _max_context(way, wafer, prompt=prompt, batch=options.batch)
+            max_context(way, wafer, prompt=prompt, batch=options.batch, chunk=chunk_rows(options, prompt))
             for way in _splits(decoder, wafer, machine.systems, split.grid)
         ),
-        max_context_wafer=_wafer_context(decoder, options, wafer, machine.systems, cache),
+        max_context_wafer=wafer_context(decoder, options.batch, wafer, machine.systems, cache),
         cache_bytes_per_token=cache,
-        widest_prompt_handover_s=max(_handover_s(split, prompt, decoder, wafer, machine.cluster)),
+        widest_prompt_handover_s=max(ways),
+        reading=Reading(MOVING, prompt, (block,)),
         notes=NOTES,
     )
 
@@ -298,7 +312,15 @@ class GenerationRequest:
     options: GenerationChoice
 
 
-STEPS = [read_decoder, check_request, try_grids]
+@step("plan")
+def read_prompt(
+    plan: GenerationPlan, split: Split, decoder: Decoder, options: GenerationChoice
+) -> GenerationPlan:
+    """Read the prompt in chunks: as asked, or those with the earliest first token that leave room for the cache."""
+    return with_reading(plan, split, decoder, options)
+
+
+STEPS = [read_decoder, check_request, try_grids, read_prompt]
 """From graph, wafer, cluster, systems and options to the plan."""
 ATTEMPT = [split_layers, fit_memory, place_regions, state_machine, price_layers]
 """One grid: from what the steps above know, and `grid`, to a plan."""
@@ -307,24 +329,6 @@ ATTEMPT = [split_layers, fit_memory, place_regions, state_machine, price_layers]
 def token_s(plan: GenerationPlan) -> float:
     """Seconds between two tokens of one request: the way through all regions, or all requests in the slowest."""
     return max(plan.latency_s, plan.batch * plan.stage_s)
-
-
-@dataclass(frozen=True)
-class Split:
-    """A grid, and how layers, cache and ends lie on it; d, v as at the top of the file."""
-
-    grid: int
-    per_wafer: int
-    regions: int
-    layers: int  # of a region
-    hidden: int
-    d: int
-    v: int
-    layer: LayerWork
-    last: int  # layers of the last region
-    ends: float  # elements of embedding and head on a core
-    has_own_ends: bool  # in a region of their own
-    ends_at: Region | None = None  # cores beside the squares, if the ends lie there
 
 
 def _grids(wafer: Wafer) -> list[int]:
@@ -353,87 +357,3 @@ def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Clust
         raise ModelError(f"groups {options.groups} exceed grid {options.grid}; use fewer groups")
     if options.prompt is not None and options.prompt > context:
         raise ModelError(f"prompt {options.prompt} exceeds context {context}; give a longer context")
-
-
-def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
-    """The layers on squares of `grid` x `grid` cores."""
-    per_wafer = (wafer.program_rows // grid) * (wafer.program_cols // grid)
-    slots = per_wafer * systems
-    layers = -(-decoder.layers // slots)
-    regions = -(-decoder.layers // layers)
-    return Split(
-        grid=grid,
-        per_wafer=per_wafer,
-        regions=regions,
-        layers=layers,
-        hidden=decoder.hidden,
-        d=-(-decoder.hidden // grid),
-        v=-(-decoder.key_width // grid),
-        layer=decoder.layer,
-        last=decoder.layers - (regions - 1) * layers,
-        ends=float(-(-decoder.tables // grid**2)),
-        has_own_ends=bool(decoder.tables) and regions < slots,
-    )
-
-
-def core_memory(split: Split, wafer: Wafer, *, context: int, prompt: int, batch: int) -> CoreMemory:
-    """Bytes of a core of the fullest region; see the top of this file."""
-    found = (_memory(split, wafer, *kind, context, prompt, batch) for kind in _kinds(split))
-    return max(found, key=lambda memory: memory.total_bytes)
-
-
-def _kinds(split: Split) -> tuple[tuple[int, float], ...]:
-    """Layers, and elements of embedding and head, of the regions that may be the fullest."""
-    return (split.layers, 0.0), ((0 if split.has_own_ends else split.last), split.ends)
-
-
-def _memory(
-    split: Split, wafer: Wafer, layers: int, ends: float, context: int, prompt: int, batch: int
-) -> CoreMemory:
-    grid, work = split.grid, split.layer
-    if split.ends_at and not layers:  # rows of a prompt on their way, and the place that they go to
-        side = split.ends_at.rows
-        rows = -(-prompt // side) * -(-split.hidden // side)
-        return CoreMemory(
-            ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, float(wafer.kernel_code_bytes)
-        )
-    s, q = -(-context // grid), -(-prompt // grid)
-    wide, f = max(split.d, -(-work.query // grid)), -(-work.widest // grid)
-    moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
-    elements = 5 * q * wide + q * q + 2 * q * f + 2 * moving
-    return CoreMemory(
-        weights_bytes=float(ELEMENT_BYTES * (layers * work.weights_of_core(grid) + ends)),
-        activations_bytes=float(ELEMENT_BYTES * layers * batch * s * 2 * split.v),
-        buffers_bytes=float(ELEMENT_BYTES * elements),
-        code_bytes=float(wafer.kernel_code_bytes),
-    )
-
-
-def _max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int) -> int:
-    """Longest context whose cache fits beside weights and buffers, in tokens; 0 if none does."""
-    longest = []
-    for layers, ends in _kinds(split):
-        if layers:
-            empty = _memory(split, wafer, layers, ends, 0, prompt, batch).total_bytes
-            slot = ELEMENT_BYTES * layers * batch * 2 * split.v
-            longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid)
-    return min(longest)
-
-
-def _handover_s(
-    split: Split, tokens: int, decoder: Decoder, wafer: Wafer, cluster: Cluster
-) -> tuple[float, float]:
-    """Seconds to hand the hidden state of `tokens` tokens to the next region, on a wafer and between two."""
-    elements = -(-tokens // split.grid) * split.d if tokens > 1 else split.d
-    link = elements * ELEMENT_BYTES / wafer.link_bytes_per_cycle + split.grid * wafer.hop_cycles
-    inside = cycles_to_s(link + wafer.task_start_cycles, wafer.clock_hz)
-    size = tokens * decoder.hidden * ELEMENT_BYTES
-    return inside, inside + size / wafer.io_bytes_per_s + cluster.swarmx_hop_s
-
-
-def _wafer_context(
-    decoder: Decoder, options: GenerationChoice, wafer: Wafer, systems: int, cache: int
-) -> int:
-    weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
-    room = systems * wafer.program_cores * (wafer.sram_usable_bytes - wafer.kernel_code_bytes) - weights
-    return max(0, int(room // (cache * options.batch)))

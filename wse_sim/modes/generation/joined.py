@@ -1,0 +1,86 @@
+"""The joined layer: n tokens pass a layer of a decoder while its weights rest.
+
+Where decode pays starts, hops and handovers for one token, n tokens pay them once; words and arithmetic n times.
+Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e exponentials of a token, I short
+vector instructions of a layer, d = ceil(hidden / P)::
+
+    product      the faster of n gemv(k, o), a row of weights at a time, and
+                 S + k (L + o (o_map(n) + v(n))), one weight times a column of n tokens
+    all-reduce   tree_allreduce(n o); of a statistic tree_allreduce(n)
+    attention    n (gemv(q, 1) + gemv(1, q)), tree_allreduce(n), tree_allreduce(n q)
+    special      ceil(n / P) times those of one token; for n > 1 their n e words go once more down a line
+    short        I o once; for n > 1 also I n d / rate
+
+All contexts are one slot (up to P tokens) long; :func:`deep_cycles` says what longer ones add.  Experts: of E, k for each
+token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them.
+
+Assumed, because no joined kernel is published: the cores of a line, which hold copies, share the special functions of
+several tokens.  Without that these would be most of the layer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, mesh_gemv, tree_allreduce
+from wse_sim.kernels.contract.equations import ceil_div, words
+from wse_sim.kernels.contract.family import Cost, Count, Size
+from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product
+from wse_sim.modes.generation.layer import decode_layer_cycles, work_of
+
+
+def joined_layer_cycles(
+    shape: LayerShape | LayerWork, tokens: Count, grid: int, wafer: Wafer, *, groups: int | None = None
+) -> Cost:
+    """Cycles of one layer for `tokens` tokens at once, contexts up to `grid` tokens; for one token that of decode.
+
+    Example
+    -------
+    >>> from wse_sim.hardware import load_wafer
+    >>> wafer, shape = load_wafer("wse3"), LayerShape(4096, 14336)
+    >>> one, eight = (float(joined_layer_cycles(shape, n, 300, wafer).total) for n in (1, 8))
+    >>> one == float(decode_layer_cycles(shape, 300, 300, wafer).total), 2 * one < eight < 3 * one
+    (True, True)
+    """
+    work, lines = work_of(shape), best_groups(grid) if groups is None else groups
+    q, d = ceil_div(work.query, grid), ceil_div(work.hidden, grid)
+    cost = tokens * mesh_gemv(q, 1, wafer) + tokens * mesh_gemv(1, q, wafer)
+    cost = cost + work.statistics * tree_allreduce(tokens, grid, lines, wafer, vertical=True)
+    cost = cost + tree_allreduce(tokens, grid, lines, wafer)
+    cost = cost + tree_allreduce(tokens * q, grid, lines, wafer, vertical=True)
+    for p in work.products:
+        outputs = ceil_div(p.n, grid)
+        more, rows = met(p, tokens)
+        cost = cost + (more * p.times) * joined_gemv(ceil_div(p.k, grid), outputs, rows, wafer)
+        back = min(p.times, p.returns(work.hidden))
+        down = tree_allreduce(rows * outputs, grid, lines, wafer, vertical=True)
+        cost = cost + (more * (p.times - back)) * down
+        cost = cost + (more * back) * tree_allreduce(rows * outputs, grid, lines, wafer)
+    elements = 1 + 2.0 * ceil_div(work.activated, grid)
+    roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
+    several, instructions = np.asarray(tokens) > 1, work.instructions(wafer)
+    return cost + Cost(
+        compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle,
+        special=ceil_div(tokens, grid) * (elements * wafer.exp_cycles + roots),
+        fabric=several * words(np.ceil(tokens * elements), "fp16") * wafer.wavelet_cycles,
+        startup=instructions * wafer.vector_start_cycles,
+    )
+
+
+def met(product: Product, tokens: Count) -> tuple[Size, Count]:
+    """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix."""
+    if product.groups == 1:
+        return 1.0, tokens
+    share = min(product.share, float(product.groups))
+    distinct = product.groups * (1.0 - (1.0 - share / product.groups) ** np.asarray(tokens, float))
+    more = np.maximum(1.0, distinct / share)
+    return more, np.ceil(np.asarray(tokens) / more - 1e-9).astype(np.int64)
+
+
+def deep_cycles(
+    shape: LayerShape | LayerWork, slots: Count, grid: int, wafer: Wafer, *, groups: int | None = None
+) -> Size:
+    """What `slots` tokens of context in every core of a line cost one token beyond a context of one slot."""
+    deep = decode_layer_cycles(shape, slots * grid, grid, wafer, groups=groups)
+    return deep.total - decode_layer_cycles(shape, grid, grid, wafer, groups=groups).total

@@ -1,0 +1,138 @@
+"""Memory of a core in generation: weights, cache, and the room for the tokens of a prompt.
+
+Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a chunk, d, q, f = ceil(hidden, queries,
+widest / P).  A prompt passes a layer in one of two ways, and both use the same room, one at a time::
+
+    as one block of moving tiles   s = ceil(p / P) rows, w = max(d, q):    2 (5 s w + s^2 + 2 s f + 2 largest tile)
+    in chunks, weights at rest     stream, its update, queries and head outputs or gate and up, sums:
+                                   2 n (2 d + 2 max(q, f) + f)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import CoreMemory, Region
+from wse_sim.hardware import Wafer
+from wse_sim.modes.generation.decoder import Decoder, LayerWork
+
+ELEMENT_BYTES = 2  # fp16 weights, activations and cache
+
+
+@dataclass(frozen=True)
+class Split:
+    """A grid, and how layers, cache and ends lie on it; d, v as at the top of :mod:`wse_sim.modes.generation.steps`."""
+
+    grid: int
+    per_wafer: int
+    regions: int
+    layers: int  # of a region
+    hidden: int
+    d: int
+    v: int
+    layer: LayerWork
+    last: int  # layers of the last region
+    ends: float  # elements of embedding and head on a core
+    has_own_ends: bool  # in a region of their own
+    ends_at: Region | None = None  # cores beside the squares, if the ends lie there
+
+    @property
+    def kinds(self) -> tuple[tuple[int, float], ...]:
+        """Layers, and elements of embedding and head, of the regions that may be the fullest."""
+        return (self.layers, 0.0), ((0 if self.has_own_ends else self.last), self.ends)
+
+
+def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
+    """The layers on squares of `grid` x `grid` cores."""
+    per_wafer = (wafer.program_rows // grid) * (wafer.program_cols // grid)
+    slots = per_wafer * systems
+    layers = -(-decoder.layers // slots)
+    regions = -(-decoder.layers // layers)
+    return Split(
+        grid=grid,
+        per_wafer=per_wafer,
+        regions=regions,
+        layers=layers,
+        hidden=decoder.hidden,
+        d=-(-decoder.hidden // grid),
+        v=-(-decoder.key_width // grid),
+        layer=decoder.layer,
+        last=decoder.layers - (regions - 1) * layers,
+        ends=float(-(-decoder.tables // grid**2)),
+        has_own_ends=bool(decoder.tables) and regions < slots,
+    )
+
+
+def tiles_bytes(split: Split, prompt: int) -> float:
+    """Bytes of a core for a prompt that passes as one block of moving tiles."""
+    grid, work = split.grid, split.layer
+    q, wide, f = -(-prompt // grid), max(split.d, -(-work.query // grid)), -(-work.widest // grid)
+    moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
+    return float(ELEMENT_BYTES * (5 * q * wide + q * q + 2 * q * f + 2 * moving))
+
+
+def rows_bytes(split: Split, chunk: int) -> float:
+    """Bytes of a core for the rows of `chunk` tokens that pass while the weights rest."""
+    q, f = (-(-size // split.grid) for size in (split.layer.query, split.layer.widest))
+    return float(ELEMENT_BYTES * chunk * (2 * split.d + 2 * max(q, f) + f))
+
+
+def core_memory(
+    split: Split, wafer: Wafer, *, context: int, prompt: int, batch: int, chunk: int = 0
+) -> CoreMemory:
+    """Bytes of a core of the fullest region, with room for the prompt as one block and for `chunk` tokens of it."""
+    buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
+    found = (_memory(split, wafer, *kind, context, prompt, batch, buffers) for kind in split.kinds)
+    return max(found, key=lambda memory: memory.total_bytes)
+
+
+def _memory(
+    split: Split,
+    wafer: Wafer,
+    layers: int,
+    ends: float,
+    context: int,
+    prompt: int,
+    batch: int,
+    buffers: float,
+) -> CoreMemory:
+    code = float(wafer.kernel_code_bytes)
+    if split.ends_at and not layers:  # rows of a prompt on their way, and the place that they go to
+        side = split.ends_at.rows
+        rows = -(-prompt // side) * -(-split.hidden // side)
+        return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, code)
+    s = -(-context // split.grid)
+    return CoreMemory(
+        weights_bytes=float(ELEMENT_BYTES * (layers * split.layer.weights_of_core(split.grid) + ends)),
+        activations_bytes=float(ELEMENT_BYTES * layers * batch * s * 2 * split.v),
+        buffers_bytes=buffers,
+        code_bytes=code,
+    )
+
+
+def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
+    """Longest context whose cache fits beside weights and buffers, in tokens; 0 if none does."""
+    buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
+    return _longest(split, wafer, prompt, batch, buffers)
+
+
+def context_beside_rows(split: Split, wafer: Wafer, *, batch: int, chunk: int) -> int:
+    """Longest context, in tokens, of a decoder whose prompts only come in chunks of `chunk` tokens."""
+    return _longest(split, wafer, 0, batch, rows_bytes(split, chunk))
+
+
+def _longest(split: Split, wafer: Wafer, prompt: int, batch: int, buffers: float) -> int:
+    longest = []
+    for layers, ends in split.kinds:
+        if layers:
+            empty = _memory(split, wafer, layers, ends, 0, prompt, batch, buffers).total_bytes
+            slot = ELEMENT_BYTES * layers * batch * 2 * split.v
+            longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid)
+    return min(longest)
+
+
+def wafer_context(decoder: Decoder, batch: int, wafer: Wafer, systems: int, cache: int) -> int:
+    """Longest context if every core of all systems could hold cache; `cache` bytes per token."""
+    weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
+    room = systems * wafer.program_cores * (wafer.sram_usable_bytes - wafer.kernel_code_bytes) - weights
+    return max(0, int(room // (cache * batch)))

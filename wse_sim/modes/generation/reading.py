@@ -1,0 +1,179 @@
+"""How a prompt is read: in chunks that follow each other through the regions, or as one block.
+
+A block keeps R - 1 of R regions idle.  Blocks of moving tiles take the P steps of the grid however short they are, so
+smaller ones gain nothing.  With weights at rest (:mod:`wse_sim.modes.generation.joined`) a chunk of n tokens takes
+about a + b n in a region, and ceil(p / n) chunks are in the line at once::
+
+    region       t_r = (l_r (A(n) + n G(s)) + e_r) / f + h_r      s slots of context when the chunk is done
+    first token  of turns one after the other, :mod:`wse_sim.modes.generation.line`;
+                 of equal ones (turns - 1) max t + sum t, shortest near n = sqrt(p a / ((R - 1) b))
+
+e_r stands where the ends lie: the embedding for every chunk, the head for the last one.  h_r hands n d elements over
+every line.  The default is the chunk with the earliest first token among those that fit and leave at least half of
+the cache that chunks of :data:`SHORT` leave.  (Nobody publishes chunks of a wafer: the half is a choice, not a measurement.)
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+
+import numpy as np
+
+from wse_sim.compiler.plan import CoreMemory
+from wse_sim.errors import ModelError
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.generation.decoder import Decoder
+from wse_sim.modes.generation.joined import deep_cycles, joined_layer_cycles
+from wse_sim.modes.generation.layer import ends_cycles
+from wse_sim.modes.generation.memory import (
+    ELEMENT_BYTES,
+    Split,
+    context_beside_rows,
+    core_memory,
+    rows_bytes,
+)
+from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, PromptTurn, Reading
+from wse_sim.options import GenerationChoice
+from wse_sim.units import cycles_to_s
+
+SHORT = 4  # tokens of a chunk whose cache others are held against
+LEAST_CACHE = 0.5  # of the cache beside that chunk
+
+
+def handover_s(
+    split: Split, tokens: int, wafer: Wafer, cluster: Cluster, *, at_rest: bool = False
+) -> tuple[float, float]:
+    """Seconds to hand the hidden state of `tokens` tokens to the next region, on a wafer and between two.
+
+    Tiles of a block lie over rows and columns; `at_rest` every line has the elements of all tokens.
+    """
+    rows = tokens if at_rest else -(-tokens // split.grid)
+    link = rows * split.d * ELEMENT_BYTES / wafer.link_bytes_per_cycle + split.grid * wafer.hop_cycles
+    inside = cycles_to_s(link + wafer.task_start_cycles, wafer.clock_hz)
+    size = tokens * split.hidden * ELEMENT_BYTES
+    return inside, inside + size / wafer.io_bytes_per_s + cluster.swarmx_hop_s
+
+
+class ChunkPrices:
+    """What turns of a plan cost in which its prompt is read in chunks."""
+
+    def __init__(self, plan: GenerationPlan, split: Split, decoder: Decoder) -> None:
+        self.plan, self.split, self._decoder = plan, split, decoder
+        slots = np.arange(1, -(-plan.prompt // plan.grid) + 1)
+        self._deep = np.asarray(
+            deep_cycles(plan.layer, slots, plan.grid, plan.wafer, groups=plan.groups), np.float64
+        )
+
+    def in_chunks(self, chunk: int) -> Reading:
+        """Chunks of `chunk` tokens with weights at rest, the last one with what is left."""
+        plan, prompt = self.plan, self.plan.prompt
+        last = (prompt - 1) % chunk + 1
+        # Chunks that end in the same slot of the context cost the same.
+        ends = np.arange(chunk, prompt - last + 1, chunk)
+        slots, counts = np.unique(-(-ends // plan.grid), return_counts=True)
+        turns: list[PromptTurn] = []
+        if len(slots):
+            layer, rest = self._layer(chunk), self._rest(chunk, is_last=False)
+            each = zip(counts.tolist(), (layer + chunk * self._deep[slots - 1]).tolist(), strict=True)
+            turns = [PromptTurn(count, chunk, cycles, *rest) for count, cycles in each]
+        cycles = self._layer(last) + last * float(self._deep[-1])
+        return Reading(RESTING, chunk, (*turns, PromptTurn(1, last, cycles, *self._rest(last, is_last=True))))
+
+    def _layer(self, tokens: int) -> float:
+        plan = self.plan
+        cost = joined_layer_cycles(plan.layer, tokens, plan.grid, plan.wafer, groups=plan.groups)
+        return float(np.asarray(cost.total))
+
+    def _rest(self, tokens: int, *, is_last: bool) -> tuple[float, float, float]:
+        """Cycles of embedding and head, and the ways to the next region."""
+        plan, split = self.plan, self.split
+        decoder = self._decoder if is_last else dataclasses.replace(self._decoder, head=None)
+        side = split.ends_at.rows if split.ends_at else plan.grid
+        groups = min(plan.groups, side) if plan.groups else None
+        ends = ends_cycles(decoder, side, plan.wafer, groups=groups, tokens=tokens).total
+        ways = handover_s(split, tokens, plan.wafer, plan.cluster, at_rest=True)
+        return float(np.asarray(ends)), *ways
+
+    def memory(self, chunk: int) -> CoreMemory:
+        """Bytes of a core with room for a chunk of `chunk` tokens."""
+        plan = self.plan
+        return core_memory(
+            self.split, plan.wafer, context=plan.context, prompt=plan.prompt, batch=plan.batch, chunk=chunk
+        )
+
+    def fits(self, chunk: int) -> bool:
+        """Whether the rows of `chunk` tokens fit beside weights and cache."""
+        return self.memory(chunk).total_bytes <= self.plan.wafer.sram_usable_bytes
+
+    def cache(self, chunk: int) -> int:
+        """Tokens of context that fit beside the rows of a chunk alone."""
+        return context_beside_rows(self.split, self.plan.wafer, batch=self.plan.batch, chunk=chunk)
+
+    def first_token_s(self, reading: Reading) -> float:
+        """Seconds to the first token of a lone prompt."""
+        return dataclasses.replace(self.plan, reading=reading).first_token_s
+
+
+def with_reading(
+    plan: GenerationPlan, split: Split, decoder: Decoder, options: GenerationChoice
+) -> GenerationPlan:
+    """The plan, whose prompt is one block, with the prompt read as asked for or as fast as the cache allows.
+
+    Raises
+    ------
+    ModelError
+        If the rows of the chunk that is asked for do not fit a core.
+    """
+    prices = ChunkPrices(plan, split, decoder)
+    reading, why = _asked(prices, options.chunk) if options.chunk else _chosen(prices)
+    memory = prices.memory(reading.chunk) if reading.way == RESTING else plan.memory
+    return dataclasses.replace(plan, reading=reading, memory=memory, notes=(*plan.notes, why))
+
+
+def chunk_rows(options: GenerationChoice, prompt: int) -> int:
+    """Tokens of a chunk that memory must have room for because it is asked for; a whole prompt may pass as a block."""
+    return options.chunk if options.chunk and options.chunk < prompt else 0
+
+
+def _asked(prices: ChunkPrices, chunk: int) -> tuple[Reading, str]:
+    plan = prices.plan
+    if chunk >= plan.prompt:
+        ways = [plan.reading] + [prices.in_chunks(plan.prompt)] * prices.fits(plan.prompt)
+        best = min(ways, key=prices.first_token_s)
+        return best, f"prompt in one piece, as asked: {best.way} ({_faster(best, len(ways))})"
+    if not prices.fits(chunk):
+        most = bisect.bisect_left(range(1, chunk + 1), True, key=lambda n: not prices.fits(n))
+        need = rows_bytes(prices.split, chunk)
+        raise ModelError(
+            f"chunk {chunk} needs {need:,.0f} bytes of a core on {plan.grid} x {plan.grid}, which are not free beside "
+            f"weights and cache; use at most {most}, or {plan.prompt} for the prompt as one block"
+        )
+    return prices.in_chunks(chunk), f"prompt in chunks of {chunk} tokens with weights at rest, as asked"
+
+
+def _faster(best: Reading, ways: int) -> str:
+    if ways == 1:
+        return "rows of all its tokens do not fit a core"
+    return f"faster than {MOVING if best.way == RESTING else RESTING}"
+
+
+def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
+    """The earliest first token among chunks that fit and leave cache; of equally many chunks the shortest."""
+    prompt, least = prices.plan.prompt, LEAST_CACHE * prices.cache(SHORT)
+    found = [prices.plan.reading]
+    # All lengths up to the root of the prompt, then those that save a whole chunk.
+    for chunk in sorted({-(-prompt // -(-prompt // n)) for n in range(1, prompt + 1)}):
+        if not prices.fits(chunk) or prices.cache(chunk) < least:
+            break
+        found.append(prices.in_chunks(chunk))
+    best = min(found, key=prices.first_token_s)
+    if best.way == MOVING:
+        return (
+            best,
+            f"prompt as one block of {MOVING}: its first token is earlier than that of chunks that fit",
+        )
+    return best, (
+        f"prompt in chunks of {best.chunk} tokens with {RESTING}: the earliest first token of those that fit and leave half "
+        f"of the cache beside chunks of {SHORT} ({prices.cache(best.chunk):,} of {prices.cache(SHORT):,} tokens)"
+    )
