@@ -23,3 +23,20 @@ def test_many_runs_with_a_store_of_their_own_keep_nothing_else(monkeypatch, tmp_
             assert not kept.is_used()
         assert not kept.is_used()
     assert kept.is_used()
+
+
+def test_values_are_made_anew_when_a_file_behind_a_link_changes(tmp_path, monkeypatch):
+    """Kernels and files of wafers stand behind links in a checkout; the hash of a package reads them, too."""
+    package, behind = tmp_path / "package_with_a_link", tmp_path / "behind"
+    behind.mkdir()
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "inside").symlink_to(behind)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hashes = []
+    for text in ("a = 1", "a = 2"):
+        (behind / "one.py").write_text(text)
+        of_tests.sources.cache_clear()
+        hashes.append(of_tests.sources("package_with_a_link"))
+    of_tests.sources.cache_clear()
+    assert hashes[0] != hashes[1]

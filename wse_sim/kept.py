@@ -82,11 +82,12 @@ def versions(*packages: str) -> str:
 
 @cache
 def sources(*packages: str) -> str:
-    """Hash of the sources of packages."""
+    """Hash of the sources of packages, of folders that are links (kernels in a checkout) as well."""
     total = hashlib.sha256()
     for package in packages:
         root = Path(str(resources.files(package)))
-        for file in sorted(root.rglob("*.py")):
+        files = [Path(at) / name for at, _, names in os.walk(root, followlinks=True) for name in names]
+        for file in sorted(file for file in files if file.suffix == ".py"):
             total.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return total.hexdigest()[:16]
 
