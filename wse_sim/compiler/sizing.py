@@ -125,7 +125,7 @@ class Group:
     @property
     def only_passes_gradients_on(self) -> bool:
         """Whether a sum or a difference in whole words trains: no kernel works on its gradients, and they pass its cores and links."""
-        is_whole = bool(self.forward.attrs.get("in_words")) and self.forward.family == "elementwise"
+        is_whole = bool(self.forward.attrs.get("in_words"))
         return is_whole and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
 
     @property
