@@ -68,7 +68,7 @@ class Activation(OnElements):
     name = "activation"
     attributes = ActivationAttributes
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Mapping[str, object] = NONE) -> Flow:
         """In no rows of its own; in whole words a core has its part of a sample at once, so rows wait for the time of a special function."""
         stated = ActivationAttributes.of(attrs)
         return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
