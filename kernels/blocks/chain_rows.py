@@ -1,8 +1,10 @@
-"""A dense layer that trains on samples of one row, as a chain of them lies on the fabric: cycles of its busiest core.
+"""A dense layer that trains on samples of one row, as a chain of them lies on the fabric: its pace, and how long one sample takes.
 
-Symbols: K inputs and N outputs on R - 1 rows with inputs and C columns, and a last row without; w multiply-accumulates per
-cycle, o = vector_start_cycles; k = 2 ceil(ceil(K / 2) / (R - 1)) inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core.
-Each kind of core takes, of a sample::
+Symbols: K inputs and N outputs on R rows with inputs and C columns, and a last row without; w multiply-accumulates per cycle,
+o = vector_start_cycles, l = wavelet_cycles; k = 2 ceil(ceil(K / 2) / R) inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core.
+G inlets of r = ceil(R / G) rows each: words i that one hears (of a stream between regions all, K / 2; the host has a link for
+each, r k / 2), and what it deals out, a word to every row in turn and a control word behind each round, d = k / 2 (r + [1, if r > 1]).
+Each kind of core, and each link, takes of a sample::
 
     row          forward   k ceil(v / w) + v                                products; sums down
                  backward  v / 2 + k ceil(v / w)                            gradients in; those of the weights
@@ -11,56 +13,237 @@ Each kind of core takes, of a sample::
     last row     forward   v + v / 2 [+ o + v / add] [+ o + v / max]        sums in, outputs out; bias; ReLU
                  backward  v [+ v / 2] [+ 2 o + v / max + v / mul]            gradients in and up, a second time for the inputs; slope
                            [+ o + v]                                        gradient of a bias without ReLU
+    inlet        forward   i + d         backward   d                       an inlet keeps a sample and deals it out twice
+    links        forward   l i, l d, l C v / 2                              in, dealt out, outputs
+                 backward  l d, l (C v / 2 + 1) [, l K / 2]                 dealt out, gradients in, gradients on
 
-Brackets: where the inputs have a gradient, or the layer has that item.  The kind with the longest sum of both is counted: passes
-alternate, so that is the pace.
+Brackets: where the inputs have a gradient, or the layer has that item.  Of the cores that compute, the kind with the longest sum of
+both passes is counted: passes alternate there, so that is their pace.  Inlets and links count where a pass takes longer in them.
+
+A sample alone goes from one to the next, and nothing of that overlaps; h a hop, t = turn_cycles, c = hop + 2 T_R + 1 a relay, steps down
+with the edges of dies in the mean over all rows of the fabric::
+
+    forward      l i                  the inlet keeps it          backward     l (C v / 2 + 1)        dealt to the columns
+                 max(l d, row's)      dealt out, products                      slope, v / 2, R h      up the columns
+                 (r + C) h + 2 t                                               [o + v + v / 2]        a second time, behind a bias
+                 R c + v              sums down the rows                       [v ceil(k / w) + C c + k + 3 k / 2]  sums west, collected
+                 bias, ReLU, v / 2                                             or max(l d, k ceil(v / w))
+
+What these are longer than the pace is the fill.  In the engine passes overlap: they share the cores, and links and inlets are their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import op_rate
-from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fill_cycles
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
+MOST_INLETS = 4  # of a region: between regions all of them hear one stream
+INLET_FRACTION = (
+    0.8  # of the time of the cores that compute that an inlet may work, so that they do not wait for it
+)
+Pair = tuple[Size, Size]
+"""Of a forward pass and of a backward pass."""
 
-def chain_rows_cost(
-    k: Size, n: Size, fused: Iterable[str], tiling: Tiling, wafer: Wafer, *, has_dx: bool
-) -> tuple[Cost, Cost]:
-    """Forward and backward cycles of one sample; `tiling` counts the rows with inputs alone, `has_dx` says whether inputs have gradients."""
-    items, o = set(fused), np.ceil(wafer.vector_start_cycles)
-    v = PAIR * ceil_div(ceil_div(n, tiling.cols), PAIR)
-    k = PAIR * ceil_div(ceil_div(k, PAIR), tiling.rows)
-    w = wafer.fma_mixed_per_cycle
-    products, zero = 1.0 * k * ceil_rate(v, w), 0.0 * (k * v)
-    has_bias, bends = "bias" in items, "relu" in items
-    summed = o + v + zero  # the gradient of the bias
-    of_inputs = (v * ceil_rate(k, w) + k) if has_dx else zero
-    row = products + v, products + v / PAIR + of_inputs
-    slope = ceil_rate(v, wafer.max_fp16_per_cycle) + ceil_rate(v, op_rate("mul", "fp16", wafer))
-    finish = has_bias * (o + ceil_rate(v, wafer.add_fp16_per_cycle)) + bends * (
-        o + ceil_rate(v, wafer.max_fp16_per_cycle)
-    )
-    last = (
-        v + v / PAIR + finish + zero,
-        v + has_dx * v / PAIR + bends * (2 * o + slope) + (summed if has_bias and not bends else 0.0) + zero,
-    )
-    first = (row[0], row[1] + summed) if has_bias and bends else row
-    is_last = sum(last) > sum(first)
-    forward, backward = (np.where(is_last, a, b) for a, b in zip(last, first, strict=True))
-    # Of these cycles, words on links and starts of instructions; the rest multiplies.
-    starts = np.where(is_last, o * (has_bias + bends), 0.0)
-    back_starts = np.where(is_last, o * (2.0 * bends + (has_bias and not bends)), o * (has_bias and bends))
-    moved = np.where(is_last, v * 1.5, 1.0 * v)
-    back_moved = np.where(is_last, v + has_dx * v / PAIR, v / PAIR + has_dx * k)
-    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer) + zero
-    return (
-        Cost(compute=forward - starts - moved, fabric=moved, startup=starts, idle=idle),
-        Cost(compute=backward - back_starts - back_moved, fabric=back_moved, startup=back_starts),
-    )
+
+@dataclass(frozen=True)
+class ChainRows:
+    """Cycles of one sample; `tiling` counts the rows with inputs alone, `has_dx` says whether inputs have gradients."""
+
+    inputs: Size
+    outputs: Size
+    items: frozenset[str]
+    tiling: Tiling
+    wafer: Wafer
+    has_dx: bool
+
+    @cached_property
+    def rows(self) -> Size:
+        """R."""
+        return np.minimum(self.tiling.rows, ceil_div(self.inputs, PAIR))
+
+    @cached_property
+    def k(self) -> Size:
+        """Inputs of a core."""
+        return PAIR * ceil_div(ceil_div(self.inputs, PAIR), self.rows)
+
+    @cached_property
+    def v(self) -> Size:
+        """Outputs of a core."""
+        return PAIR * ceil_div(ceil_div(self.outputs, self.tiling.cols), PAIR)
+
+    @property
+    def _sent(self) -> Size:
+        """Words of the outputs."""
+        return ceil_div(self.outputs, self.v) * self.v / PAIR
+
+    @cached_property
+    def _products(self) -> Size:
+        return 1.0 * self.k * ceil_rate(self.v, self.wafer.fma_mixed_per_cycle)
+
+    @cached_property
+    def _of_inputs(self) -> Size:
+        return self.v * ceil_rate(self.k, self.wafer.fma_mixed_per_cycle)
+
+    @cached_property
+    def _start(self) -> float:
+        return float(np.ceil(self.wafer.vector_start_cycles))
+
+    @property
+    def _finish(self) -> Size:
+        """Bias and ReLU of the last row."""
+        o, v, wafer = self._start, self.v, self.wafer
+        bias = ("bias" in self.items) * (o + ceil_rate(v, wafer.add_fp16_per_cycle))
+        return bias + self._bends * (o + ceil_rate(v, wafer.max_fp16_per_cycle))
+
+    @property
+    def _slope(self) -> Size:
+        v, wafer = self.v, self.wafer
+        rates = wafer.max_fp16_per_cycle, op_rate("mul", "fp16", wafer)
+        return self._bends * (2 * self._start + sum(ceil_rate(v, rate) for rate in rates))
+
+    @property
+    def _bends(self) -> bool:
+        return "relu" in self.items
+
+    @property
+    def _sums_bias(self) -> bool:
+        """Whether the last row adds up the gradient of the bias: under ReLU the first row does."""
+        return "bias" in self.items and not self._bends
+
+    # ---- cores that compute ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _cores(self) -> tuple[Pair, Pair, Pair, Size]:
+        """Cycles, and of these words on links and starts of instructions, of the slowest kind; and where that is the last row."""
+        v, k, o, zero = self.v, self.k, self._start, 0.0 * (self.k * self.v)
+        bias = o + v
+        back = v / PAIR + self._products + (self._of_inputs + k if self.has_dx else zero)
+        first = self._products + v, back + (("bias" in self.items) and self._bends) * bias
+        last = (
+            v + v / PAIR + self._finish + zero,
+            v + self.has_dx * v / PAIR + self._slope + self._sums_bias * bias + zero,
+        )
+        is_last = sum(last) > sum(first)
+        starts = o * (("bias" in self.items) + self._bends)
+        starts_back = o * (2.0 * self._bends + self._sums_bias)
+        moved = v * 1.5, v + self.has_dx * v / PAIR
+        return (
+            _either(is_last, last, first),
+            _either(is_last, moved, (1.0 * v, v / PAIR + self.has_dx * k)),
+            _either(is_last, (starts, starts_back), (0.0, o * ("bias" in self.items and self._bends))),
+            zero,
+        )
+
+    # ---- inlets and links --------------------------------------------------------------------------------------------
+
+    def through_inlet(self, inlets: Size) -> Pair:
+        """Words that one of so many inlets hears of a sample, and that it deals out in a pass, with control words."""
+        rows = ceil_div(self.rows, inlets)
+        each = self.k / PAIR
+        heard = ceil_div(self.inputs, PAIR) if self.has_dx else rows * each
+        return heard + 0.0 * each, each * (rows + (rows > 1))
+
+    @cached_property
+    def inlets(self) -> Size:
+        """The fewest with which none works longer than a fraction of the time of the cores; if there are none, as many as may be."""
+        limit = INLET_FRACTION * sum(self._cores[0])
+        found = np.minimum(MOST_INLETS, self.rows)
+        for count in range(MOST_INLETS - 1, 0, -1):
+            heard, dealt = self.through_inlet(count)
+            is_enough = (heard + 2 * dealt <= limit) & (count <= self.rows)
+            found = np.where(is_enough, count, found)
+        return found
+
+    @property
+    def _paced(self) -> Pair:
+        """Cycles of a pass: of the cores, of an inlet or of a link."""
+        heard, dealt = self.through_inlet(self.inlets)
+        link = self.wafer.wavelet_cycles
+        forward = heard + dealt, link * heard, link * dealt, link * self._sent
+        backward = [dealt, link * dealt, link * (self._sent + 1)]
+        if self.has_dx:
+            backward.append(link * ceil_div(self.inputs, PAIR))
+        forward_cycles, backward_cycles = self._cores[0]
+        for cycles in forward:
+            forward_cycles = np.maximum(forward_cycles, cycles)
+        for cycles in backward:
+            backward_cycles = np.maximum(backward_cycles, cycles)
+        return forward_cycles, backward_cycles
+
+    # ---- a sample alone ----------------------------------------------------------------------------------------------
+
+    @property
+    def _alone(self) -> Pair:
+        """Cycles from the first word in to the last one out."""
+        wafer, v, k, rows, cols = self.wafer, self.v, self.k, self.rows, self.tiling.cols
+        link, hop, relay = wafer.wavelet_cycles, wafer.hop_cycles, relay_cycles(wafer)
+        heard, dealt = self.through_inlet(self.inlets)
+        edge = _crossing_of_row(wafer)
+        way = (
+            ceil_div(rows, self.inlets) * (hop + edge)
+            + cols * hop
+            + 2 * wafer.turn_cycles
+            + wafer.handover_cycles
+        )
+        forward = (
+            link * heard
+            + np.maximum(link * dealt, self._products)
+            + way
+            + rows * (relay + edge)
+            + v
+            + self._finish
+            + v / PAIR
+        )
+        backward = link * (self._sent + 1) + cols * hop + 2 * wafer.handover_cycles
+        backward = backward + self._slope + v / PAIR + rows * (hop + edge)
+        if self.has_dx:
+            again = self._sums_bias * (self._start + v) + v / PAIR
+            collected = k / PAIR + rows * (hop + edge)
+            backward = backward + again + self._of_inputs + cols * relay + 2 * k + collected
+        else:
+            backward = backward + np.maximum(link * dealt, self._products)
+        return forward, backward
+
+    def costs(self) -> tuple[Cost, Cost]:
+        """Forward and backward; their fill is idle."""
+        cores, moved, starts, zero = self._cores
+        out = []
+        for issued, paced, alone, words, start in zip(
+            cores, self._paced, self._alone, moved, starts, strict=True
+        ):
+            out.append(
+                Cost(
+                    compute=issued - start - words,
+                    fabric=words + zero,
+                    startup=start + zero,
+                    idle=np.maximum(0.0, alone - paced),
+                    stalled_input=paced - issued,
+                )
+            )
+        return out[0], out[1]
+
+
+def chain_rows(
+    inputs: Size, outputs: Size, fused: Iterable[str], tiling: Tiling, wafer: Wafer, *, has_dx: bool
+) -> ChainRows:
+    """A layer with the items `fused` to it."""
+    return ChainRows(inputs, outputs, frozenset(fused), tiling, wafer, has_dx)
+
+
+def _crossing_of_row(wafer: Wafer) -> float:
+    """What the edges of dies add to a step down, in the mean over all rows of the fabric."""
+    return wafer.die_crossing_cycles * (wafer.die_rows - 1) / max(1, wafer.rows - 1)
+
+
+def _either(where: Size, these: tuple[Size, Size], those: tuple[Size, Size]) -> Pair:
+    found = [np.where(where, a, b) for a, b in zip(these, those, strict=True)]
+    return found[0], found[1]

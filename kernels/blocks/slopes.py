@@ -136,10 +136,10 @@ class Slopes:
 
 
 def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -> Size:
-    """Cycles of a chain of sums and activations on `size` fp16 elements of a core, in training.
+    """Cycles of a chain of sums, products and activations on `size` fp16 elements of a core, in training.
 
-    Forward an activation makes its slope as well.  Backward its gradient is a product with the slope, and that of a sum is copied
-    to where the value was and to where the operand was (a difference changes its sign).
+    Forward an activation makes its slope as well.  Backward its gradient is a product with the slope, a product has one
+    for each side, and the gradient of a sum is copied to where the value was and to where the operand was (a difference changes its sign).
     """
     o = ceil(wafer.vector_start_cycles)
     copy, product = (
@@ -150,6 +150,8 @@ def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -
         if op in ACTIVATIONS:
             is_forward = phase is Phase.FORWARD
             total = total + (Slopes(op, wafer).cycles(size, is_done=False) if is_forward else product)
+        elif op == "mul":
+            total = total + (product if phase is Phase.FORWARD else 2 * product)
         elif phase is Phase.FORWARD:
             total = total + o + np.ceil(size / wafer.add_fp16_per_cycle)
         else:

@@ -21,10 +21,18 @@ link each way::
                links           T K / 2                                                  the same
                end             T (C v / 2 + 1)
 
+A core of a row gives inputs of a token for the gradient of the weights once the gradients of an earlier one have left: a words that
+wait in the queue of the row reach q = a / k tokens further.  So 2 + q tokens go round at a time, c = hop + 2 T_R + 1, l a word on a link::
+
+    loop         T / (2 + q) (v ceil(k / w) + C c + l k + l K / 2 + k / 2 + k ceil(v / w))
+
 Rows share a slow function: n = T v sums of a column go up, values and slopes of each row's share c come down::
 
     row          + n / 2 + slope(c) + n at most
     last row     + n / 2 + n
+    loop         n / 2 + R hop + slope(c) + n + the longer of l T C v / 2 and the products
+
+The loop is that of the last row: outputs of a sample leave before the sums of the next go up.
 
 A layer that ends with a residual needs a second column beside those that compute; a narrow region gives a compute column up for it.
 """
@@ -40,9 +48,11 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.slopes import STEPS, Slopes
 from wse_sim.kernels.blocks.word_rows import PAIR
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
+FEED_QUEUE = 0
+"""Input queue of a row, in which inputs wait."""
 GROUP = 8
 """Elements of a group of tokens at least, on the last row."""
 
@@ -128,7 +138,21 @@ class TrainedRows:
         if "residual" in self.items:
             moving.append(t * ((self.features + self.cols * v) / PAIR + 1))
         issued = np.maximum(self._row_forward(), self._last_forward())
+        if self._is_shared:
+            moving.append(self._loop_forward())
         return issued, self._paced(issued, moving, links)
+
+    def _loop_forward(self) -> Size:
+        """From the sums of one sample on the last row to those of the next: outputs leave before they go up."""
+        if self._slopes is None:
+            return 0.0 * self.v
+        size, wafer = self.tokens * self.v, self.wafer
+        each = PAIR * ceil_div(ceil_div(size, self.rows), PAIR)
+        there = size / PAIR + self.rows * wafer.hop_cycles + wafer.handover_cycles
+        leaving = wafer.wavelet_cycles * self.tokens * self.cols * self.v / PAIR
+        return (
+            there + self._slopes.cycles(each, is_done=False) + size + np.maximum(leaving, self._sums(self.k))
+        )
 
     def _row_forward(self) -> Size:
         if not self._is_shared or self._slopes is None:
@@ -182,7 +206,7 @@ class TrainedRows:
         if self.passes_on:
             row = row + self.of_inputs
             links.append(t * self.inputs / PAIR)
-            moving.append(t * 2.0 * k)
+            moving += [t * 2.0 * k, t * self._loop_backward()]
         beside = "residual" in self.items[:-1]
         last = size / PAIR * (2 + self.passes_on + beside)
         if "bias" in self.items:
@@ -191,6 +215,18 @@ class TrainedRows:
             last = last + groups * (start + np.ceil(elements / self.wafer.fma_mixed_per_cycle))
         issued = np.maximum(row, last)
         return issued, self._paced(issued, moving, links)
+
+    def _loop_backward(self) -> Size:
+        """From the products of a token for the gradient of its inputs to those of a later one, for each token between."""
+        wafer, k = self.wafer, self.k
+        waiting = PAIR * wafer.input_queue_wavelets[FEED_QUEUE]
+        between = 2 + np.minimum(waiting // k, self.tokens - 1)
+        west = self.cols * relay_cycles(wafer) + k * wafer.wavelet_cycles
+        sent = self.inputs / PAIR * wafer.wavelet_cycles
+        own = self.v * ceil_div(k, wafer.fma_mixed_per_cycle) + k * ceil_div(
+            self.v, wafer.fma_mixed_per_cycle
+        )
+        return (own + west + sent + k / PAIR) / np.minimum(between, self.tokens)
 
     def _paced(self, issued: Size, moving: list[Size], links: list[Size]) -> Size:
         slowest = issued

@@ -218,19 +218,24 @@ def pointwise(
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
-    `bundles`, if not None: n are whole words, which the core receives, an operand after the other, and sends.  Above 0 the rows
-    are as many bands, or fewer, with a bundle of the elements each, whose operands share the links of its cores: the
-    fastest is counted.
+    `bundles`, if not None: n are whole words, which the core receives, an operand after the other, and sends.  In a region all operands
+    share the links of its cores.  Above 1 the rows are as many bands, or fewer, with a bundle of the elements each: the
+    fastest is counted.  Cores of a column send in turn, so a region as high as the wafer leaves its last row to streams that pass.
 
     `issue` vector issue cycles per element, `special` special elements per element, `scalar` cycles
     of other scalar code per element, `instructions` vector starts, `inputs` operands that arrive.
     """
 
+    on_links = bundles is not None and tiling.mapping == "stationary"
+    high = (
+        tiling.rows - ((tiling.rows == wafer.rows) & (wafer.rows > 1)) if bundles is not None else tiling.rows
+    )
+
     def band(count: int) -> Cost:
-        rows = np.maximum(1, tiling.rows // count)
+        rows = np.maximum(1, high // count)
         n = (
             ceil_div(ceil_div(elements, count), rows * tiling.cols)
-            if count > 1
+            if count > 1 or bundles is not None
             else per_core(elements, tiling)
         )
         if bundles is not None:
@@ -240,15 +245,15 @@ def pointwise(
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
         ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        shared = inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if bundles else 0.0
+        shared = inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if on_links else 0.0
         late = np.maximum(0.0, shared - busy)
         return Cost(
             ramp=ramp,
             compute=compute,
             special=odd,
             startup=startup,
-            stalled_input=np.where(tiling.rows >= count * inputs, late, np.inf) if count > 1 else late,
-            fabric=0.0 * n if bundles else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
+            stalled_input=np.where(high >= count * inputs, late, np.inf) if count > 1 else late,
+            fabric=0.0 * n if on_links else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )
 

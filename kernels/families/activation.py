@@ -36,6 +36,7 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
+    Flow,
     How,
     Kept,
     Link,
@@ -67,6 +68,11 @@ class Activation(OnElements):
     name = "activation"
     attributes = ActivationAttributes
 
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """In no rows of its own; in whole words a core has its part of a sample at once, so rows wait for the time of a special function."""
+        stated = ActivationAttributes.of(attrs)
+        return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
+
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """A function, which a product can do to its results."""
         function = ActivationAttributes.of(attrs).function
@@ -82,6 +88,7 @@ class Activation(OnElements):
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
         function, bundles = stated.function, stated.bundles
+        come = inputs if bundles is None else 1  # in words, slopes rest where they were made
         if function in SPECIAL_FUNCTIONS:
             fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(
@@ -90,7 +97,7 @@ class Activation(OnElements):
                 wafer,
                 dtype=dtype,
                 special=fraction,
-                inputs=inputs,
+                inputs=come,
                 bundles=bundles,
             )
         issue = inputs / max_rate(dtype, wafer)
@@ -101,7 +108,7 @@ class Activation(OnElements):
             dtype=dtype,
             issue=issue,
             instructions=inputs,
-            inputs=inputs,
+            inputs=come,
             bundles=bundles,
         )
 

@@ -55,7 +55,10 @@ def test_dies_lie_evenly_and_only_their_edges_between_rows_cost():
     assert wafer.die_edges(100, first_row=160) == (8,)
     cost = wafer.die_crossing_cycles
     assert wafer.crossing_cycles(400, 0) == 2 * cost == wafer.crossing_cycles(0, 400)
-    assert wafer.travel_cycles(((0, 0), (0, 700), (400, 700))) == 1100 * wafer.hop_cycles + 2 * cost
+    assert (
+        wafer.travel_cycles(((0, 0), (0, 700), (400, 700)))
+        == 1100 * wafer.hop_cycles + wafer.turn_cycles + 2 * cost
+    )
     assert load_wafer("wse2").crossing_cycles(0, 990) == 0
 
 

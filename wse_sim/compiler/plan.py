@@ -107,6 +107,23 @@ class Stage:
     flops_per_sample: int
     replica: int = 0
     latency_cycles: float = 0.0  # fill of the rectangle, before the first row comes out
+    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price says it
+
+    @property
+    def fills(self) -> tuple[float, float]:
+        """Fill of a forward pass and of a backward pass."""
+        back = self.backward_latency_cycles
+        return self.latency_cycles, self.latency_cycles if back is None else back
+
+    @property
+    def passes_overlap(self) -> bool:
+        """Whether forward and backward passes alternate on the cores and have inlets and links of their own."""
+        return self.backward_latency_cycles is not None
+
+    @property
+    def drain_cycles(self) -> float:
+        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price says it."""
+        return self.backward_latency_cycles or 0.0
 
     @property
     def cycles_per_sample(self) -> float:
@@ -146,11 +163,17 @@ class Stream:
     color: int
     capacity_samples: int = 2
     on_way_samples: int = 0
+    laid_cycles: tuple[float, float] | None = (
+        None  # of a wavelet there and back, where a program has laid the stream
+    )
 
-    def travel_cycles(self, wafer: Wafer) -> float:
-        """Cycles of a wavelet from the producer to the consumer: its hops, and the edges of dies on its way."""
-        crossings = sum(wafer.crossing_cycles(a[0], b[0], 0) for a, b in pairwise(self.route))
-        return float(self.hops * wafer.hop_cycles + crossings)
+    def travel_cycles(self, wafer: Wafer, *, backward: bool = False) -> float:
+        """Cycles of a wavelet from the producer to the consumer, or of a gradient back: hops, turns, and edges of dies."""
+        if self.laid_cycles is not None:
+            return self.laid_cycles[backward]
+        straight = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(self.route))
+        # Around defects it has more hops than its corners tell.
+        return wafer.travel_cycles(self.route) + (self.hops - straight) * wafer.hop_cycles
 
 
 def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:

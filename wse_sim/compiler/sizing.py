@@ -37,7 +37,7 @@ from wse_sim.compiler.waiting import bytes_at_cut, samples_in_flight, stream_byt
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.blocks.chain_rows import chain_rows_cost
+from wse_sim.kernels.blocks.chain_rows import ChainRows, chain_rows
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.blocks.word_rows import LIGHT
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
@@ -52,6 +52,7 @@ class Group:
     wafer: Wafer
     backward: list[Kernel] = field(default_factory=list)
     update: list[Kernel] = field(default_factory=list)
+    is_trained: bool = False  # the graph has gradients
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -111,9 +112,21 @@ class Group:
             and all(self._is_light(kernel) for kernel in self.backward)
         )
 
+    def chain_rows(self, rows: Count, cols: Count) -> ChainRows:
+        """These prices for so many rows with inputs and columns."""
+        dims = self.forward.dims
+        tiling, has_dx = Tiling(rows, cols), self.has_input_gradient
+        return chain_rows(dims["k"], dims["n"], fused_items(self.forward), tiling, self.wafer, has_dx=has_dx)
+
     def _is_light(self, kernel: Kernel) -> bool:
         """Whether a kernel is a product of this layer, or a slope that its last row takes along."""
         return kernel.family == self.forward.family or kernel.attrs.get("function") in LIGHT
+
+    @property
+    def only_passes_gradients_on(self) -> bool:
+        """Whether a sum or a difference in whole words trains: no kernel works on its gradients, and they pass its cores and links."""
+        is_whole = bool(self.forward.attrs.get("in_words")) and self.forward.family == "elementwise"
+        return is_whole and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
 
     @property
     def has_input_gradient(self) -> bool:
@@ -139,7 +152,7 @@ def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
     groups: dict[str, Group] = {}
     for kernel in graph.kernels:
         if kernel.phase is Phase.FORWARD:
-            groups[kernel.name] = Group(kernel.name, kernel, wafer)
+            groups[kernel.name] = Group(kernel.name, kernel, wafer, is_trained=graph.training)
     owner = {name: group.name for group in groups.values() for name in group.forward.parameters}
     for kernel in graph.kernels:
         if kernel.phase in (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):
@@ -338,7 +351,7 @@ class Sizer:
         found = self._prices.get(key)
         if found is None:
             prices, rows, cols = Prices(self.wafer, self.prices.options), shapes.rows, shapes.cols
-            forward, backward, idle = self._costs(prices, group, rows, cols)
+            forward, backward, (idle, _) = self._costs(prices, group, rows, cols)
             parts = (
                 forward.total,
                 backward.total,
@@ -363,8 +376,10 @@ class Sizer:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
         return self._costs(self.prices, group, rows, cols)[:2]
 
-    def _costs(self, prices: Prices, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost, Number]:
-        """Forward and backward without idle cycles, and the idle cycles of forward."""
+    def _costs(
+        self, prices: Prices, group: Group, rows: Count, cols: Count
+    ) -> tuple[Cost, Cost, tuple[Number, Number | None]]:
+        """Forward and backward without idle cycles, and the idle cycles of both; None where those of forward stand for backward."""
         rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
@@ -373,22 +388,26 @@ class Sizer:
             if works_out_again(kernel):
                 # The kernel's own price has the score product again; the softmax elements come here.
                 backward = backward + Cost(special=forward.special)
+        if group.only_passes_gradients_on:
+            passed = dataclasses.replace(group.forward, phase=Phase.INPUT_GRADIENT)
+            backward = prices.cost(passed, rows, cols, "stationary")
+        back = None
         if group.is_priced_by_rows:
-            forward, backward = chain_rows_cost(
-                group.forward.dims["k"],
-                group.forward.dims["n"],
-                fused_items(group.forward),
-                Tiling(rows, cols),
-                prices.wafer,
-                has_dx=group.has_input_gradient,
-            )
+            forward, backward = group.chain_rows(rows, cols).costs()
+            back = backward.idle
         if self.again.runs_again(group.name):
             backward = backward + forward
-        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), forward.idle
+        fill = forward.idle, back
+        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), fill
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
         """Cycles from the first operand to the first result of the forward kernel: the fill."""
-        return float(np.asarray(self.prices.cost(group.forward, rows, cols, "stationary").idle))
+        return float(np.asarray(self._costs(self.prices, group, rows, cols)[2][0]))
+
+    def backward_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
+        """The same of the backward pass; None where the price does not say."""
+        found = self._costs(self.prices, group, rows, cols)[2][1]
+        return None if found is None else float(np.asarray(found))
 
     def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Cycles of the weight update at the end of the batch."""

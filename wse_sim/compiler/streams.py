@@ -93,7 +93,7 @@ def route_streams(
         color = best.given.get(i, wafer.colors - HOST_COLORS + int(route.producer != HOST))
         (host if route.is_host else inner).extend(_streams_of(route, color, room))
     by_name = {stage.name: stage for stage in stages}
-    inner = [_with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
+    inner = [with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
     return Routed(
         tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors, best.shares_ends
     )
@@ -184,20 +184,26 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
     return out
 
 
-def _with_way(stream: Stream, stages: dict[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
+def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
     """The stream with room for the samples on its way, ``ceil((fill + travel) / T)`` of them.
 
     They lie in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
-    than those hold: w links pass w words a cycle while the rectangle fills, and over h hops hold 2 w h words.  A whole
+    than those hold: w links pass w words a cycle while the rectangle fills, and on a way of h cycles hold 2 w h words.  A whole
     model stepped on the fabric keeps the pace of its slowest region where two samples of room in all would hold it up.
     """
     fill = stages[stream.producer].latency_cycles
     if stream.backward_bytes_per_sample:
         fill = min(fill, stages[stream.consumer].latency_cycles)
-    words = stream.width * (fill / wafer.wavelet_cycles + 2 * stream.hops)
-    held = words * BYTES_PER_WAVELET / stream.bytes_per_sample
-    on_way = int(min(ceil((fill + stream.travel_cycles(wafer)) / pace_cycles), held))
-    return replace(stream, capacity_samples=stream.capacity_samples + on_way, on_way_samples=on_way)
+    travel = stream.travel_cycles(wafer)
+    held = (
+        stream.width
+        * (fill / wafer.wavelet_cycles + 2 * travel)
+        * BYTES_PER_WAVELET
+        / stream.bytes_per_sample
+    )
+    on_way = int(min(ceil((fill + travel) / pace_cycles), held))
+    room = stream.capacity_samples - stream.on_way_samples + on_way
+    return replace(stream, capacity_samples=room, on_way_samples=on_way)
 
 
 def copy_name(name: str, replica: int) -> str:

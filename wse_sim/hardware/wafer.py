@@ -171,9 +171,11 @@ class Wafer(ScalarCosts):
 
     def travel_cycles(self, route: Sequence[tuple[float, float]]) -> float:
         """Cycles of a wavelet along straight lines from corner to corner (row, col) of the fabric."""
-        legs = list(pairwise(route))
+        legs = [(a, b) for a, b in pairwise(route) if a != b]
         hops = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in legs)
-        return float(hops * self.hop_cycles + sum(self.crossing_cycles(a[0], b[0], 0) for a, b in legs))
+        turns = sum((a[0] != b[0]) != (c[0] != d[0]) for (a, b), (c, d) in pairwise(legs))
+        crossings = sum(self.crossing_cycles(a[0], b[0], 0) for a, b in legs)
+        return float(hops * self.hop_cycles + turns * self.turn_cycles + crossings)
 
     @property
     def sram_usable_bytes(self) -> int:

@@ -26,6 +26,7 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.front import finished, loss_of
+from wse_sim.whole.laid_ways import with_ways
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
@@ -266,7 +267,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
         made = trained_network(plan, plan.batch, 0.0, loss)
     where = made.loss_area
     in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
-    priced = with_loss(plan, loss, where.rows.stop - where.rows.start, in_turn)
+    priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start, in_turn)
     alternating = None
     if isinstance(made, TrainedNetwork):
         alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles

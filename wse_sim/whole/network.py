@@ -26,7 +26,7 @@ from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements
+from wse_sim.whole.regions.contract import PAIR, Inlet, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.side_by_side import MOST_BUNDLES
 from wse_sim.whole.trees import Tree, grown
@@ -163,12 +163,12 @@ def _laid(
 
 
 def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None:
-    """Split tensors into as few bundles as let regions at their ends keep the pace of the slowest core.
+    """Split tensors into as few bundles as let regions at their ends keep the pace of the plan, whose prices count them as well.
 
     Where no number up to `most` does, the one with which they come nearest.
     """
     by_name = {region.name: region for region in regions}
-    pace = max(region.issued_cycles() for region in regions)
+    pace = max(stage.cycles_per_sample for stage in plan.stages)
     streams = [*plan.streams, *plan.host_streams]
     # What a region waits for at one end hides the other end: twice.
     for tensors in 2 * _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
@@ -244,9 +244,10 @@ def trees_of(
         bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
         out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
         beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
+        fed = _edges(first.route[0], edges, wafer.rows, inlets, bundles) if source_region is None else {}
         for bundle in range(bundles):
             if source_region is None:
-                senders: tuple[Cell, ...] = (_edge(first.route[0], edges, wafer.rows),)
+                senders: tuple[Cell, ...] = (fed[bundle],)
             else:
                 senders = source_region.bundle_senders(bundle)
             host = _edge(out_point, edges, wafer.rows) if bundle and out_point else out_point
@@ -265,6 +266,15 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
     found = min(free, key=lambda cell: abs(cell[0] - point[0]))
     taken.add(found)
     return found
+
+
+def _edges(
+    point: Cell, taken: set[Cell], rows: int, inlets: Sequence[Inlet], bundles: int
+) -> dict[int, Cell]:
+    """Such a cell for every bundle, in the order of their inlets down the fabric, so that their ways need not cross."""
+    cells = sorted(_edge(point, taken, rows) for _ in range(bundles))
+    tops = {one: min((i.cell for i in inlets if i.bundle == one), default=point) for one in range(bundles)}
+    return dict(zip(sorted(tops, key=lambda one: (tops[one], one)), cells, strict=True))
 
 
 def leaving_of(plan: PipelinedPlan) -> Stream:

@@ -29,6 +29,7 @@ from wse_sim.kernels.blocks.slopes import cycles_of_kept
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BYTES_PER_WAVELET,
+    SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -98,8 +99,10 @@ class Generated(OnElements):
         return GeneratedAttributes.of(attrs).inputs + 1
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims.get("rows", 0))
+        """Row by row; in whole words a core has its part of a sample at once, so rows wait for the time of a special function."""
+        stated = GeneratedAttributes.of(attrs)
+        is_long = stated.in_words and not SPECIAL_FUNCTIONS.isdisjoint(stated.ops.split(","))
+        return Flow(rows=dims.get("rows", 0), at_once=is_long)
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a rotation of pairs stands alone."""
@@ -135,8 +138,8 @@ class Generated(OnElements):
             bundles=GeneratedAttributes.of(attrs).bundles,
         )
         stated = GeneratedAttributes.of(attrs)
-        if stated.stored and tiling.mapping == "stationary":
-            # A word of every operand for each element, and a control word behind each operand.
+        if (stated.stored or stated.trains) and stated.in_words and tiling.mapping == "stationary":
+            # Words of all operands on one link, or of their gradients on the way back, and a control word behind each.
             entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
             if stated.trains:
                 pair = BYTES_PER_WAVELET // bytes_of(dtype)

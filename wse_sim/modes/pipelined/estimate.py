@@ -66,19 +66,20 @@ class LoneSample:
         forward = max(stage.forward_cycles for stage in self.stages)
         backward = max(stage.backward_cycles for stage in self.stages)
         rounds = ceil(samples / round_samples)
-        update = max(stage.update_cycles for stage in self.stages)
+        update = max(stage.drain_cycles + stage.update_cycles for stage in self.stages)
         return rounds * end + (samples - rounds) * max(forward + backward, link_cycles) + update
 
     def batch_cycles(self, samples: int, sample_cycles: float) -> float:
         """Cycles of a training batch of `samples` that follow each other at best every `sample_cycles`."""
-        end = max(self.backward_end[stage.name] + stage.update_cycles for stage in self.stages)
+        updates = {stage.name: stage.drain_cycles + stage.update_cycles for stage in self.stages}
+        end = max(self.backward_end[name] + update for name, update in updates.items())
         loop = self.loop_cycles()
         high = end + (samples - 1) * max(sample_cycles, loop)
         passes = max(max(stage.forward_cycles, stage.backward_cycles) for stage in self.stages)
         low = max(
             self.forward_begin[stage.name]
             + samples * stage.cycles_per_sample
-            + max(end - self.backward_end[stage.name], stage.update_cycles)
+            + max(end - self.backward_end[stage.name], updates[stage.name])
             for stage in self.stages
         )
         return (high + max(low, end + (samples - 1) * max(loop, passes))) / 2
@@ -153,12 +154,12 @@ def _passes(
     last = {name: end for name, (_, end) in begins.items()}
     begin, end = {}, {}
     for stage in stages:
-        cycles = stage.backward_cycles if backward else stage.forward_cycles
+        cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.fills[backward]
         start = last[stage.name] if stage.barrier else first[stage.name]
         done = max(start + cycles, last[stage.name] + cycles / stage.rows_per_sample)
         begun = start + (done - start) / stage.rows_per_sample
         for consumer, travel in readers[stage.name]:
-            first[consumer] = max(first[consumer], begun + stage.latency_cycles + travel)
-            last[consumer] = max(last[consumer], done + stage.latency_cycles + travel)
+            first[consumer] = max(first[consumer], begun + fill + travel)
+            last[consumer] = max(last[consumer], done + fill + travel)
         begin[stage.name], end[stage.name] = start, done
     return begin, end

@@ -148,9 +148,9 @@ def _batch_cycles(
     for e in range(streams):  # samples on their way take no room at the reader
         wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
-        stages = np.empty((count, 7))
+        stages = np.empty((count, 8))
         stages[:, 0], stages[:, 1], stages[:, 2], stages[:, 3] = forward, backward, update, fill
-        stages[:, 4], stages[:, 5], stages[:, 6] = flow[:, 0], flow[:, 1], depth
+        stages[:, 4], stages[:, 5], stages[:, 6], stages[:, 7] = flow[:, 0], flow[:, 1], depth, fill
         both = np.concatenate((links, back_links + count))
         order = np.argsort(both[:, 0] * (2 * count) + both[:, 1])
         done, over = two_batches(

@@ -89,7 +89,7 @@ def add_link_spans(run: PipelinedRun) -> None:
             track = f"links {sender.stage.name} > {receiver}"
             free, kept = 0.0, ends[lane]
             for sample, (start, end) in enumerate(zip(_starts(lane)[: len(kept)], kept, strict=True)):
-                fill = sender.stage.latency_cycles
+                fill = lane.fill
                 first = start + (end - start) / sender.stage.rows_per_sample
                 begin = max(min(first, end - least) + fill, free)
                 free = max(end + fill, begin)
@@ -130,9 +130,7 @@ def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) ->
         stage = lane.region.stage
         found = []
         for sample, begin in enumerate(begins[stage.name, lane.name]):
-            arrivals = [
-                ends[k.other][sample] + k.other.region.stage.latency_cycles + k.travel for k in lane.before
-            ]
+            arrivals = [ends[k.other][sample] + k.other.fill + k.travel for k in lane.before]
             if lane is lane.region.backward and lane.region.is_sink:
                 arrivals.append(ends[lane.region.forward][sample] + stage.latency_cycles)
             last = max(arrivals, default=0.0)

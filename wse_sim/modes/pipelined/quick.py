@@ -34,11 +34,12 @@ def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: i
             (
                 stage.forward_cycles,
                 stage.backward_cycles,
-                stage.update_cycles,
-                stage.latency_cycles,
+                stage.drain_cycles + stage.update_cycles,
+                stage.fills[0],
                 stage.rows_per_sample,
                 stage.barrier,
                 stage.in_flight,
+                stage.fills[1],
             )
             for stage in stages
         ],
@@ -58,7 +59,7 @@ def two_batches(
 ) -> tuple[float, float]:
     """When each of two batches has updated all stages (cycles).
 
-    `stages` (K, 7): forward, backward, update and fill cycles, rows, whether it is a barrier, samples it holds.
+    `stages` (K, 8): forward, backward, update and forward fill cycles, rows, whether it is a barrier, samples it holds, backward fill.
     `there` (L, 2) lanes at both ends of every stream, by the first of them, `travel` (L,) cycles, `room` (L,) samples.
     """
     count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
@@ -108,7 +109,7 @@ def two_batches(
         if lane < 0:
             return updated[0], updated[1]
         k, i = lane % count, done[lane]
-        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3]
+        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 7 if lane >= count else 3]
         stop = max(taken[k], now) + cycles
         taken[k] = stop
         if inputs[lane] > 0 or lane >= count:

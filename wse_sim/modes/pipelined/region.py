@@ -29,7 +29,9 @@ Time of a region: busy (charged) + stalled on input (a pass is open or has partl
 missing) + stalled on output (no room) + idle (nothing here) = all time.
 
 A price may say that of the s cycles of a pass its cores wait w (:attr:`Stage.forward_stalls`).  They hold the region as all
-others do, and are booked as stalled, spread evenly over what is left of the work.
+others do, and are booked as stalled, spread evenly over what is left of the work.  Where passes overlap (a price that says the fill
+of a backward pass, :attr:`Stage.passes_overlap`), the cores wait for inlets and links of this pass alone: the other pass has the
+cores meanwhile, and a pass takes no less than its s cycles.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ class Lane:
     name: str
     cycles: float
     stalls: tuple[float, float] = (0.0, 0.0)  # of them: on input, on output
+    fill: float = 0.0
     before: list[StreamEnd] = field(default_factory=list)  # rows come from there
     after: list[StreamEnd] = field(default_factory=list)  # rows go there
     started: int = 0
@@ -191,8 +194,12 @@ class Lane:
         region, sample = self.region, self.started
         stage, pipeline = region.stage, region.pipeline
         begin = max(region.taken_until, now)
-        region.taken_until = end = begin + self.cycles
-        region.add_stalls(self.stalls)
+        if stage.passes_overlap:
+            region.taken_until = begin + self.cycles - sum(self.stalls)
+            end = max(region.taken_until, now + self.cycles)
+        else:
+            region.taken_until = end = begin + self.cycles
+            region.add_stalls(self.stalls)
         arrival = self._arrivals.pop(sample, None)
         if arrival is not None:
             end = max(end, arrival.last + self.cycles / stage.rows_per_sample)
@@ -202,7 +209,7 @@ class Lane:
         self.starts[self.step].append(now)
         self.open_until = end
         self.partial_since = inf
-        fill = stage.latency_cycles  # delays the rows, takes no cycles of the cores
+        fill = self.fill  # delays the rows, takes no cycles of the cores
         first = now + (end - now) / stage.rows_per_sample
         for link in self.after:
             link.samples += 1
@@ -284,8 +291,9 @@ class RegionProcess:
         self.stage = stage
         self.pipeline = pipeline
         self.env = pipeline.env
-        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls)
-        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls)
+        there, back = stage.fills
+        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, there)
+        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, back)
         self.taken_until = 0.0
         self._stalls = (0.0, 0.0)  # cycles until then in which the cores wait: for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
@@ -409,10 +417,10 @@ class RegionProcess:
                 yield self._updated
                 self.settle(env.now)
             return
-        synchronised = pipeline.synchronise(self)
-        if synchronised is not None:
+        drained = env.timeout(self.stage.drain_cycles) if self.stage.drain_cycles else None
+        for wait in filter(None, (drained, pipeline.synchronise(self))):
             self.backward.partial_since = env.now
-            yield synchronised
+            yield wait
             self.settle(env.now)
             self.backward.partial_since = inf
         self.taken_until = env.now + self.stage.update_cycles

@@ -225,9 +225,9 @@ class PipelinedRun:
         by_name = {region.stage.name: region for region in self.regions}
         for stream in self.plan.streams:
             producer, consumer = by_name[stream.producer], by_name[stream.consumer]
-            travel = stream.travel_cycles(self.plan.wafer)
-            self.forward_ends.append(_join(producer.forward, consumer.forward, travel, stream))
-            self.backward_ends.append(_join(consumer.backward, producer.backward, travel, stream))
+            there, back = (stream.travel_cycles(self.plan.wafer, backward=turned) for turned in (False, True))
+            self.forward_ends.append(_join(producer.forward, consumer.forward, there, stream))
+            self.backward_ends.append(_join(consumer.backward, producer.backward, back, stream))
         for line in self.pipelines:
             line.sources = [r for r in line.regions if r.is_source]
             line.ends = line.sources if self.training else [r for r in line.regions if r.is_sink]

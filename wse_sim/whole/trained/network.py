@@ -26,6 +26,7 @@ from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricArea, FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.laid_ways import Cycles, Ends, cells_to, legs_cycles, tree_cycles
 from wse_sim.whole.network import (
     host_inputs,
     host_outputs,
@@ -101,6 +102,22 @@ class TrainedNetwork:
     def areas(self) -> tuple[FabricArea, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
+
+    @property
+    def ways(self) -> tuple[Cycles, Cycles]:
+        """Cycles of a word between regions, forward and of gradients."""
+        wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
+        inlets: dict[str, dict[str, list[Cell]]] = {}
+        for region in self.regions:
+            for inlet in region.inlets:
+                inlets.setdefault(region.name, {}).setdefault(inlet.tensor, []).append(inlet.cell)
+        back: dict[Ends, float] = {}
+        for one in self.backs:
+            onward = [one.sum[1]] if one.sum else []
+            for part in one.parts:
+                legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
+                back[one.tensor, makers[one.tensor], part.sent.reader] = legs_cycles(legs, wafer)
+        return tree_cycles(self.trees, inlets, wafer), back
 
     @property
     def loss_area(self) -> FabricPlace:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -20,6 +21,7 @@ from wse_sim.modes.pipelined.loss import LOSS, loss_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
+from wse_sim.whole.laid_ways import Cycles, Ends, legs_cycles
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.training.cores import write_cores
 from wse_sim.whole.training.flight import Chains, in_flight
@@ -58,6 +60,16 @@ class TrainingProgram:
             FabricPlace(one.name, slice(one.top, one.last + 1), slice(one.left, one.left + one.cols))
             for one in self.layouts
         )
+
+    @property
+    def ways(self) -> tuple[Cycles, Cycles]:
+        """Cycles of a word between regions, forward and of gradients."""
+        names, wafer = [one.name for one in self.layouts], self.plan.wafer
+        found: tuple[dict[Ends, float], dict[Ends, float]] = {}, {}
+        for legs, cycles in zip((self.legs.forward[:-1], self.legs.backward), found, strict=True):
+            for leg, ends in zip(legs, pairwise(names), strict=True):
+                cycles[leg.stream.tensor, *ends] = legs_cycles([leg.cells], wafer)
+        return found
 
     @property
     def loss_area(self) -> FabricPlace:

@@ -16,24 +16,22 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
-from math import ceil
 
 import networkx as nx
 import numpy as np
 
-from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.plan import Stage, Stream
 from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder, Switch
 from wse_sim.graph import Kernel
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.blocks.chain_rows import chain_rows
+from wse_sim.kernels.contract.family import Tiling
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.layout import PAIR, RegionLayout, lay_for_training
+from wse_sim.whole.layout import RegionLayout, items_of, lay_for_training
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 
-MOST_TAPS = 4  # inlets of a region that share a leg
 LEAST_LOSSES = 2  # cores of a loss that take samples in turn
-INLET_FRACTION = 0.8  # of a sample's time that an inlet may work, so that cores do not wait for it
 
 
 class NoWayError(ModelError):
@@ -74,7 +72,7 @@ def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream], losses: int = 1
 ) -> tuple[tuple[RegionLayout, ...], Legs]:
     """Layouts and ways with as many inlets as find a way, and at most so many cores for the loss."""
-    wanted = [_inlets(plan, kernels, p, streams[0].width) for p in range(len(kernels))]
+    wanted = [_inlets(plan, kernel, stage) for kernel, stage in zip(kernels, plan.stages, strict=True)]
     while True:
         layouts = _layouts(plan, kernels, wanted)
         wanted = [len(layout.fed) for layout in layouts]
@@ -87,16 +85,13 @@ def laid_out(
         wanted = [max(1, count - 1) for count in wanted]
 
 
-def _inlets(plan: PipelinedPlan, kernels: Sequence[Kernel], p: int, links: int) -> int:
-    """Inlets of a layer that keep up with its cores.
-
-    An inlet issues its words three times: in, out forward, out backward.  Those of the host come by a link each; further
-    on, every inlet takes the whole sample.
-    """
-    words, most = ceil_div(int(kernels[p].dims["k"]), PAIR), INLET_FRACTION * plan.stages[p].cycles_per_sample
-    if p == 0:
-        return min(links, words, ceil(3 * words / most))
-    return min(words, MOST_TAPS, max(1, ceil(2 * words / (most - words)))) if words < most else 1
+def _inlets(plan: PipelinedPlan, kernel: Kernel, stage: Stage) -> int:
+    """Inlets of a layer, as many as its price counts (:mod:`wse_sim.kernels.blocks.chain_rows`)."""
+    rows = stage.region.rows
+    tiling = Tiling(max(1, rows - 1), stage.region.compute_cores // rows)
+    has_dx = stage.name != plan.stages[0].name
+    of = chain_rows(kernel.dims["k"], kernel.dims["n"], items_of(kernel), tiling, plan.wafer, has_dx=has_dx)
+    return int(of.inlets)
 
 
 def _layouts(

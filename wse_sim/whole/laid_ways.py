@@ -1,0 +1,63 @@
+"""Ways of streams as a program lays them: what a word takes on them, in place of the plan's straight ways.
+
+The plan leads a stream from the middle of a region to the middle of the next.  A program sends from the last row, or from the
+cores that collect gradients, to an inlet, and gradients go ways of their own, so its ways are longer and have more corners.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from wse_sim.compiler.streams import with_way
+from wse_sim.hardware import Wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.trees import Tree, Way
+
+Ends = tuple[str, str, str]
+"""A tensor, who makes it, who reads it."""
+Cycles = Mapping[Ends, float]
+
+
+def legs_cycles(legs: Iterable[Sequence[Cell]], wafer: Wafer) -> float:
+    """Cycles of a word on legs one after the other; a core takes it in and sends it on between two."""
+    found = [wafer.travel_cycles(cells) for cells in legs]
+    return sum(found) + max(0, len(found) - 1) * wafer.handover_cycles
+
+
+def cells_to(way: Way, sink: Cell) -> list[Cell]:
+    """The cells of a way from its source to one of its sinks."""
+    cells = [sink]
+    while cells[-1] != way.source:
+        cells.append(way.parents[cells[-1]])
+    return cells[::-1]
+
+
+def tree_cycles(
+    trees: Sequence[Tree], inlets: Mapping[str, Mapping[str, Sequence[Cell]]], wafer: Wafer
+) -> Cycles:
+    """Of every stream between regions, the longest of its bundles; `inlets` by reader and tensor."""
+    found: dict[Ends, float] = {}
+    for tree in trees:
+        for stream in tree.streams:
+            cells = [
+                cell for cell in inlets.get(stream.consumer, {}).get(tree.tensor, ()) if cell in tree.sinks
+            ]
+            ends = tree.tensor, stream.producer, stream.consumer
+            for cell in cells:
+                found[ends] = max(found.get(ends, 0.0), legs_cycles([cells_to(tree, cell)], wafer))
+    return found
+
+
+def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan:
+    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that lie on them."""
+    streams, stages = [], {stage.name: stage for stage in plan.stages}
+    for stream in plan.streams:
+        ends = stream.tensor, stream.producer, stream.consumer
+        if ends in there:
+            forward = there[ends]
+            laid = dataclasses.replace(stream, laid_cycles=(forward, back.get(ends, forward)))
+            stream = with_way(laid, stages, plan.pace_cycles, plan.wafer)
+        streams.append(stream)
+    return dataclasses.replace(plan, streams=tuple(streams))
