@@ -66,7 +66,7 @@ CASES = {
     "14 tokens on 4 x 3, causal": Case(14, 2, 8, 4, 3, (4, 5), (4, 3), is_causal=True),
     "more rows than tokens, one column": Case(13, 2, 8, 14, 1, (1, 13), (13, 1), collects=False),
     "first columns that send themselves": Case(
-        13, 1, 8, 5, 3, (3, 5), (5, 3), is_causal=True, collects=False
+        13, 1, 8, 5, 2, (3, 7), (5, 2), is_causal=True, collects=False
     ),
     "two rows": Case(13, 2, 4, 2, 13, (7, 1), (2, 13), is_causal=True),
 }

@@ -14,7 +14,7 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
 the row by them once more: the other columns have theirs before, and wait for it.
 
-In training (`collected`) t and n are the least divisors of T that fit; a row of the region and cores beside its columns take sums in and send them: R - 1 rows have
+In training (`collected`) a row of the region and cores beside its columns take sums in and send them: R - 1 rows have
 pairs, a core sends N words along the row in one column as well, and no results.  Backward, with K = n H d results per key::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
@@ -34,7 +34,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, least_share, relay_cycles
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
@@ -46,10 +46,9 @@ GRADIENT = gradient_vectors("y", "g")
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
-    """Queries and keys of the fullest core; collected, all cores have as many, the least divisors of the tokens."""
-    if AttentionAttributes.of(attrs).collected:
-        return least_share(tokens, np.maximum(tiling.rows - 1, 1)), least_share(tokens, tiling.cols)
-    return ceil_div(tokens, tiling.rows), ceil_div(tokens, tiling.cols)
+    """Queries and keys of the fullest core."""
+    spare = AttentionAttributes.of(attrs).collected
+    return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:

@@ -117,7 +117,11 @@ class AttentionByPairs(PlacedKernel):
         """As many rows and columns as the parts need that the plan prices."""
         if self.region.rows < 2:
             raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
-        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        return self.parted(self.compute_cols)
+
+    def parted(self, cols: int) -> tuple[int, int]:
+        """Rows and columns that parts of the tokens take, with so many columns to compute."""
+        place = Tiling(self.region.rows, cols, "stationary")
         queries, keys = pair_tile(self.tokens, place, self.kernel.attrs)
         return ceil_div(self.tokens, int(queries)), ceil_div(self.tokens, int(keys))
 

@@ -1,7 +1,7 @@
 """Attention that trains: queries over the rows, keys and values over the columns, forward and backward.
 
-Symbols: T tokens, H heads of d features; R rows and C columns, the largest divisors of T that fit; t = T / R queries and
-n = T / C keys of a core, blocks of tokens that follow each other; p softmax of the scores, m a number per query::
+Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core, blocks of tokens that follow each other, as in
+inference; p softmax of the scores, m a number per query::
 
     forward    as in inference; queries, keys, values and p (fp16) rest in the slot of their sample
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
@@ -61,7 +61,7 @@ from wse_sim.whole.regions.attention_pairs import (
     part_of,
     weighted,
 )
-from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, divisor, refused
+from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.turns import deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
@@ -98,7 +98,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         self.left = max(self.left, self.region.col + BESIDE)
 
     def extent(self) -> tuple[int, int]:
-        """Divisors of the number of tokens; a row and two columns of the region deal and collect."""
+        """As many as the parts need; a row and two columns of the region deal and collect."""
         rows, cols = self.region.rows - 1, min(self.compute_cols, self.region.cols - BESIDE)
         if rows < 1 or cols < 1:
             raise refused(
@@ -106,7 +106,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
                 f"has a region of {self.region.rows} x {self.region.cols} cores, limit 2 x {BESIDE + 1}",
                 "use more cores",
             )
-        return divisor(self.tokens, rows), divisor(self.tokens, cols)
+        return self.parted(cols)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -138,17 +138,17 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     @property
     def query_elements(self) -> int:
-        """Of a core and sample."""
+        """Of the fullest core and a sample."""
         return self.queries * self.features
 
     @property
     def key_elements(self) -> int:
-        """Of a core and sample."""
+        """Of the fullest core and a sample."""
         return self.keys * self.features
 
     @property
     def pairs(self) -> int:
-        """Scores of a core and sample."""
+        """Scores of the fullest core and a sample."""
         return self.heads * self.queries * self.keys
 
     def most_in_flight(self) -> int:
@@ -213,7 +213,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         b.route(color, (self.rows, self.left), rx="R", tx="W")
         b.route(color, where, rx="E", tx="R")
         streams = [ports.outward, *self._leaving(QUERY, ports)]
-        passes = [Collected(color, ((stream, self.query_elements),)) for stream in streams]
+        passes = [
+            tuple(Collected(color, ((stream, size),)) for stream in streams)
+            for size in self.elements(self.height)
+        ]
         write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
 
     def _collect_columns(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
@@ -225,7 +228,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             color = ports.own[5 + i % 2]
             b.route(color, (self.top + i, self.columns), rx="R", tx="S")
             b.route(color, (self.top + i + 1, self.columns), rx="N", tx="R")
-        passes = [Collected(color, tuple((stream, self.key_elements) for stream in streams))]
+        passes = [
+            (Collected(color, tuple((stream, size) for stream in streams)),)
+            for size in self.elements(self.cols)
+        ]
         cells = self.gradient_senders(self.kernel.inputs[KEY])
         write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
 
@@ -234,16 +240,16 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         core = b.core_class(f"{self.name} queries and gradients")
         with core.loop(batch.rounds):
             for color in (ports.inward[0], ports.gradient_in):
-                share = [(fabric_in(color), self.query_elements)]
+                shares = [[(fabric_in(color), size)] for size in self.elements(self.height)]
                 with core.loop(batch.in_flight):
-                    deal(core, ports.own[0], [share] * self.height, self.height)
+                    deal(core, ports.own[0], shares, self.height)
         b.place(core, queries.cell)
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, ports.own[0], queries.cell, takers, self.cols - 1, "E")
         core = b.core_class(f"{self.name} keys and values")
-        share = [(fabric_in(color), self.features) for color in ports.inward[1:]] * self.keys
+        token = [(fabric_in(color), self.features) for color in ports.inward[1:]]
         with core.loop(batch.samples):
-            deal(core, ports.own[1], [share] * self.cols, self.cols)
+            deal(core, ports.own[1], [token * len(part) for part in self.parts(self.cols)], self.cols)
         b.place(core, pairs.cell)
         takers = [(self.top, self.left + j) for j in range(self.cols)]
         route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
@@ -266,6 +272,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def parts(self, lines: int) -> list[IntArray]:
         """Tokens that follow each other."""
         return np.array_split(np.arange(self.tokens), lines)
+
+    def elements(self, lines: int) -> list[int]:
+        """Of the tokens of every row, or of every column."""
+        return [len(part) * self.features for part in self.parts(lines)]
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """It has no parameters."""
