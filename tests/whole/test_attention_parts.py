@@ -93,9 +93,33 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
     assert (region.queries, region.keys) == case.parts
     assert (region.height, region.cols) == case.used
     assert region.is_collected == case.collects
-    assert times.busiest == times.issued == stage.forward_cycles - sum(stage.forward_stalls)
+    assert times.issued == stage.forward_cycles - sum(stage.forward_stalls)
+    assert times.busiest == pytest.approx(times.issued, abs=1)  # a control word is not priced
     assert times.busiest + sum(times.waits) == pytest.approx(stage.forward_cycles, rel=0.05)
     assert found.fabric_period == pytest.approx(found.engine_period, rel=0.05)
+
+
+@pytest.mark.slow
+@examples(8)
+@given(
+    tokens=st.integers(2, 19), heads=st.integers(1, 3), half=st.integers(2, 4), rows=st.integers(2, 9), cols=st.integers(1, 9),
+    is_causal=st.booleans(),
+)  # fmt: skip
+def test_any_parts_keep_their_price(
+    tokens: int, heads: int, half: int, rows: int, cols: int, is_causal: bool
+) -> None:
+    """Random sizes: nothing stops, values are those of PyTorch, and the plan prices what the busiest core issues."""
+    case = Case(tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal)
+    model, plan = made(case)
+    x = torch.randn(2, tokens, heads * 2 * half).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+    at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
+    found = compare_with_engine(plan, 4).regions[at]
+    stage = plan.stages[at]
+    assert found.busiest == pytest.approx(stage.forward_cycles - sum(stage.forward_stalls), rel=0.01)
 
 
 @examples(60)
