@@ -87,6 +87,8 @@ CASES = {
     "a row of cores": Case(7, 2, 6, 3, 8, 4, 2),
     "a column of cores": Case(9, 1, 16, 3, 1, 3, 3),
     "one core": Case(5, 2, 4, 2, 2, 4, 2, is_causal=True),
+    "parts of three and two tokens": Case(7, 2, 8, 4, 3, 4, 2, is_causal=True),
+    "13 tokens on 4 x 4 of 5 rows": Case(13, 2, 4, 5, 4, 4, 4),
     "streams as long as queues": Case(16, 2, 16, 17, 16, 4, 4),
 }
 
@@ -153,7 +155,7 @@ def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
     """As many as it says can be held find room in its memory, and as they are held for d samples, more do not."""
     region = region_of(Case(16, 4, 16, 4, 4, 1, 1))
     most = region.most_in_flight()
-    # A core keeps queries and gradients of a block of 8 tokens, keys and values of one of 4, 128 weights: 2 bytes each, in
-    # 70 % of 44,976 bytes less results, gradients of keys and values, 128 scores and 32 sums.
-    room = 0.7 * 44_976 - 4 * (512 + 2 * 256 + 128 + 32) - 2 * 128
-    assert most == int(room / (2 * (2 * 512 + 2 * 256 + 128)))
+    # A core keeps queries and gradients of a block of 6 tokens (16 on three rows), keys and values of one of 4, 96 weights: 2 bytes
+    # each, in 70 % of 44,976 bytes less results, gradients of keys and values, 96 scores and 24 sums.
+    room = 0.7 * 44_976 - 4 * (384 + 2 * 256 + 96 + 24) - 2 * 96
+    assert most == int(room / (2 * (2 * 384 + 2 * 256 + 96)))

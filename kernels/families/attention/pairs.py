@@ -1,15 +1,15 @@
 """Attention by pairs: queries over the rows, keys and values over the columns; a core has the scores of its pairs.
 
-Symbols: T tokens, H heads of d features; t queries and n keys of a core, the least divisors of T that R rows and C
-columns allow; S = H t n scores and N = t H d results of a core; o = vector_start_cycles, e = special_element_cycles,
-w multiply-accumulates per cycle, p = T / n columns in use::
+Symbols: T tokens, H heads of d features; t = ceil(T / R) queries and n = ceil(T / C) keys of the fullest core on R rows and C
+columns; S = H t n scores and N = t H d results of it; o = vector_start_cycles, e = special_element_cycles,
+w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 
     scores    3 o + S d + S / mov + S / mul [+ o + S / add under a causal mask]
     softmax   e S, or its instructions where these take longer; maximum and sum: 4 (o + H t) and a way of
               2 ((p - 1) (relay + hop) + handover) cycles
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
-    late      min(n H d, what T / n columns of n H d words take beyond the scores and their maximum)
+    late      min(n H d, what T H d words take beyond the scores and their maximum)
 
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
 the row by them once more: the other columns have theirs before, and wait for it.
@@ -34,7 +34,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
-from wse_sim.kernels.contract.equations import ceil_rate, least_share, relay_cycles
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
@@ -46,9 +46,9 @@ GRADIENT = gradient_vectors("y", "g")
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
-    """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
+    """Queries and keys of the fullest core."""
     spare = AttentionAttributes.of(attrs).collected
-    return least_share(tokens, np.maximum(tiling.rows - spare, 1)), least_share(tokens, tiling.cols)
+    return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
@@ -65,7 +65,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
     """Cycles per sample of the busiest core, and what it waits for sums of its row and for late words."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
-    cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
+    cols, forward = ceil_div(int(dims["q"]), n), phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
     late = forward * (not AttentionAttributes.of(attrs).collected) * _late(dims, t, n, wafer, attrs)
@@ -84,7 +84,7 @@ def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
     masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
     maximum = 5 * o + scores * d + moves + masked + rest
     words = 1.0 * n * heads * d
-    return np.clip(int(dims["q"]) / n * words - maximum, 0.0, words)
+    return np.clip(dims["q"] * heads * d - maximum, 0.0, words)
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:

@@ -1,13 +1,16 @@
 """Attention: queries over the rows, keys and values over the columns; every core has the scores of its pairs.
 
-Symbols: T tokens, H heads of d features; R rows and C columns, the largest divisors of T that fit; t = T / R
-queries and n = T / C keys of a core, for all heads::
+Symbols: T tokens, H heads of d features; t = ceil(T / rows) queries and n = ceil(T / columns) keys of the fullest core, for all
+heads, on the R = ceil(T / t) rows and C = ceil(T / n) columns that this takes; the last rows and columns have one less where T does not divide::
 
     inlet of queries          > token by token, one multicast per row
     inlets of keys, of values > token by token, one multicast per column
     core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
              values  H t n multiples of d features, summed up along the row
     first column: results of its queries, to a core beside each row, which sends them when it is their turn
+
+Token i is a query of row i mod R and a key of column i mod C, so in a last round the first rows and columns have a token each.
+The last row of that round sends a control word behind its token, which turns the rows before it back.
 
 A core has one output queue, so words of a first column that wait for their turn would hold up maxima and sums of its row, and rows
 would be apart by the time that all results take.  Where there is one moving column only, first columns send themselves.
@@ -19,30 +22,23 @@ calibrated cycles of a special element, as in the family's program: what their i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod, sqrt
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.fabric.format.program import Command
+from wse_sim.graph import Phase
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
-from wse_sim.kernels.blocks.lines import ReductionStep
-from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX, pair_busy
 from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.attention_pairs import KEYS, QUERIES, SEND, VALUES, AttentionByPairs, Held, part_of
 from wse_sim.whole.regions.contract import (
-    Floats,
     Inlet,
-    PlacedKernel,
     Ports,
     RegionKind,
-    divisor,
     links_between,
-    refused,
 )
 from wse_sim.whole.regions.turns import (
     advance_of,
@@ -53,202 +49,28 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-QUERIES, KEYS, SEND, VALUES = 1, 2, 3, 4  # microthreads
 PORTS = 3  # operands, each of which may have a row of its own to come in
-MASKED = -3e4  # below every score; its exponential is zero
 
 
-class Vectors(Protocol):
-    """A buffer, or the part of one that belongs to a sample."""
+class Sends(NamedTuple):
+    """How a row sends: rounds in which all rows have a token, and what its last word does to the switches.
 
-    def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
-        """Elements of it, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd`."""
+    In a last round, `ends` is that of a row that has a token; it `closes` the round if it is the last of several.
+    """
 
-
-class Held(NamedTuple):
-    """What a core holds of a sample: queries; keys and values, pair by pair; scores; weights in fp16."""
-
-    q: Vectors
-    kv: Vectors
-    scores: Vectors
-    weights: Vectors
-
-
-class AttentionByPairs(PlacedKernel):
-    """Softmax of scaled products of queries and keys, times values: where it lies, and the work on a core's pairs."""
-
-    family = "attention"
-    title = "attention"
-    mask: Buffer
-    out: Buffer
+    rounds: int
+    advance: str | None
+    has_more: bool
+    ends: str | None
+    closes: bool
 
     @classmethod
-    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
-        return int(kernel.dims["q"])
-
-    @classmethod
-    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Queries, keys and values of one sample, as many heads each, no mask but a causal one."""
-        dims, attrs = kernel.dims, AttentionAttributes.of(kernel.attrs)
-        if len(set(kernel.inputs)) != 3:
-            raise refused(
-                kernel,
-                f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
-                "give each its own layer",
-            )
-        if not attrs.pairs:
-            raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
-            )
-        if kernel.parameters or attrs.dropout or attrs.mask:
-            raise refused(
-                kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
-            )
-        if attrs.unusual:
-            what = {
-                "scores": "changes its scores by more than a factor and a mask",
-                "order": "reads features that do not lie head by head",
-            }[attrs.unusual]
-            raise refused(
-                kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"
-            )
-        tokens, features = int(dims["q"]), int(dims["heads"] * dims["d"])
-        same = dims["q"] == dims["kv"] and dims["heads"] == dims.get("kv_heads", dims["heads"])
-        shapes = [graph.tensors[name].shape for name in kernel.inputs]
-        size = int(dims["b"]) * tokens * features
-        if not same or any(prod(shape) != size for shape in shapes):
-            raise refused(
-                kernel,
-                f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
-                f"{features} features",
-                "give queries, keys and values as many tokens and heads each",
-            )
-
-    def extent(self) -> tuple[int, int]:
-        """Divisors of the number of tokens."""
-        if self.region.rows < 2:
-            raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
-        return divisor(self.tokens, self.region.rows), divisor(self.tokens, self.compute_cols)
-
-    @property
-    def heads(self) -> int:
-        """H."""
-        return int(self.kernel.dims["heads"])
-
-    @property
-    def width(self) -> int:
-        """Features of a head."""
-        return int(self.kernel.dims["d"])
-
-    @property
-    def features(self) -> int:
-        """Of a token."""
-        return self.heads * self.width
-
-    @property
-    def queries(self) -> int:
-        """Of a core."""
-        return self.tokens // self.height
-
-    @property
-    def keys(self) -> int:
-        """Of a core."""
-        return self.tokens // self.cols
-
-    @property
-    def scale(self) -> float:
-        """Factor of the scores."""
-        return float(self.kernel.attrs.get("scale", 0.0)) or 1 / sqrt(self.width)
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether a query sees no later keys."""
-        return bool(self.kernel.attrs.get("causal", False))
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """Queries beside the second row; keys and values beside the first."""
-        queries, keys, values = self.kernel.inputs
-        here = (self.top, self.left - 1)
-        return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """The first column, from the top."""
-        return tuple((self.top + i, self.left) for i in range(self.height))
-
-    # ---- pieces of the program ------------------------------------------------------------------------------------
-
-    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
-        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
-        if self.cols == 1:
-            return Sharing(1, (), 0, 0)
-        back, steps = colors[2], []
-        for j in range(self.cols):
-            here, behind = colors[j % 2], colors[(j + 1) % 2]
-            at, more = (self.rows, self.left + j), j < self.cols - 1
-            if j:
-                b.route(here, at, rx="R", tx="W")
-                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
-            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
-            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
-        return Sharing(self.cols, tuple(steps), back, len(colors))
-
-    def _scores(self, core: CoreClass, held: Held) -> None:
-        self._products(core, held.scores, held.q, held.kv)
-        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
-        if self.is_causal:
-            core.add(held.scores.dsd(), held.scores.dsd(), self.mask.dsd())
-
-    def _place(self, key: int, first: int) -> int:
-        """Where a key (`first`: 0) or a value (1) lies: pair by pair."""
-        return (2 * key + first) * self.features
-
-    def _products(self, core: CoreClass, scores: Vectors, rows: Vectors, kv: Vectors, first: int = 0) -> None:
-        """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
-        t, n, d = self.queries, self.keys, self.width
-        core.mov(scores.dsd(), scalar(0.0))
-        core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
-                core.mac(
-                    scores.dsd(a * n + key, 1, 0, step=t * n),
-                    rows.dsd(a * self.features, d, step=d),
-                    kv.dsd(self._place(key, first), d, step=d),
-                    length=d, dtype="mixed", start="none",
-                )  # fmt: skip
-
-    def _softmax(self, core: CoreClass, lines: Lines, col: int) -> None:
-        cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD)
-        count = self.heads * self.queries
-        lines.scalar_rest(core, SOFTMAX, cycles * count * self.keys, count)
-        lines.emit(core, SOFTMAX, col)
-
-    def _values(self, core: CoreClass, held: Held) -> None:
-        core.mov(held.weights.dsd(), held.scores.dsd(), dtype="mixed")
-        self._to_queries(core, held.kv, held.weights, first=1)
-
-    def _to_queries(self, core: CoreClass, kv: Vectors, weights: Vectors, first: int) -> None:
-        """The sum of keys (`first` token of a pair: 0) or of values (1), weighted, for every query."""
-        t, n, d = self.queries, self.keys, self.width
-        core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
-                out = self.out.dsd(a * self.features, d, step=d)
-                token = kv.dsd(self._place(key, first), d, step=d)
-                weight = weights.dsd(a * n + key, 1, 0, step=t * n)
-                weighted(core, out, token, weight, d, is_first=key == 0)
-
-
-def weighted(
-    core: CoreClass, out: Operand, vector: Operand, weight: Operand, length: int, *, is_first: bool
-) -> None:
-    """A vector times a weight, added to `out` unless it is the first."""
-    if is_first:
-        core.mul(out, vector, weight, length=length, dtype="mixed", start="none")
-    else:
-        core.fmac(out, out, vector, weight, length=length, dtype="mixed", start="none")
+    def of(cls, tokens: int, row: int, rows: int) -> Sends:
+        """Of so many tokens in turn on `rows` rows."""
+        full, left = divmod(tokens, rows)
+        closes = left > 1 and row == left - 1
+        ends = "local" if row < left - 1 else None
+        return cls(full, advance_of(row, rows), row < left, ends, closes)
 
 
 class Attention(AttentionByPairs, RegionKind):
@@ -291,31 +113,29 @@ class Attention(AttentionByPairs, RegionKind):
         along = {(row, col) for row in rows for col in range(first, self.left + self.cols)}
         return links_between(along | {(row, self.left) for row in range(self.top, self.last + 1)})
 
-    def _place(self, key: int, first: int) -> int:
-        return (first * self.keys + key) * self.features if self.is_apart else super()._place(key, first)
+    def _place(self, keys: int, key: int, first: int) -> int:
+        return (first * keys + key) * self.features if self.is_apart else super()._place(keys, key, first)
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Two inlets, and a class for every column and turn."""
         self._inlets(b, ports, samples)
-        route_senders(b, ports.outward, self.senders, ports.towards)
+        route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
         self._declare(b)
         if self.is_collected:
             self._collect(b, ports, samples)
         sharing = self._sharing(b, ports.own[3:6])
-        layout = RowLayout(self.heads * self.queries, self.keys, by_row=True)
-        buffers = {"scores": self.scores, "statistic": self.statistic}
-        lines = Lines(SHAPES, buffers, layout, sharing, self.wafer, apart=self.keys)
-        for col in range(self.cols):
+        queries = [len(tokens) for tokens in self.parts(self.height)]
+        for col, keys in enumerate(self.parts(self.cols)):
             sends = col == 0 and not self.is_collected
-            turns = [advance_of(i, self.height) if sends else None for i in range(self.height)]
-            for advance in dict.fromkeys(turns):
-                core = b.core_class(f"{self.name} column {col} {advance or ''}")
-                self._core(core, lines, col, ports, samples, advance)
-                for i in range(self.height):
-                    if turns[i] == advance:
-                        b.place(core, (self.top + i, self.left + col))
+            kinds: dict[tuple[int, Sends | None], CoreClass] = {}
+            for i, count in enumerate(queries):
+                kind = (count, Sends.of(self.tokens, i, self.height) if sends else None)
+                if kind not in kinds:
+                    kinds[kind] = b.core_class(f"{self.name} column {col} {len(kinds)}")
+                    self._core(kinds[kind], sharing, col, (count, len(keys)), ports, samples, kind[1])
+                b.place(kinds[kind], (self.top + i, self.left + col))
 
     def _declare(self, b: Builder) -> None:
         cells, first = (self.rows, self.columns), (self.rows, self.left)
@@ -355,31 +175,49 @@ class Attention(AttentionByPairs, RegionKind):
         inward, outward = colors
         core = b.core_class(f"{self.name} {what}")
         share = [(fabric_in(color), self.features) for color in inward]
-        with core.loop(samples * self.tokens // takers):
-            deal(core, outward, [share] * takers, takers)
+        full, left = divmod(self.tokens, takers)
+        with core.loop(samples):
+            with core.loop(full):
+                deal(core, outward, [share] * takers, takers)
+            if left:
+                deal(core, outward, [share] * left, left)
         b.place(core, cell)
 
     def _core(
-        self, core: CoreClass, lines: Lines, col: int, ports: Ports, samples: int, advance: str | None
-    ) -> None:
+        self, core: CoreClass, sharing: Sharing, col: int, size: tuple[int, int], ports: Ports, samples: int, sends: Sends | None
+    ) -> None:  # fmt: skip
+        t, n = size
+        count, half = self.heads * t, n * self.features
+        q, kv = (
+            [part_of(one, length) for one in pair]
+            for pair, length in ((self.q, t * self.features), (self.kv, 2 * half))
+        )
+        scores, weights, mask = (part_of(one, count * n) for one in (self.scores, self.weights, self.mask))
+        out, statistic = part_of(self.out, t * self.features), part_of(self.statistic, count)
+        layout = RowLayout(count, n, by_row=True)
+        lines = Lines(
+            SHAPES, {"scores": scores, "statistic": statistic}, layout, sharing, self.wafer, apart=n
+        )
+        cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD) * count * n
+
         def receive(turn: int) -> None:
-            receive_all(core, ports.own[0], self.q[turn].dsd(), QUERIES)
-            kv, half = self.kv[turn], self.keys * self.features
+            receive_all(core, ports.own[0], q[turn].dsd(), QUERIES)
             if self.is_apart:
-                receive_all(core, ports.own[1], kv.dsd(0, half), KEYS)
-                receive_all(core, ports.own[2], kv.dsd(half, half), VALUES)
+                receive_all(core, ports.own[1], kv[turn].dsd(0, half), KEYS)
+                receive_all(core, ports.own[2], kv[turn].dsd(half, half), VALUES)
             else:
-                receive_all(core, ports.own[1], kv.dsd(), KEYS)
+                receive_all(core, ports.own[1], kv[turn].dsd(), KEYS)
 
         def work(turn: int) -> None:
-            held = Held(self.q[turn], self.kv[turn], self.scores, self.weights)
+            held = Held(t, n, q[turn], kv[turn], scores, weights, mask, out)
             self._scores(core, held)
-            self._softmax(core, lines, col)
+            lines.scalar_rest(core, SOFTMAX, cycles, count)
+            lines.emit(core, SOFTMAX, col)
             self._values(core, held)
             if col:
-                lines.sharing.reduce(core, col, "add", self.out)
+                sharing.reduce(core, col, "add", out)
             else:
-                self._send(core, turn, ports, advance)
+                self._send(core, out, self.sent[turn], ports, sends)
 
         threads = (QUERIES, KEYS, VALUES) if self.is_apart else (QUERIES, KEYS)
         alternate(core, samples, receive, work, threads)
@@ -391,48 +229,63 @@ class Attention(AttentionByPairs, RegionKind):
             b.route(color, (self.rows, self.left - col), rx=port, tx=onward)
         cells, size = (self.rows, self.left - 2), self.queries * self.features
         slots = [b.buffer(f"{self.name}.result{turn}", size, "fp16", cells) for turn in (0, 1)]
-        turns = [advance_of(i, self.height) for i in range(self.height)]
-        for advance in dict.fromkeys(turns):
-            core = b.core_class(f"{self.name} results {advance or ''}")
+        kinds: dict[Sends, CoreClass] = {}
+        for i, cell in enumerate(self.senders):
+            sends = Sends.of(self.tokens, i, self.height)
+            if sends not in kinds:
+                core = kinds[sends] = b.core_class(f"{self.name} results {len(kinds)}")
+                tokens = (sends.rounds + sends.has_more) * self.features
 
-            def receive(turn: int, core: CoreClass = core) -> None:
-                receive_all(core, color, slots[turn].dsd(), SEND)
+                def receive(turn: int, core: CoreClass = core, tokens: int = tokens) -> None:
+                    receive_all(core, color, slots[turn].dsd(0, tokens), SEND)
 
-            def work(turn: int, core: CoreClass = core, advance: str | None = advance) -> None:
-                with core.loop(self.queries):
-                    token = slots[turn].dsd(0, self.features, step=self.features)
-                    core.mov(fabric_out(ports.outward, advance), token, dtype="fp16", start="none")
+                def work(turn: int, core: CoreClass = core, sends: Sends = sends) -> None:
+                    self._send_tokens(core, ports.outward, slots[turn], sends)
 
-            alternate(core, samples, receive, work, (SEND,))
-            for i, cell in enumerate(self.senders):
-                if turns[i] == advance:
-                    b.place(core, cell)
+                alternate(core, samples, receive, work, (SEND,))
+            b.place(kinds[sends], cell)
 
-    def _send(self, core: CoreClass, turn: int, ports: Ports, advance: str | None) -> None:
-        sent, color = self.sent[turn], ports.own[3] if self.is_collected else ports.outward
+    def _send(self, core: CoreClass, out: Buffer, sent: Buffer, ports: Ports, sends: Sends | None) -> None:
+        """Results of the first column, with those of its row."""
+        sent = part_of(sent, out.length)
         if self.cols > 1:
-            core.add(sent.dsd(), self.out.dsd(), fabric_in(ports.own[4]))
+            core.add(sent.dsd(), out.dsd(), fabric_in(ports.own[4]))
         else:
-            core.mov(sent.dsd(), self.out.dsd(), dtype="mixed")
-        with core.loop(self.queries):
+            core.mov(sent.dsd(), out.dsd(), dtype="mixed")
+        if sends is not None:
+            self._send_tokens(core, ports.outward, sent, sends, SEND)
+            return
+        with core.loop(out.length // self.features):
             core.join(SEND)
+            token = sent.dsd(0, self.features, step=self.features)
             core.mov(
-                fabric_out(color, advance), sent.dsd(0, self.features, step=self.features),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+                fabric_out(ports.own[3]), token, dtype="fp16", start="none", thread=SEND, priority="high"
+            )
 
-    # ---- values and cycles -----------------------------------------------------------------------------------------
+    def _send_tokens(
+        self, core: CoreClass, color: int, sent: Buffer, sends: Sends, thread: int | None = None
+    ) -> None:
+        """Token by token, each when it is the turn of its row."""
 
-    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The mask of every core: query a of row i is token a R + i, key b of column j is token b C + j."""
-        if not self.is_causal:
-            return {}
-        query = np.arange(self.queries)[None] * self.height + np.arange(self.height)[:, None]
-        key = np.arange(self.keys)[None] * self.cols + np.arange(self.cols)[:, None]
-        hidden = key[None, :, None, None, :] > query[:, None, None, :, None]
-        shape = (self.height, self.cols, self.heads, self.queries, self.keys)
-        mask = np.broadcast_to(np.where(hidden, MASKED, 0.0), shape)
-        return {f"{self.name}.mask": mask.reshape(self.height, self.cols, -1).astype(np.float32)}
+        def send(advance: str | None, token: Operand) -> None:
+            if thread is None:
+                core.mov(fabric_out(color, advance), token, dtype="fp16", start="none")
+                return
+            core.join(thread)
+            core.mov(
+                fabric_out(color, advance), token, dtype="fp16", start="none", thread=thread, priority="high"
+            )
+
+        with core.loop(sends.rounds):
+            send(sends.advance, sent.dsd(0, self.features, step=self.features))
+        if sends.has_more:
+            send(sends.ends, sent.dsd(sends.rounds * self.features, self.features))
+        if sends.closes:
+            if thread is not None:
+                core.join(thread)
+            core.control(color, Command.RESET, start="none")
+
+    # ---- cycles ------------------------------------------------------------------------------------------
 
     def issued_cycles(self) -> float:
         """Of a core of the first column; words of collectives and operands are a cycle each."""

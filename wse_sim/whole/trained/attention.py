@@ -1,7 +1,7 @@
 """Attention that trains: queries over the rows, keys and values over the columns, forward and backward.
 
-Symbols: T tokens, H heads of d features; R rows and C columns, the largest divisors of T that fit; t = T / R queries and
-n = T / C keys of a core, blocks of tokens that follow each other; p softmax of the scores, m a number per query::
+Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core, blocks of tokens that follow each other, as in
+inference; p softmax of the scores, m a number per query::
 
     forward    as in inference; queries, keys, values and p (fp16) rest in the slot of their sample
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
@@ -30,7 +30,7 @@ a pair of tokens (8 tokens, 2 heads: 1,920 cycles against 480), and the words of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +41,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
     GRADIENT,
@@ -52,16 +52,16 @@ from wse_sim.kernels.families.attention.pairs import (
     pair_busy,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.attention import (
+from wse_sim.whole.regions.attention_pairs import (
     KEYS,
-    MASKED,
     QUERIES,
     AttentionByPairs,
     Held,
     Vectors,
+    part_of,
     weighted,
 )
-from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused
+from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.turns import deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
@@ -77,10 +77,12 @@ ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
 
 @dataclass(frozen=True)
 class _Role:
-    """What a core is: its row and column in the region."""
+    """What a core is: its row and column in the region, its queries and keys."""
 
     row: int
     col: int
+    queries: int
+    keys: int
 
 
 class TrainedAttention(AttentionByPairs, TrainedKind):
@@ -96,7 +98,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         self.left = max(self.left, self.region.col + BESIDE)
 
     def extent(self) -> tuple[int, int]:
-        """Divisors of the number of tokens; a row and two columns of the region deal and collect."""
+        """As many as the parts need; a row and two columns of the region deal and collect."""
         rows, cols = self.region.rows - 1, min(self.compute_cols, self.region.cols - BESIDE)
         if rows < 1 or cols < 1:
             raise refused(
@@ -104,7 +106,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
                 f"has a region of {self.region.rows} x {self.region.cols} cores, limit 2 x {BESIDE + 1}",
                 "use more cores",
             )
-        return divisor(self.tokens, rows), divisor(self.tokens, cols)
+        return self.parted(cols)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -136,17 +138,17 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     @property
     def query_elements(self) -> int:
-        """Of a core and sample."""
+        """Of the fullest core and a sample."""
         return self.queries * self.features
 
     @property
     def key_elements(self) -> int:
-        """Of a core and sample."""
+        """Of the fullest core and a sample."""
         return self.keys * self.features
 
     @property
     def pairs(self) -> int:
-        """Scores of a core and sample."""
+        """Scores of the fullest core and a sample."""
         return self.heads * self.queries * self.keys
 
     def most_in_flight(self) -> int:
@@ -194,12 +196,13 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         self._declare(b, batch.in_flight)
         self._sharing(b, ports.own[2:5])
         writer = _Writer(self, ports, batch)
+        queries, keys = ([len(part) for part in self.parts(lines)] for lines in (self.height, self.cols))
         classes: dict[tuple[object, ...], CoreClass] = {}
         for i, j in np.ndindex(self.height, self.cols):
-            kind = (i == 0, i % 2, j == 0, j == self.cols - 1, j % 2)
+            kind = (i == 0, i % 2, j == 0, j == self.cols - 1, j % 2, queries[i], keys[j])
             if kind not in classes:
                 classes[kind] = b.core_class(f"{self.name} row {i} column {j}")
-                writer.write(classes[kind], _Role(i, j))
+                writer.write(classes[kind], _Role(i, j, queries[i], keys[j]))
             b.place(classes[kind], (self.top + i, self.left + j))
         self._collect_rows(b, ports, batch)
         self._collect_columns(b, ports, batch)
@@ -210,7 +213,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         b.route(color, (self.rows, self.left), rx="R", tx="W")
         b.route(color, where, rx="E", tx="R")
         streams = [ports.outward, *self._leaving(QUERY, ports)]
-        passes = [Collected(color, ((stream, self.query_elements),)) for stream in streams]
+        passes = [
+            tuple(Collected(color, ((stream, size),)) for stream in streams)
+            for size in self.elements(self.height)
+        ]
         write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
 
     def _collect_columns(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
@@ -222,7 +228,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             color = ports.own[5 + i % 2]
             b.route(color, (self.top + i, self.columns), rx="R", tx="S")
             b.route(color, (self.top + i + 1, self.columns), rx="N", tx="R")
-        passes = [Collected(color, tuple((stream, self.key_elements) for stream in streams))]
+        passes = [
+            (Collected(color, tuple((stream, size) for stream in streams)),)
+            for size in self.elements(self.cols)
+        ]
         cells = self.gradient_senders(self.kernel.inputs[KEY])
         write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
 
@@ -231,16 +240,16 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         core = b.core_class(f"{self.name} queries and gradients")
         with core.loop(batch.rounds):
             for color in (ports.inward[0], ports.gradient_in):
-                share = [(fabric_in(color), self.query_elements)]
+                shares = [[(fabric_in(color), size)] for size in self.elements(self.height)]
                 with core.loop(batch.in_flight):
-                    deal(core, ports.own[0], [share] * self.height, self.height)
+                    deal(core, ports.own[0], shares, self.height)
         b.place(core, queries.cell)
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, ports.own[0], queries.cell, takers, self.cols - 1, "E")
         core = b.core_class(f"{self.name} keys and values")
-        share = [(fabric_in(color), self.features) for color in ports.inward[1:]] * self.keys
+        token = [(fabric_in(color), self.features) for color in ports.inward[1:]]
         with core.loop(batch.samples):
-            deal(core, ports.own[1], [share] * self.cols, self.cols)
+            deal(core, ports.own[1], [token * len(part) for part in self.parts(self.cols)], self.cols)
         b.place(core, pairs.cell)
         takers = [(self.top, self.left + j) for j in range(self.cols)]
         route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
@@ -258,17 +267,15 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         """The color on which the gradient of an operand leaves, if it is asked for."""
         return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
 
-    # ---- values and cycles -----------------------------------------------------------------------------------------
+    # ---- parts and cycles -----------------------------------------------------------------------------------------
 
-    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The mask of every core."""
-        if not self.is_causal:
-            return {}
-        query = np.arange(self.tokens).reshape(self.height, 1, 1, self.queries, 1)
-        key = np.arange(self.tokens).reshape(1, self.cols, 1, 1, self.keys)
-        shape = (self.height, self.cols, self.heads, self.queries, self.keys)
-        mask = np.broadcast_to(np.where(key > query, MASKED, 0.0), shape)
-        return {f"{self.name}.mask": mask.reshape(self.height, self.cols, -1).astype(np.float32)}
+    def parts(self, lines: int) -> list[IntArray]:
+        """Tokens that follow each other."""
+        return np.array_split(np.arange(self.tokens), lines)
+
+    def elements(self, lines: int) -> list[int]:
+        """Of the tokens of every row, or of every column."""
+        return [len(part) * self.features for part in self.parts(lines)]
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """It has no parameters."""
@@ -294,14 +301,15 @@ class _Writer:
 
     def write(self, core: CoreClass, role: _Role) -> None:
         """All rounds of a core: a sample comes in while the one before is worked on."""
-        at, own = self.region, self.ports.own
+        own = self.ports.own
 
         def operands(turn: Turn) -> None:
-            receive_all(core, own[0], turn.of(at.q).dsd(), QUERIES)
-            receive_all(core, own[1], turn.of(at.kv).dsd(), KEYS)
+            held = self._held(role, turn)
+            receive_all(core, own[0], held.q.dsd(), QUERIES)
+            receive_all(core, own[1], held.kv.dsd(), KEYS)
 
         def gradient(turn: Turn) -> None:
-            receive_all(core, own[0], turn.of(at.do).dsd(), QUERIES)
+            receive_all(core, own[0], self._gradient(role, turn).dsd(), QUERIES)
 
         def forward(turn: Turn) -> None:
             core.join(KEYS)
@@ -317,6 +325,19 @@ class _Writer:
             self._all(core, forward)
             gradient(Turn(0))
             self._all(core, backward)
+
+    def _held(self, role: _Role, turn: Turn) -> Held:
+        """What a core holds of the sample of a turn: the first elements of buffers that are as large as the fullest core needs."""
+        at, t, n = self.region, role.queries, role.keys
+        pairs = at.heads * t * n
+        scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
+        q, kv = (turn.of(replace(one, size=size * at.features)) for one, size in ((at.q, t), (at.kv, 2 * n)))
+        weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
+        return Held(t, n, q, kv, scores, weights, mask, out)
+
+    def _gradient(self, role: _Role, turn: Turn) -> Slotted:
+        """Of the results of a sample."""
+        return turn.of(replace(self.region.do, size=role.queries * self.region.features))
 
     def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
         """A part of a round: `one` of every sample."""
@@ -336,11 +357,10 @@ class _Writer:
 
     def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
         at = self.region
-        held = Held(turn.of(at.q), turn.of(at.kv), at.scores, turn.of(at.p))
-        lines = self._lines(SHAPES, {"scores": at.scores})
-        cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.FORWARD) * at.pairs
+        held = self._held(role, turn)
+        lines = self._lines(role, SHAPES, {"scores": held.scores})
         at._scores(core, held)
-        lines.scalar_rest(core, SOFTMAX, cycles, at.heads * at.queries)
+        self._scalar_rest(core, role, lines, SOFTMAX, Phase.FORWARD)
         lines.emit(core, SOFTMAX[:MAXIMUM], role.col)
         self._share(core, role, core.max)
         self._come_back(core, role)
@@ -351,14 +371,26 @@ class _Writer:
         at._values(core, held)
         self._along_row(core, role)
 
-    def _lines(self, shapes: Mapping[str, Shape], buffers: Mapping[str, Vectors]) -> Lines:
-        at = self.region
-        layout = RowLayout(at.heads * at.queries, at.keys, by_row=True)
-        return Lines(shapes, {**buffers, "statistic": at.statistic}, layout, ALONE, at.wafer, apart=at.keys)
+    def _scalar_rest(
+        self, core: CoreClass, role: _Role, lines: Lines, vectors: Sequence[Vector], phase: Phase
+    ) -> None:
+        """What instructions over the scores do not issue of a special element's cycles."""
+        at, rows = self.region, self.region.heads * role.queries
+        cycles = special_cycles(at.wafer, at.kernel.attrs, phase) * rows * role.keys
+        lines.scalar_rest(core, vectors, cycles, rows)
+
+    def _lines(self, role: _Role, shapes: Mapping[str, Shape], buffers: Mapping[str, Vectors]) -> Lines:
+        at, statistic = self.region, self._statistic(role)
+        layout = RowLayout(at.heads * role.queries, role.keys, by_row=True)
+        return Lines(shapes, {**buffers, "statistic": statistic}, layout, ALONE, at.wafer, apart=role.keys)
+
+    def _statistic(self, role: _Role) -> Buffer:
+        """A number per query and head."""
+        return part_of(self.region.statistic, self.region.heads * role.queries)
 
     def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None]) -> None:
         """A statistic along the row to its first core, and back; a microthread takes it when it comes."""
-        at, x = self.region, self.region.statistic.dsd()
+        at, x = self.region, self._statistic(role).dsd()
         here, behind = self._along(role)
         if at.cols == 1:
             return
@@ -385,41 +417,41 @@ class _Writer:
     def _along_row(self, core: CoreClass, role: _Role) -> None:
         """Sums of `out` to the collector."""
         here, behind = self._along(role)
+        out = self.region.out.dsd(0, role.queries * self.region.features)
         if role.col < self.region.cols - 1:
-            core.add(fabric_out(here), self.region.out.dsd(), fabric_in(behind))
+            core.add(fabric_out(here), out, fabric_in(behind))
         else:
-            core.mov(fabric_out(here), self.region.out.dsd())
+            core.mov(fabric_out(here), out)
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
     def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        at = self.region
-        q, do, kv, p = (turn.of(held) for held in (at.q, at.do, at.kv, at.p))
-        lines = self._lines(GRADIENT_SHAPES, {"y": p, "g": at.scores})
-        cycles = special_cycles(at.wafer, at.kernel.attrs, Phase.INPUT_GRADIENT) * at.pairs
-        at._products(core, at.scores, do, kv, first=1)
-        lines.scalar_rest(core, GRADIENT, cycles, at.heads * at.queries)
+        at, held, do = self.region, self._held(role, turn), self._gradient(role, turn)
+        ds = part_of(at.ds, at.heads * role.queries * role.keys)
+        lines = self._lines(role, GRADIENT_SHAPES, {"y": held.weights, "g": held.scores})
+        at._products(core, held, do, first=1)
+        self._scalar_rest(core, role, lines, GRADIENT, Phase.INPUT_GRADIENT)
         lines.emit(core, GRADIENT[:SHARED], role.col)
         self._share(core, role, core.add)
         if at.pairs_needed:
             core.join(DOWN)
         if at.is_needed(VALUES):
-            self._to_keys(core, VALUES, do, p)
+            self._to_keys(core, role, VALUES, do, held.weights)
         self._come_back(core, role)
         lines.emit(core, GRADIENT[SHARED + 1 :], role.col)
-        core.mul(at.ds.dsd(), at.scores.dsd(), scalar(at.scale), dtype="mixed")
+        core.mul(ds.dsd(), held.scores.dsd(), scalar(at.scale), dtype="mixed")
         if at.is_needed(QUERY):
-            at._to_queries(core, kv, at.ds, first=0)
+            at._to_queries(core, held, ds, first=0)
             self._along_row(core, role)
         if at.is_needed(KEY):
-            self._to_keys(core, KEY, q, at.ds)
+            self._to_keys(core, role, KEY, held.q, ds)
         self._along_column(core, role)
 
-    def _to_keys(self, core: CoreClass, operand: int, rows: Slotted, weights: Vectors) -> None:
+    def _to_keys(self, core: CoreClass, role: _Role, operand: int, rows: Vectors, weights: Vectors) -> None:
         """The sum of rows of queries, weighted, for every key: gradient of keys or of values."""
         at = self.region
-        t, n, d = at.queries, at.keys, at.width
-        first = at.key_elements if operand == VALUES and at.is_needed(KEY) else 0
+        t, n, d = role.queries, role.keys, at.width
+        first = n * at.features if operand == VALUES and at.is_needed(KEY) else 0
         core.busy(round(at.wafer.vector_start_cycles))
         for key, a in np.ndindex(n, t):
             with core.loop(at.heads):
@@ -430,7 +462,7 @@ class _Writer:
 
     def _along_column(self, core: CoreClass, role: _Role) -> None:
         """Sums down the column, to the collector."""
-        own = self.region.dkv.dsd(0, self.region.key_elements * self.region.pairs_needed)
+        own = self.region.dkv.dsd(0, role.keys * self.region.features * self.region.pairs_needed)
         here, behind = (self.ports.own[5 + (role.row + odd) % 2] for odd in (0, 1))
         if not own.length:
             return

@@ -37,20 +37,25 @@ class Collected:
 
 
 def write_collectors(
-    b: Builder, name: str, cells: Sequence[Cell], where: Place, batch: Batch, passes: Sequence[Collected]
+    b: Builder,
+    name: str,
+    cells: Sequence[Cell],
+    where: Place,
+    batch: Batch,
+    passes: Sequence[tuple[Collected, ...]],
 ) -> None:
-    """Classes of `cells`, which send in this order; `where` is all of them, `passes` what comes in a round, one after the other."""
-    size = max(one.size for one in passes)
+    """Classes of `cells`, which send in this order; `where` is all of them, `passes` what comes to each in a round, one after the other."""
+    size = max(one.size for own in passes for one in own)
     held = [b.buffer(f"{name}{i}", size, "fp16", where) for i in (0, 1)]
-    turns: dict[str | None, list[Cell]] = {}
-    for i, cell in enumerate(cells):
-        turns.setdefault(advance_of(i, len(cells)), []).append(cell)
-    for advance, members in turns.items():
-        core = b.core_class(f"{name} {advance or ''}")
+    kinds: dict[tuple[str | None, tuple[Collected, ...]], list[Cell]] = {}
+    for i, (cell, own) in enumerate(zip(cells, passes, strict=True)):
+        kinds.setdefault((advance_of(i, len(cells)), own), []).append(cell)
+    for (advance, own), members in kinds.items():
+        core = b.core_class(f"{name} {advance or ''} {own[0].size}")
         with core.loop(batch.rounds):
-            for number, one in enumerate(passes):
+            for number, one in enumerate(own):
                 _take_all(core, one, held, advance, batch.in_flight, number * batch.in_flight)
-            if len(passes) * batch.in_flight % 2:
+            if len(own) * batch.in_flight % 2:
                 core.join(SEND)  # the next round begins with the same buffer
         for cell in members:
             b.place(core, cell)

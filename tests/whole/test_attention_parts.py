@@ -1,0 +1,145 @@
+"""Attention on uneven parts of tokens: values against PyTorch, cycles against the price of the plan, no divisors of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.generated import examples
+from tests.whole.test_norm_blocks import MOVING
+from tests.whole.test_regions import Heads
+from wse_sim import api
+from wse_sim.graph import frozen
+from wse_sim.hardware import load_wafer
+from wse_sim.modes.base import expect
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.regions.attention import Attention, Sends
+
+SIDE = 48
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Tokens, heads and features of a head; rows and columns of cores that compute; what the fullest core has, on how many."""
+
+    tokens: int
+    heads: int
+    width: int
+    rows: int
+    cols: int
+    parts: tuple[int, int]  # queries, keys
+    used: tuple[int, int]  # rows, columns
+    is_causal: bool = False
+    collects: bool = True  # cores beside the rows send, where two columns are left beside those that compute
+
+
+def made(case: Case) -> tuple[Heads, PipelinedPlan]:
+    """Attention between its four layers, on a region of so many cores; the host is no slower than a link."""
+    torch.manual_seed(0)
+    features = case.heads * case.width
+    model = Heads(features, case.heads, case.is_causal).half().float()
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, case.tokens, features),)))
+    pins = {"pin_rows": case.rows, "pin_cols": int(np.ceil(case.cols / MOVING))}
+    kernels = [
+        dataclasses.replace(one, attrs=frozen({**one.attrs, **pins})) if one.family == "attention" else one
+        for one in graph.kernels
+    ]
+    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), SIDE)
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=SIDE // 4)
+    graph = dataclasses.replace(graph, kernels=tuple(kernels))
+    return model, expect(
+        api.compile(graph, wafer=wafer, mode="pipelined", batch=8, replicas=1), PipelinedPlan
+    )
+
+
+CASES = {
+    "13 tokens on 5 x 4": Case(13, 2, 8, 5, 4, (3, 4), (5, 4)),
+    "17 tokens on 5 x 4, causal": Case(17, 4, 4, 5, 4, (4, 5), (5, 4), is_causal=True),
+    "12 tokens on 5 x 4": Case(12, 1, 16, 5, 4, (3, 3), (4, 4)),
+    "14 tokens on 4 x 3, causal": Case(14, 2, 8, 4, 3, (4, 5), (4, 3), is_causal=True),
+    "more rows than tokens, one column": Case(13, 2, 8, 14, 1, (1, 13), (13, 1), collects=False),
+    "first columns that send themselves": Case(
+        13, 1, 8, 5, 2, (3, 7), (5, 2), is_causal=True, collects=False
+    ),
+    "two rows": Case(13, 2, 4, 2, 13, (7, 1), (2, 13), is_causal=True),
+}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", CASES)
+def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None:
+    """Random samples beside PyTorch; the busiest core to the cycle, and the step within 5 % of the price.
+
+    Four layers and attention round to fp16 (2^-11) a few times each.
+    """
+    case = CASES[name]
+    model, plan = made(case)
+    x = torch.randn(3, case.tokens, case.heads * case.width).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    found = compare_with_engine(plan, 4)
+    at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
+    stage, times, region = plan.stages[at], found.regions[at], cast(Attention, found.whole.regions[at])
+    assert (region.queries, region.keys) == case.parts
+    assert (region.height, region.cols) == case.used
+    assert region.is_collected == case.collects
+    assert times.issued == stage.forward_cycles - sum(stage.forward_stalls)
+    assert times.busiest == pytest.approx(times.issued, abs=1)  # a control word is not priced
+    assert times.busiest + sum(times.waits) == pytest.approx(stage.forward_cycles, rel=0.05)
+    assert found.fabric_period == pytest.approx(found.engine_period, rel=0.05)
+
+
+@pytest.mark.slow
+@examples(8)
+@given(
+    tokens=st.integers(2, 19), heads=st.integers(1, 3), half=st.integers(2, 4), rows=st.integers(2, 9), cols=st.integers(1, 9),
+    is_causal=st.booleans(),
+)  # fmt: skip
+def test_any_parts_keep_their_price(
+    tokens: int, heads: int, half: int, rows: int, cols: int, is_causal: bool
+) -> None:
+    """Random sizes: nothing stops, values are those of PyTorch, and the plan prices what the busiest core issues."""
+    case = Case(tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal)
+    model, plan = made(case)
+    x = torch.randn(2, tokens, heads * 2 * half).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+    at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
+    found = compare_with_engine(plan, 4).regions[at]
+    stage = plan.stages[at]
+    assert found.busiest == pytest.approx(stage.forward_cycles - sum(stage.forward_stalls), rel=0.01)
+
+
+@examples(60)
+@given(tokens=st.integers(1, 40), rows=st.integers(1, 12))
+def test_rows_send_every_token_in_its_turn(tokens: int, rows: int) -> None:
+    """A walk over the switches: after every round they are as they were before, and tokens left in the order of the sample.
+
+    `turned` are routers that take from the row behind: the first one that has not turned sends.
+    """
+    rows = -(-tokens // -(-tokens // rows))  # as many as the fullest one asks for
+    plans = [Sends.of(tokens, row, rows) for row in range(rows)]
+    order, turned = list[int](), [False] * rows
+    rounds = [[(row, plan.advance, False) for row, plan in enumerate(plans)]] * plans[0].rounds
+    rounds.append([(row, plan.ends, plan.closes) for row, plan in enumerate(plans) if plan.has_more])
+    for sent in rounds:
+        for row, advance, closes in sent:
+            assert turned == [True] * row + [False] * (rows - row)
+            order.append(row)
+            turned[row] = advance == "local"
+            if advance == "path" or closes:
+                turned = [False] * rows
+        assert turned == [False] * rows
+    assert order == [token % rows for token in range(tokens)]

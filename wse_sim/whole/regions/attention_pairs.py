@@ -1,0 +1,257 @@
+"""Attention by pairs of a query and a key, in inference and in training: parts of the tokens, and the work on a core's pairs.
+
+Of the tokens of a sample, rows of cores have queries and columns keys, `t` and `n` of the fullest core
+(:mod:`wse_sim.kernels.families.attention.pairs`); others have one less, where tokens do not divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod, sqrt
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.line_stages import Sharing
+from wse_sim.kernels.blocks.lines import ReductionStep
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.pairs import pair_tile
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import (
+    Floats,
+    Inlet,
+    IntArray,
+    PlacedKernel,
+    refused,
+)
+
+QUERIES, KEYS, SEND, VALUES = 1, 2, 3, 4  # microthreads
+MASKED = -3e4  # below every score; its exponential is zero
+
+
+class Vectors(Protocol):
+    """A buffer, or the part of one that belongs to a sample."""
+
+    def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
+        """Elements of it, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd`."""
+
+
+class Held(NamedTuple):
+    """What a core holds of a sample.
+
+    `queries` and `keys` are tokens; vectors are queries; keys and values, pair by pair; scores; weights in fp16; the mask of the
+    scores; results.
+    """
+
+    queries: int
+    keys: int
+    q: Vectors
+    kv: Vectors
+    scores: Vectors
+    weights: Vectors
+    mask: Vectors
+    out: Vectors
+
+
+def part_of(buffer: Buffer, length: int) -> Buffer:
+    """The first elements of a buffer, of a core that has fewer than others."""
+    return replace(buffer, length=length)
+
+
+class AttentionByPairs(PlacedKernel):
+    """Softmax of scaled products of queries and keys, times values: where it lies, and the work on a core's pairs."""
+
+    family = "attention"
+    title = "attention"
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+        return int(kernel.dims["q"])
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Queries, keys and values of one sample, as many heads each, no mask but a causal one."""
+        dims, attrs = kernel.dims, AttentionAttributes.of(kernel.attrs)
+        if len(set(kernel.inputs)) != 3:
+            raise refused(
+                kernel,
+                f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
+                "give each its own layer",
+            )
+        if not attrs.pairs:
+            raise refused(
+                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+            )
+        if kernel.parameters or attrs.dropout or attrs.mask:
+            raise refused(
+                kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
+            )
+        if attrs.unusual:
+            what = {
+                "scores": "changes its scores by more than a factor and a mask",
+                "order": "reads features that do not lie head by head",
+            }[attrs.unusual]
+            raise refused(
+                kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"
+            )
+        tokens, features = int(dims["q"]), int(dims["heads"] * dims["d"])
+        same = dims["q"] == dims["kv"] and dims["heads"] == dims.get("kv_heads", dims["heads"])
+        shapes = [graph.tensors[name].shape for name in kernel.inputs]
+        size = int(dims["b"]) * tokens * features
+        if not same or any(prod(shape) != size for shape in shapes):
+            raise refused(
+                kernel,
+                f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
+                f"{features} features",
+                "give queries, keys and values as many tokens and heads each",
+            )
+
+    def extent(self) -> tuple[int, int]:
+        """As many rows and columns as the parts need that the plan prices."""
+        if self.region.rows < 2:
+            raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
+        return self.parted(self.compute_cols)
+
+    def parted(self, cols: int) -> tuple[int, int]:
+        """Rows and columns that parts of the tokens take, with so many columns to compute."""
+        place = Tiling(self.region.rows, cols, "stationary")
+        queries, keys = pair_tile(self.tokens, place, self.kernel.attrs)
+        return ceil_div(self.tokens, int(queries)), ceil_div(self.tokens, int(keys))
+
+    def parts(self, lines: int) -> list[IntArray]:
+        """Tokens of every row, or of every column."""
+        return [np.arange(line, self.tokens, lines) for line in range(lines)]
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return int(self.kernel.dims["heads"])
+
+    @property
+    def width(self) -> int:
+        """Features of a head."""
+        return int(self.kernel.dims["d"])
+
+    @property
+    def features(self) -> int:
+        """Of a token."""
+        return self.heads * self.width
+
+    @property
+    def queries(self) -> int:
+        """Of the fullest core."""
+        return ceil_div(self.tokens, self.height)
+
+    @property
+    def keys(self) -> int:
+        """Of the fullest core."""
+        return ceil_div(self.tokens, self.cols)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return float(self.kernel.attrs.get("scale", 0.0)) or 1 / sqrt(self.width)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query sees no later keys."""
+        return bool(self.kernel.attrs.get("causal", False))
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Queries beside the second row; keys and values beside the first."""
+        queries, keys, values = self.kernel.inputs
+        here = (self.top, self.left - 1)
+        return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The first column, from the top."""
+        return tuple((self.top + i, self.left) for i in range(self.height))
+
+    # ---- pieces of the program ------------------------------------------------------------------------------------
+
+    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
+        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
+        if self.cols == 1:
+            return Sharing(1, (), 0, 0)
+        back, steps = colors[2], []
+        for j in range(self.cols):
+            here, behind = colors[j % 2], colors[(j + 1) % 2]
+            at, more = (self.rows, self.left + j), j < self.cols - 1
+            if j:
+                b.route(here, at, rx="R", tx="W")
+                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
+            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
+            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
+        return Sharing(self.cols, tuple(steps), back, len(colors))
+
+    def _scores(self, core: CoreClass, held: Held) -> None:
+        self._products(core, held, held.q)
+        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
+        if self.is_causal:
+            core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
+
+    def _place(self, keys: int, key: int, first: int) -> int:
+        """Where a key (`first`: 0) or a value (1) of so many lies: pair by pair."""
+        return (2 * key + first) * self.features
+
+    def _products(self, core: CoreClass, held: Held, rows: Vectors, first: int = 0) -> None:
+        """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
+        t, n, d = held.queries, held.keys, self.width
+        core.mov(held.scores.dsd(), scalar(0.0))
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                core.mac(
+                    held.scores.dsd(a * n + key, 1, 0, step=t * n),
+                    rows.dsd(a * self.features, d, step=d),
+                    held.kv.dsd(self._place(n, key, first), d, step=d),
+                    length=d, dtype="mixed", start="none",
+                )  # fmt: skip
+
+    def _values(self, core: CoreClass, held: Held) -> None:
+        core.mov(held.weights.dsd(), held.scores.dsd(), dtype="mixed")
+        self._to_queries(core, held, held.weights, first=1)
+
+    def _to_queries(self, core: CoreClass, held: Held, weights: Vectors, first: int) -> None:
+        """The sum of keys (`first` token of a pair: 0) or of values (1), weighted, for every query."""
+        t, n, d = held.queries, held.keys, self.width
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                out = held.out.dsd(a * self.features, d, step=d)
+                token = held.kv.dsd(self._place(n, key, first), d, step=d)
+                weight = weights.dsd(a * n + key, 1, 0, step=t * n)
+                weighted(core, out, token, weight, d, is_first=key == 0)
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """The mask of every core, of its own pairs."""
+        if not self.is_causal:
+            return {}
+        size = self.heads * self.queries * self.keys
+        mask = np.zeros((self.height, self.cols, size), np.float32)
+        for i, queries in enumerate(self.parts(self.height)):
+            for j, keys in enumerate(self.parts(self.cols)):
+                hidden = np.where(keys > queries[:, None], MASKED, 0.0)
+                mask[i, j, : self.heads * hidden.size] = np.tile(hidden.reshape(-1), self.heads)
+        return {f"{self.name}.mask": mask}
+
+
+def weighted(
+    core: CoreClass, out: Operand, vector: Operand, weight: Operand, length: int, *, is_first: bool
+) -> None:
+    """A vector times a weight, added to `out` unless it is the first."""
+    if is_first:
+        core.mul(out, vector, weight, length=length, dtype="mixed", start="none")
+    else:
+        core.fmac(out, out, vector, weight, length=length, dtype="mixed", start="none")
