@@ -16,6 +16,11 @@ R that divides T is min(R, T) here)::
 For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
 whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.  The
 fastest is counted, as :mod:`wse_sim.whole.regions` has it.
+
+A residual waits in stores beside the last row, one core each, which take every word in, hand it out to the columns, and end a token
+with a control word; no sample is faster::
+
+    store        T (N / 2 + ceil(N / v) v / 2 + 1)
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ def word_rows_cost(
     """Cycles of the busiest core for `tokens` of `words` of inputs.
 
     With `shares` rows may share slow functions; with `waits` or `shares` it counts how long rows wait for the last one.  With
-    `most_bundles` the core beside a row counts, which hears the bundles of its row's words.
+    `most_bundles` cores beside the rows count: the one which hears the bundles of its row's words, and the store of a residual.
     """
     items = tuple(part.strip() for part in fused.split(",") if part.strip())
     v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
@@ -67,10 +72,17 @@ def word_rows_cost(
         issued, stalled = np.where(is_first, issued, other), np.where(is_first, stalled, 0.0)
     if most_bundles:
         heard = tokens * _heard(words, tiling, most_bundles, wafer)
+        if "residual" in items:
+            heard = np.maximum(heard, tokens * stored_cycles(outputs, v))
         stalled = np.maximum(stalled, heard - issued)
     sums = 1.0 * tokens * v
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
     return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=stalled)
+
+
+def stored_cycles(outputs: Size, v: Size) -> Size:
+    """Cycles of a token of a residual in its store: words in, words out to columns of `v` outputs each, a control word."""
+    return outputs / PAIR + ceil_div(outputs, v) * v / PAIR + 1.0
 
 
 def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size:

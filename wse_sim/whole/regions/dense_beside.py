@@ -156,7 +156,7 @@ class DenseBeside(DenseShape):
         """One store: a whole sample to the next one, or the last one's to the columns."""
 
         def receive(turn: int) -> None:
-            receive_all(store, inward, slots[turn].dsd(0, self.tokens * self.features), STORE)
+            receive_all(store, inward, slots[turn].dsd(0, self.tokens * self.features), STORE, "low")
 
         def hand_out(turn: int) -> None:
             if is_last:

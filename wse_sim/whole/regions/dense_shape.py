@@ -13,6 +13,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.word_rows import stored_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -285,12 +286,16 @@ class DenseShape(RegionKind):
     def pace(self) -> float:
         """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link.
 
+        A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
+
         What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
         sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
-        return max(self.issued_cycles() + self.held_up_cycles(), heard, self.tokens * sent)
+        stored = ("residual" in self.items) * stored_cycles(self.features, self.outputs)
+        beside = max(heard, self.tokens * sent, self.tokens * stored)
+        return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
     def ahead_cycles(self) -> float:
         """A residual, on the last row."""
