@@ -4,6 +4,7 @@ that are generated the same in every run, and what `make test` leaves to `make t
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,10 @@ from hypothesis.internal.conjecture import providers
 
 from tests.generated import PERCENT, WHICH
 from wse_sim import api
+from wse_sim.door import GARBAGE
 from wse_sim.files import CACHE
+
+gc.set_threshold(*GARBAGE)  # as a command does: torch alone leaves 700,000 lasting objects to look through
 
 # Generated examples: few or all of them, the same in every run and order of tests; or many, drawn anew.
 # A profile says nothing of time: machines differ.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 GARBAGE = 50_000, 20, 50
-"""How often the interpreter looks for cycles: a command makes few, and looks at millions of lasting objects."""
+"""How often the interpreter looks for cycles: a command makes few, and torch alone leaves 700,000 lasting objects."""
 _signals: list[int] = []  # interrupts that came while a command ran
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import typer
 
 from wse_sim._version import __version__
@@ -48,5 +46,3 @@ def _top(
     ),
 ) -> None:
     """Simulate PyTorch models and kernels on a wafer-scale engine."""
-    # torch alone leaves 700,000 lasting objects: a command looks through them rarely (a tenth of its CPU time).
-    gc.set_threshold(20_000, 50, 1000)
