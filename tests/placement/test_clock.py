@@ -45,6 +45,16 @@ def test_more_work_than_time_is_cut(monkeypatch, make, processes, limit_s):
     assert any("the clock cut" in note for note in found.notes)
 
 
+def test_a_clock_that_ends_before_the_first_placement_is_named(monkeypatch):
+    """On a machine that stands still the blocks lie in rows, and the result says that it was cut."""
+    monkeypatch.setattr(portfolio, "START_S", -60.0)
+    problem = residual_problem()
+    found = PortfolioPlacer(1).place(problem, time_limit_s=1.0)
+    rects = np.stack([found.x, found.y, found.width, found.height], axis=1)
+    assert first_illegality(150, 120, [b.name for b in problem.blocks], rects) is None
+    assert any("the clock cut" in note for note in found.notes)
+
+
 def test_a_cut_annealing_still_cools_down():
     """An annealing that cannot finish by its deadline ends there with the work it did."""
     problem = residual_problem()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import inlined_kernel, kernel
+from wse_sim.jit import helper_kernel, inlined_kernel, kernel
 
 NEVER = 1 << 40  # wider and higher than any fabric
 
@@ -106,7 +106,7 @@ def free_columns(
     return free, limit
 
 
-@kernel
+@helper_kernel
 def _next_fit(free: np.ndarray, at: int, need: int) -> int:
     """First column from `at` on with `need` free ones; beyond the last column if there is none."""
     limit = free.shape[0] - 1

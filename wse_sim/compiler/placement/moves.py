@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 
 @kernel
@@ -24,13 +24,13 @@ def draw_bits(rng: np.ndarray) -> int:
     return np.int64(s >> np.uint64(33))
 
 
-@kernel
+@helper_kernel
 def draw_below(rng: np.ndarray, top: int) -> int:
     """Random integer in [0, top)."""
     return (draw_bits(rng) * top) >> 31
 
 
-@kernel
+@helper_kernel
 def put(tree: np.ndarray, at: int, value: int, log: np.ndarray) -> None:
     """Write one entry and log its old value; `log` (4096, 2) with the count in its first row."""
     count = log[0, 0] + 1
@@ -40,7 +40,7 @@ def put(tree: np.ndarray, at: int, value: int, log: np.ndarray) -> None:
     tree[at] = value
 
 
-@kernel
+@helper_kernel
 def undo(tree: np.ndarray, log: np.ndarray) -> None:
     """Take back every logged write, last first."""
     for i in range(log[0, 0], 0, -1):
@@ -48,7 +48,7 @@ def undo(tree: np.ndarray, log: np.ndarray) -> None:
     log[0, 0] = 0
 
 
-@kernel
+@helper_kernel
 def replace_child(tree: np.ndarray, big_n: int, parent: int, old: int, new: int, log: np.ndarray) -> None:
     """Hang `new` where `old` hung under `parent` (-1: as the root)."""
     if parent < 0:
@@ -60,7 +60,7 @@ def replace_child(tree: np.ndarray, big_n: int, parent: int, old: int, new: int,
     put(tree, 2 * big_n + new, parent, log)
 
 
-@kernel
+@helper_kernel
 def is_within(tree: np.ndarray, big_n: int, node: int, ancestor: int) -> bool:
     """Whether `ancestor` is `node` or above it."""
     while node >= 0:
@@ -70,7 +70,7 @@ def is_within(tree: np.ndarray, big_n: int, node: int, ancestor: int) -> bool:
     return False
 
 
-@kernel
+@helper_kernel
 def regraft(
     n: int, tree: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, log: np.ndarray
 ) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def regraft(
     return g, p
 
 
-@kernel
+@helper_kernel
 def swap_nodes(
     n: int, tree: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, log: np.ndarray
 ) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def swap_nodes(
     return px, pz
 
 
-@kernel
+@helper_kernel
 def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> None:
     """Exchange left and right below `node`; curves stay."""
     left = tree[node]
@@ -153,7 +153,7 @@ def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> N
     put(tree, big_n + node, left, log)
 
 
-@kernel
+@helper_kernel
 def mirror(n: int, tree: np.ndarray, node: int, kind: int, stack: np.ndarray, log: np.ndarray) -> None:
     """Mirror the subtree along the axis of cut `kind`; curves stay."""
     big_n = 2 * n - 1
@@ -170,7 +170,7 @@ def mirror(n: int, tree: np.ndarray, node: int, kind: int, stack: np.ndarray, lo
             top += 2
 
 
-@kernel
+@helper_kernel
 def rotate(n: int, tree: np.ndarray, rng: np.ndarray, log: np.ndarray) -> tuple[int, int]:
     """Rotate an inner node with its inner child: ((a b) c) becomes (a (b c)) or the reverse."""
     big_n = 2 * n - 1
@@ -194,7 +194,7 @@ def rotate(n: int, tree: np.ndarray, rng: np.ndarray, log: np.ndarray) -> tuple[
     return p, -1
 
 
-@kernel
+@helper_kernel
 def propose(
     n: int,
     tree: np.ndarray,

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from wse_sim.compiler.placement.anneal import Annealer
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 HASH = 1 << 14
 
 
-@kernel
+@helper_kernel
 def _least_thickness(prefix: np.ndarray, i: int, j: int, room: int, top: int) -> int:
     """Least s <= top with prefix[j, s] - prefix[i, s] <= room, or -1."""
     if prefix[j, top] - prefix[i, top] > room:
@@ -43,7 +43,7 @@ def _least_thickness(prefix: np.ndarray, i: int, j: int, room: int, top: int) ->
     return high
 
 
-@kernel
+@helper_kernel
 def _group_wire(
     prefix: np.ndarray,
     i: int,

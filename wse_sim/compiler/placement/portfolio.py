@@ -13,6 +13,7 @@ The window of levels needs no tuning to the weights: a level ``T`` can only win 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,6 +58,9 @@ FAR_RATIO = 1.3
 COARSE_LEVELS = 24
 
 
+CUT = "the clock cut the search short: another run with this seed may differ; raise the time limit"
+
+
 class PortfolioPlacer:
     """Peel seeds, annealing over slicing trees and linear-program compaction in two processes."""
 
@@ -96,11 +100,10 @@ class PortfolioPlacer:
             crew.close(abort)
         if search.rects is None:
             left_s = min(max(clock.end - time.monotonic(), 0.1 * time_limit_s), time_limit_s)
-            return SnakePlacer().place(problem, seed=seed, time_limit_s=left_s, progress=progress)
+            rows = SnakePlacer().place(problem, seed=seed, time_limit_s=left_s, progress=progress)
+            return replace(rows, notes=(*rows.notes, CUT)) if search.stopped else rows
         if search.stopped:
-            notes.append(
-                "the clock cut the search short: another run with this seed may differ; raise the time limit"
-            )
+            notes.append(CUT)
         return finish(problem, search.rects, search.level, tuple(notes))
 
     def _clock(self, limit_s: float, span: int) -> Clock:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 CAP16 = np.int16(16000)
 
 
-@kernel
+@helper_kernel
 def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
     """Sum of the curves in rows a and b, capped, into row `out`."""
     row_a = pool[a]
@@ -33,7 +33,7 @@ def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
         row_o[i] = s if s < CAP16 else CAP16
 
 
-@kernel
+@helper_kernel
 def first_at_most(row: np.ndarray, most: int) -> int:
     """Least index whose entry of the non-increasing `row` is at most `most`; the last one must be."""
     low, high = -1, row.shape[0] - 1
@@ -46,7 +46,7 @@ def first_at_most(row: np.ndarray, most: int) -> int:
     return high
 
 
-@kernel
+@helper_kernel
 def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
     """Transposed curve of the non-increasing row `source` into row `out`.
 
@@ -71,7 +71,7 @@ def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
     row_o[widest + 1 :] = low
 
 
-@kernel
+@helper_kernel
 def form_row(
     node: int,
     kind: int,
@@ -98,7 +98,7 @@ def form_row(
     return row + kind
 
 
-@kernel
+@helper_kernel
 def update_node(
     node: int,
     n: int,
@@ -128,7 +128,7 @@ def update_node(
     work[0] += 2
 
 
-@kernel
+@helper_kernel
 def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> int:
     """Inner nodes, parents first, into `order`; returns how many."""
     big_n = 2 * n - 1
@@ -147,7 +147,7 @@ def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> 
     return count
 
 
-@kernel
+@helper_kernel
 def rebuild(
     n: int,
     tree: np.ndarray,
@@ -168,7 +168,7 @@ def rebuild(
         update_node(order[i], n, tree, pool, leaf, base, cur, turned, stamp, touched, work)
 
 
-@kernel
+@helper_kernel
 def root_width(
     n: int,
     tree: np.ndarray,
@@ -185,7 +185,7 @@ def root_width(
     return pool[row, tree[4 * big_n + 1]]
 
 
-@kernel
+@helper_kernel
 def cut_cell(
     cell: np.ndarray,
     node: int,
@@ -216,7 +216,7 @@ def cut_cell(
         cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = x, start + ea, w, eb
 
 
-@kernel
+@helper_kernel
 def realise(
     n: int,
     tree: np.ndarray,
@@ -280,7 +280,7 @@ def wire_of(cell: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) ->
     return 0.5 * total
 
 
-@kernel
+@helper_kernel
 def mark_changed(tree: np.ndarray, big_n: int, log: np.ndarray, changed: np.ndarray, stamp: int) -> None:
     """Stamp in `changed` (N,) every node that the logged writes touched, and all nodes above."""
     for i in range(1, log[0, 0] + 1):
@@ -293,7 +293,7 @@ def mark_changed(tree: np.ndarray, big_n: int, log: np.ndarray, changed: np.ndar
             node = np.int64(tree[2 * big_n + node])
 
 
-@kernel
+@helper_kernel
 def realise_changes(
     n: int,
     tree: np.ndarray,
@@ -384,7 +384,7 @@ def realise_changes(
     return count
 
 
-@kernel
+@helper_kernel
 def wire_between(centre: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) -> float:
     """Weighted L1 between the centres (n, 2), given twofold, of the edges' ends."""
     total = 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.jit import kernel
+from wse_sim.jit import inlined_kernel, kernel
 from wse_sim.modes.pipelined.estimate import Link
 
 
@@ -148,7 +148,7 @@ def two_batches(
             )
 
 
-@kernel
+@inlined_kernel
 def _next_start(
     lane: int,
     done: NDArray[np.int64],

@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from wse_sim.fabric.executors.maxplus.graph import Reach
 from wse_sim.fabric.format.program import Program
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 
-@kernel
+@helper_kernel
 def find_root(label, i):  # type: ignore[no-untyped-def]
     """Representative of `i`, with path halving."""
     while label[i] != i:

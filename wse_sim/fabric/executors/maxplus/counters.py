@@ -32,10 +32,10 @@ from wse_sim.fabric.executors.maxplus.graph import (
     ROOT,
     F,
 )
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 
-@kernel
+@helper_kernel
 def neighbour(r, port, cols):  # type: ignore[no-untyped-def]
     """Core on the other side of a mesh port."""
     if port == 0:
@@ -47,7 +47,7 @@ def neighbour(r, port, cols):  # type: ignore[no-untyped-def]
     return r - 1
 
 
-@kernel
+@helper_kernel
 def time_of(u, k, nodes, times):  # type: ignore[no-untyped-def]
     """Cycle in which word k left node u; -1 before the first word."""
     if k < 0:

@@ -43,7 +43,7 @@ from wse_sim.fabric.executors.maxplus.graph import (
     F,
 )
 from wse_sim.fabric.executors.maxplus.sign import LAST, mix
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 MIN_ROUNDS = 8  # below, pausing costs more than it saves
 MAX_PERIOD = 1 << 22
@@ -242,7 +242,7 @@ def sign_rounds(nodes, old_f, old_read, label, skipped, period, signs):  # type:
                 signs[row, LAST] += skipped[mine] * period[mine]
 
 
-@kernel
+@helper_kernel
 def rotate(times, off, mask, more, shift, scratch):  # type: ignore[no-untyped-def]
     """Move word k to the place of word k + more, `shift` cycles later."""
     for j in range(mask + 1):
