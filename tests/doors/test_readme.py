@@ -57,7 +57,7 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "command",
     [

@@ -43,9 +43,14 @@ def annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[as
     yield function.returns
 
 
+@functools.cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def stated(tree: ast.Module) -> Iterator[ast.expr]:
     """Annotations of arguments, results and variables."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from (item for item in annotations(node) if item is not None)
         elif isinstance(node, ast.AnnAssign):
@@ -77,7 +82,7 @@ def other_names_of_any(tree: ast.Module) -> list[str]:
         ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign) and is_bare(node.value)
     ] + [
         alias.asname
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name == "Any" and alias.asname
@@ -127,8 +132,8 @@ def test_functions_outside_jitted_code_take_few_arguments() -> None:
     """What takes more declares a group of keywords once (``**how: Unpack[...]``) or an object of options."""
     long = set()
     for path, tree in files(PACKAGE):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and not is_jitted(node) and arguments(node) > MOST_ARGUMENTS:
+        for node in nodes(tree):
+            if isinstance(node, ast.FunctionDef) and arguments(node) > MOST_ARGUMENTS and not is_jitted(node):
                 long.add(f"{path.relative_to(ROOT)}:{node.name}")
     assert not long
 
@@ -143,7 +148,7 @@ def test_functions_are_not_longer_than_they_are() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()}:{node.name}": lines(node)
         for path, tree in files()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines(node) > MOST_LINES
     }
     assert found == LONGER

@@ -112,6 +112,7 @@ def test_an_all_reduce_crosses_the_middle_of_its_line_more_than_its_ends():
     assert answer.link_wavelets[:700, :700, 1].max() == 2 * 8 * (s + 2 * d)
 
 
+@pytest.mark.slow
 def test_the_longest_context_is_the_longest_that_runs():
     answer = run(grid=360, context=360, prompt=360, batch=3)
     longest = answer.plan.max_context
@@ -235,6 +236,7 @@ def test_the_command_prints_json_and_text_and_draws(tmp_path):
     assert (misfit.exit_code, "does not fit" in misfit.stdout) == (1, True)
 
 
+@pytest.mark.slow
 def test_ends_lie_beside_the_squares_where_these_are_full():
     """LLaMA-3 8B on 660 x 660 cores: layers 2 x 6.98 G bytes of 435,600 x 45.0 kB = 19.6 GB, published to run so.
 

@@ -64,6 +64,7 @@ def test_a_region_is_a_run_of_neighbours():
         plan(near, placer="snake")
 
 
+@pytest.mark.slow
 def test_pinned_replicas_hold_for_the_pipeline():
     """Two copies of all stages; contradictions are refused."""
     made = plan(make_pin("h.0.fc", replicas=2))

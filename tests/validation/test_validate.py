@@ -208,6 +208,7 @@ def test_training_points_stay_within_the_goal():
     assert rate["P04-bert-large-b256"] == pytest.approx(rate["P01-bert-large"], rel=0.15)
 
 
+@pytest.mark.slow
 def test_two_processes_say_what_one_says() -> None:
     """The same rows in the same order, bounds included."""
     points = tuple(p for p in load_suite().points if p.subject in ("kernel.gemv", "kernel.reduce"))[:6]

@@ -247,7 +247,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("name", "loss"),
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],

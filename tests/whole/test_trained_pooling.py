@@ -129,6 +129,7 @@ def test_cycles_on_paper() -> None:
     assert found.issued_cycles() == columns + lines + 2 * (64 + 16)
 
 
+@pytest.mark.slow
 def test_a_network_with_pooling_trains() -> None:
     """A small LeNet: four images in flight, two rounds; loss, outputs, gradients and updates beside a PyTorch that rounds where streams do."""
     torch.manual_seed(0)

@@ -34,12 +34,30 @@ def on_host(threads: int, seed: int = 0, cycles: int = 1000) -> Gpu:
     return Gpu(lambda: HostGrid(threads, seed), lambda: None, cycles)
 
 
+INTERPRETED = """
+from tests.fabric.executors.gpu import test_agreement as here
+for seed in (2, 3, 4, 5, 8, 9, 10, 11):
+    here.compare(seed, here.CONFIG, here.on_host(1 + seed % 13, seed, 37 if seed % 2 else 1000), 1)
+"""
+
+
+def test_threads_as_plain_python_equal_the_oracle() -> None:
+    """Eight short programs, interpreted: compiling the executor takes longer than all other quick tests of a folder."""
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", INTERPRETED],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+
+
+@pytest.mark.slow
 def test_threads_in_any_order_equal_the_oracle() -> None:
     """One to thirteen threads; routes, multicast, merges, switches, tasks, microthreads, deadlocks, faults, time bins."""
     for seed in seeds(0, 250):
         compare(seed, CONFIG, on_host(1 + seed % 13, seed, 37 if seed % 2 else 1000), 1)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.integers(10**6, 10**9), st.integers(1, 200), st.booleans(), st.sampled_from([1, 2, 4]))
 def test_threads_equal_the_oracle_on_programs_that_hypothesis_picks(
@@ -84,6 +102,7 @@ def streams_at_edges(config: FabricConfig, cols: int) -> Program:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cols", [1, 2, 63, 64, 65, 128, 129])
 def test_streams_cross_the_edges_of_words(wse2: FabricConfig, cols: int) -> None:
     """Fabrics as wide as a word, one narrower and one wider: the sink holds the sum of both vectors."""
@@ -110,6 +129,7 @@ def test_planes_hold_every_router_once() -> None:
     assert sum(int(word).bit_count() for word in planes.ravel()) == bits.sum()
 
 
+@pytest.mark.slow
 def test_a_deadlock_is_told_as_by_the_oracle(wse2: FabricConfig) -> None:
     """Same cycle, same cores, same circle of waits."""
     program = halo_sends_first(wse2, 6, 8)
@@ -118,6 +138,7 @@ def test_a_deadlock_is_told_as_by_the_oracle(wse2: FabricConfig) -> None:
     assert not disagreements(expected, found, values=False)
 
 
+@pytest.mark.slow
 def test_too_many_cycles_are_a_fault(wse2: FabricConfig) -> None:
     """As on every executor, whether or not the bound falls on the end of a launch."""
     program = streams_at_edges(wse2, 65)
