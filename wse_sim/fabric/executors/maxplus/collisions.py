@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.executors.maxplus.graph import CORE, PORTS, SLOT
-from wse_sim.jit import helper_kernel, kernel
+from wse_sim.jit import kernel
 
 NODE, START, STEP, COUNT = range(4)
 
 
-@helper_kernel
+@kernel
 def meet(s1, d1, n1, s2, d2, n2):  # type: ignore[no-untyped-def]
     """True if the progressions s1 + i d1 (i < n1) and s2 + j d2 (j < n2) share a cycle."""
     low, high = max(s1, s2), min(s1 + d1 * (n1 - 1), s2 + d2 * (n2 - 1))
