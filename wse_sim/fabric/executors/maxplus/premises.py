@@ -1,19 +1,8 @@
 """What the equations take for granted, each with its check: a component that breaks one is not solved but stepped.
 
-Checked before anything is solved, from program and wafer alone:
-
-* ``rate``     a link takes a word in every cycle.
-* ``depth``    queues hold two words for every cycle of the link before them, input queues two at least: with less, a
-  queue alone bounds the rate, also that of a router that no node stands for.
-* ``thread``   a core runs one thread: no task, no microthread beside the main thread.
-* ``command``  no core sends a control wavelet or an advance mark.
-* ``pair``     every step of an instruction moves one word (no SIMD-64).
-* ``merge``    a router gets every color by one input.
-* ``switch``   no switch on the way of a word can turn.
-* ``input``    every input at which words arrive is open.
-
-Routes are followed over all positions of switches that a command can turn, so words of a component cannot come to another
-one.  Three more are checked on the results, by :mod:`~wse_sim.fabric.executors.maxplus.executor`:
+Those of :data:`CHECKED` are decided before anything is solved, from program and wafer alone.  Routes are
+followed over all positions of switches that a command can turn, so words of a component cannot come to another one.
+Three more are checked on the results, by :mod:`~wse_sim.fabric.executors.maxplus.executor`:
 
 * ``room``     words that ran ahead of credits found room; else the tree is solved again with exact windows.
 * ``meeting``  no two colors meet on an output port in one cycle; else their routers move in time order, or are stepped.
