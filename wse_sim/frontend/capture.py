@@ -24,6 +24,7 @@ from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
@@ -306,17 +307,18 @@ def trace_fx(
 
 
 def load_exported(path: str) -> torch.export.ExportedProgram:
-    """Load a ``.pt2`` file.
+    """Load a ``.pt2`` file; nothing that it holds runs, and values of its parameters are left out.
 
     Raises
     ------
     ModelError
-        If the file is no saved exported program.
+        If the file is no saved exported program, or holds what could run.
     """
     try:
         with quiet():
-            return torch.export.load(path)
-    except (RuntimeError, ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as fault:
+            return torch.export.load(inert(path))
+    except (RuntimeError, ValueError, OSError, LookupError, TypeError, AttributeError, AssertionError, EOFError,
+            zipfile.BadZipFile) as fault:  # fmt: skip
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ModelError(
             f"{path} cannot be read as an exported program ({first}); write it with torch.export.save"

@@ -1,0 +1,218 @@
+"""Files of ``torch.export.save`` from strangers, read without running anything that they hold.
+
+``torch.export.load`` is made for one's own files: it unpickles sample inputs, tensors and custom objects, evaluates
+symbolic sizes as Python text, looks functions up by any name in ``torch``, imports the modules that trees of inputs
+name, and writes names of the file into Python source that it compiles.  A graph of kernels needs operators and shapes
+alone.  So the archive is written anew in memory, from a list of what may be in it, and only that copy is loaded:
+
+* sample inputs are left out; tensors that are pickled and custom objects are refused;
+* operators are those of ``torch.ops`` and Python's arithmetic, sizes are numbers, names are names, trees are tuples, lists
+  and dictionaries;
+* values of parameters are left out (their shapes stay), so a large model costs no memory.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+from wse_sim.errors import ModelError
+
+MAX_JSON_BYTES = 256 * 2**20
+"""Largest description of a graph that is read; GPT-2 XL has 4 MiB."""
+
+MAX_VALUES_BYTES = 2**30
+"""Most bytes of buffers and constants that are copied (masks and positions: some MiB in the models known)."""
+
+_MARKS = ("archive_format", "archive_version", "byteorder", ".data/version", ".data/serialization_id")
+_MODEL = "models/model.json"
+_CONFIGS = {
+    "data/weights/": "data/weights/model_weights_config.json",
+    "data/constants/": "data/constants/model_constants_config.json",
+}
+_REMEDY = "write it with torch.export.save, with sizes that are numbers and without objects of your own"
+
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims|quantized|quantized_decomposed|torchvision|_c10d_functional)\.(?!(from_file|save)\b)\w+(\.\w+)?"
+    r"|torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|cond|while_loop|scan|map_impl)"
+    r"|_operator\.(add|sub|mul|floordiv|truediv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_|getitem)"
+    r"|math\.(ceil|floor|trunc|sqrt)"
+    r"|torch\.(sym_\w+|_sym_sqrt)",
+    re.ASCII,
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PLAIN = re.compile(
+    r"[\w.+\-]*", re.ASCII
+)  # paths of modules, kinds, versions: they can end no string of Python
+_TREES = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
+_KEPT_NOTES = ("stack_trace", "nn_module_stack", "torch_fn")  # what torch only splits, and we name layers by
+
+
+def inert(path: str) -> io.BytesIO:
+    """A copy of a ``.pt2`` file that holds operators and shapes, and nothing that runs.
+
+    Raises
+    ------
+    ModelError
+        If the file is no such archive, or holds what could run or cannot be checked.
+    zipfile.BadZipFile, OSError, ValueError, KeyError
+        If it is damaged.
+    """
+    made = io.BytesIO()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(made, "w") as copy:
+        members = _members(archive, path)
+        missing = next((name for name in (_MODEL, *_CONFIGS.values()) if name not in members), None)
+        if missing:
+            raise ModelError(f"{path} holds no {missing}, so it is no saved program of one model; {_REMEDY}")
+        for name in _MARKS:
+            if name in members and members[name].file_size <= 4096:
+                copy.writestr(f"model/{name}", archive.read(members[name]))
+        graph = _document(archive, members[_MODEL], path)
+        copy.writestr(f"model/{_MODEL}", json.dumps(_checked(graph, path)))
+        copy.writestr("model/data/sample_inputs/model.pt", b"")
+        left = MAX_VALUES_BYTES
+        for folder, config in _CONFIGS.items():
+            data = _document(archive, members[config], path)
+            copy.writestr(f"model/{config}", json.dumps(data))
+            for name, empty in _tensors(data, folder, members, path):
+                left -= 0 if empty else members[name].file_size
+                if left < 0:
+                    raise ModelError(
+                        f"{path} holds over {MAX_VALUES_BYTES:,} bytes of buffers and constants; make large tables parameters"
+                    )
+                copy.writestr(f"model/{name}", b"" if empty else archive.read(members[name]))
+    made.seek(0)
+    return made
+
+
+def _members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
+    """Members by name within the one folder of the archive, none of which is larger than it says."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for one in archive.infolist():
+        name = one.filename.partition("/")[2]
+        if one.compress_type != zipfile.ZIP_STORED or name in found:
+            what = "twice" if name in found else "compressed"
+            raise ModelError(f"{path} holds {name[:80]!r} {what}, as torch never writes it; {_REMEDY}")
+        found[name] = one
+    assert archive.fp is not None
+    if sum(one.file_size for one in found.values()) > archive.fp.seek(0, io.SEEK_END):
+        raise ModelError(f"{path} says that its parts are larger than the file is; {_REMEDY}")
+    return found
+
+
+def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> dict[str, Any]:
+    if member.file_size > MAX_JSON_BYTES:
+        raise ModelError(
+            f"{path} describes its graph in {member.file_size:,} bytes; at most {MAX_JSON_BYTES:,} are read"
+        )
+    try:
+        data = json.loads(archive.read(member))
+    except RecursionError:
+        raise ModelError(f"{path} is nested too deeply to be read; {_REMEDY}") from None
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} holds no description of a graph; {_REMEDY}")
+    return data
+
+
+def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
+    """The description of a program, what is not needed left out and all else checked."""
+    data["guards_code"] = []
+    graph = data["graph_module"]
+    graph["metadata"], graph["treespec_namedtuple_fields"] = {}, {}
+    graph["module_call_graph"] = [entry for entry in graph["module_call_graph"] if entry["fqn"] == ""]
+    try:
+        for key, text in _texts(data, ""):
+            fault = _fault(key, text)
+            if fault:
+                raise ModelError(f"{path} {fault} {text[:80]!r}, which is not read from a file; {_REMEDY}")
+    except RecursionError:
+        raise ModelError(f"{path} is nested too deeply to be read; {_REMEDY}") from None
+    return data
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every text of a document with the key that it stands under; keys stand under "key"."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one, key)
+    elif isinstance(value, dict):
+        if key == "metadata":  # of a node: notes, none of which is looked up
+            for name in [name for name in value if name not in _KEPT_NOTES]:
+                del value[name]
+            return
+        for name, one in value.items():
+            yield "key", name
+            yield from _texts(one, name)
+
+
+def _fault(key: str, text: str) -> str:
+    """What is wrong with a text of the description; "" where nothing is."""
+    if key in ("as_string", "as_strings"):  # arguments: torch writes them as literals
+        return ""
+    if key in ("target", "as_operator"):
+        return "" if _OPERATOR.fullmatch(text) else "names the operator"
+    if key == "expr_str":
+        return "has the symbolic size"
+    if key in ("in_spec", "out_spec"):
+        return "" if _is_plain_tree(json.loads(text), key == "in_spec") else "has the tree of values"
+    if key in ("name", "as_name", "forward_arg_names"):
+        return "" if not text or _IDENTIFIER.fullmatch(text) else "has the name"
+    return "" if _PLAIN.fullmatch(text) else "holds the text"
+
+
+def _is_plain_tree(tree: Any, names: bool) -> bool:
+    """Whether a tree of values has tuples, lists and dictionaries alone; `names`: keys must be names of arguments."""
+    if not isinstance(tree, list) or len(tree) != 2 or not isinstance(tree[0], int):
+        return False
+    left = [tree[1]]
+    while left:
+        node = left.pop()
+        if not isinstance(node, dict) or set(node) != {"type", "context", "children_spec"}:
+            return False
+        context = node["context"]
+        keys = json.loads(context) if isinstance(context, str) else context
+        pattern = _IDENTIFIER if names else _PLAIN
+        if node["type"] not in _TREES or not isinstance(keys, list | None):
+            return False
+        if not all(isinstance(k, int) or (isinstance(k, str) and pattern.fullmatch(k)) for k in keys or ()):
+            return False
+        left += node["children_spec"]
+    return True
+
+
+def _tensors(
+    data: dict[str, Any], folder: str, members: dict[str, zipfile.ZipInfo], path: str
+) -> Iterator[tuple[str, bool]]:
+    """Members that a list of tensors needs, each once, and whether zeros of its shape may stand for its values."""
+    uses: dict[str, list[dict[str, Any]]] = {}
+    prefix = "weight_" if folder == "data/weights/" else "tensor_"
+    for entry in data["config"].values():
+        name = entry["path_name"]
+        if entry["use_pickle"] or not re.fullmatch(prefix + r"\d+", str(name), re.ASCII):
+            raise ModelError(
+                f"{path} holds the object {str(name)[:80]!r}, which only code can read; {_REMEDY}"
+            )
+        meta = entry["tensor_meta"]
+        if not all(isinstance(size.get("as_int"), int) for key in ("sizes", "strides") for size in meta[key]):
+            raise ModelError(
+                f"{path} holds a tensor of symbolic size, which is not read from a file; {_REMEDY}"
+            )
+        uses.setdefault(folder + name, []).append(entry)
+    for name, entries in uses.items():
+        sizes = [tuple(size["as_int"] for size in entry["tensor_meta"]["sizes"]) for entry in entries]
+        count = math.prod(sizes[0])
+        whole = all(
+            entry["is_param"]
+            and size == sizes[0]
+            and not entry["tensor_meta"]["storage_offset"].get("as_int")
+            for entry, size in zip(entries, sizes, strict=True)
+        )
+        held = members[name].file_size
+        yield name, whole and count > 0 and held % count == 0 and held // count <= 16
