@@ -26,6 +26,12 @@ Values = dict[str, Any]
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
 
+MAX_REPEATED = 10_000
+"""Most values that aliases of one YAML file may stand for together."""
+
+MAX_DEPTH = 100
+"""Deepest nesting of a YAML file; the deepest of the project has 5."""
+
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -150,6 +156,7 @@ def read_yaml(path: str | Path, noun: str = "file") -> Values:
     """
     text = read_text(path, noun)
     try:
+        _check_size(text, path)
         data = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ConfigError(
@@ -165,6 +172,48 @@ def read_yaml(path: str | Path, noun: str = "file") -> Values:
     if odd is not None:
         raise ConfigError(f"{path}: key {odd!r} is not text; name keys by words")
     return data
+
+
+def _check_size(text: str, path: str | Path) -> None:
+    """Refuse YAML that is deep, or that aliases make large: 430 bytes can stand for 10^8 values."""
+    sizes: dict[str | None, int] = {}  # nodes that an anchor stands for, its own aliases written out
+    open_: list[tuple[str | None, int]] = []  # anchor of each collection around, and the nodes before it
+    count = repeated = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in open_):
+                raise ConfigError(
+                    f"{path}: alias '*{event.anchor}' stands for itself; write out what is meant"
+                )
+            count += sizes.get(event.anchor, 0)
+            repeated += sizes.get(event.anchor, 0)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_.pop()
+            if anchor is not None:
+                sizes[anchor] = count - before
+        elif isinstance(event, yaml.NodeEvent):
+            count += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_.append((event.anchor, count - 1))
+            elif event.anchor is not None:
+                sizes[event.anchor] = 1
+        if repeated > MAX_REPEATED:
+            raise ConfigError(
+                f"{path}: its aliases stand for more than {MAX_REPEATED:,} values; write out what is meant"
+            )
+        if len(open_) > MAX_DEPTH:
+            raise ConfigError(
+                f"{path}: is nested more than {MAX_DEPTH} deep, too deeply to be read; flatten it"
+            )
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for a table that spreadsheets open: a text that they would take for a formula gets a quote before it."""
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def read_json(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> Any:

@@ -223,3 +223,32 @@ def test_a_checkpoint_costs_the_wafer_what_does_not_overlap() -> None:
     assert cost(True, 20) == 2.0  # the copy; the write hides behind 20 s
     assert cost(True, 4) == 2.0 + (10.0 - 4.0)
     assert cost(True, 20, final=True) == 10.0  # no step is left to hide behind
+
+
+@pytest.mark.parametrize("kind", ["link", "external", "virtual", "dtype"])
+def test_a_checkpoint_reads_no_other_file(tmp_path, kind):
+    """Links and storage of HDF5 that lead to other files; a type of elements is one, not what torch has by the name."""
+    secret, other, path = tmp_path / "secret", tmp_path / "other.h5", tmp_path / "c.mdl"
+    secret.write_bytes(bytes(range(20)))
+    with h5py.File(other, "w") as file:
+        file["x"] = [1.0, 2.0]
+    with h5py.File(path, "w") as file:
+        if kind == "link":
+            file["inner/x"] = h5py.ExternalLink(str(other), "/x")
+        elif kind == "external":
+            file.create_dataset("x", (20,), "u1", external=[(str(secret), 0, 20)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((2,), "f8")
+            layout[:] = h5py.VirtualSource(other, "x", (2,))
+            file.create_virtual_dataset("x", layout)
+        else:
+            file.create_dataset("__spec__", data='{"v": {"dtype": "os"}}')
+    with pytest.raises(
+        ProgramError, match="as a type of elements" if kind == "dtype" else "from another file"
+    ):
+        checkpoint.load(path, map_location="cpu")
+    if kind == "link":
+        with pytest.raises(ProgramError, match="from another file"):
+            PyTorchH5Saver().save_tensor(path, "inner/x", torch.zeros(2))
+        with h5py.File(other) as file:
+            assert file["x"][()].tolist() == [1.0, 2.0]

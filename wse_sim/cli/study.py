@@ -201,7 +201,7 @@ def _about(seconds: float) -> str:
 
 def _export(out: Path, kind: str) -> Path:
     """Write all rows of a study as one table."""
-    from wse_sim.files import claim_file
+    from wse_sim.files import claim_file, csv_cell
     from wse_sim.studies.folder import Folder
     from wse_sim.studies.store import Store
 
@@ -210,6 +210,7 @@ def _export(out: Path, kind: str) -> Path:
     with Store(folder.store, readonly=True) as store:
         frame = store.frame(study)
     if kind == "csv":
+        frame = frame.rename(columns=csv_cell).map(csv_cell)
         frame.to_csv(path, index=False)
         return path
     try:
@@ -304,6 +305,12 @@ def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> N
 def result_command(
     folder: OutArgument,
     number: Annotated[int, typer.Argument(help="Number of the run, as the page and the tables give it.")],
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code", help="Run the Python (FILE.py:NAME, package.module:NAME) that the store names."
+        ),
+    ] = False,
 ) -> None:
     """The full result of one run: run it again and write files, pictures and report into the study's folder."""
     from wse_sim import api
@@ -311,16 +318,22 @@ def result_command(
     from wse_sim.studies.folder import Folder
     from wse_sim.studies.page import REPORTS
     from wse_sim.studies.schema import study_from
-    from wse_sim.studies.settings import Resolver
+    from wse_sim.studies.settings import Resolver, code_of
     from wse_sim.studies.store import Store
 
     opened, study, name = Folder.opened(folder)
     with Store(opened.store, readonly=True) as store:
         row = next((row for row in store.rows(study) if row["number"] == number), None)
-        spec = study_from(store.spec_of(study), name)
+        stated = store.spec_of(study)
     if row is None:
         raise WseError(f"study {name} has no run {number}; its page and its tables list the numbers")
-    request = Resolver(spec).request(row["parameters"])
+    code = code_of(row["parameters"]) + code_of(stated.get("fixed") or {})
+    if code and not run_code:
+        raise WseError(
+            f"run {number} of study {name} needs Python that the store names ({', '.join(code)[:200]}); "
+            "read that file, then give --run-code"
+        )
+    request = Resolver(study_from(stated, name)).request(row["parameters"])
     result = api.run(request.model, request.options)
     out = folder / REPORTS / str(number)
     write_all(result, out, TraceChoice())

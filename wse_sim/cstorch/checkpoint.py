@@ -136,7 +136,14 @@ def _rebuild(spec: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any
     if "l" in spec:
         return _BUILD[spec["kind"]](_rebuild(v, tensor) for v in spec["l"])
     value = spec["v"]
-    return getattr(torch, value["dtype"]) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    dtype = _dtype_named(value.get("dtype"))
+    if dtype is None:
+        raise faults.program_error(
+            f"load: the checkpoint names {str(value)[:80]} as a type of elements, which torch has not; use an earlier checkpoint"
+        )
+    return dtype
 
 
 # -- writing ------------------------------------------------------------------------------------------
@@ -308,20 +315,58 @@ def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> f
 # -- reading ------------------------------------------------------------------------------------------
 
 
+def opened(path: str | os.PathLike[str]) -> h5py.File:
+    """An HDF5 file that holds its own values: those of other files (links, external and virtual storage) are refused.
+
+    Raises:
+        ProgramError: the file refers to another one.
+    """
+    status = os.stat(path)
+    name = _elsewhere(os.fspath(path), status.st_ino, status.st_mtime_ns, status.st_size)
+    if name is not None:
+        raise faults.program_error(
+            f"load: {path} takes {name[:80]!r} from another file, which is not followed; give a file that holds its values"
+        )
+    return _hdf5().File(path, "r")
+
+
+@functools.lru_cache(maxsize=64)  # tensors are read one by one from the same file
+def _elsewhere(path: str, *state: int) -> str | None:
+    """The first name of a file whose values lie in another file; `state` tells a file from what it was."""
+    h5 = _hdf5()
+
+    def elsewhere(name: str, link: object) -> str | None:
+        if isinstance(link, h5.ExternalLink):
+            return name
+        found = file[name] if isinstance(link, h5.HardLink) else None
+        outside = isinstance(found, h5.Dataset) and (found.external or found.is_virtual)
+        return name if outside else None
+
+    with h5.File(path, "r") as file:
+        name = file.visititems_links(elsewhere)
+    return None if name is None else str(name)
+
+
+def _dtype_named(name: object) -> torch.dtype | None:
+    """The type of elements that a file names; None where torch has none of the name."""
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, torch.dtype) else None
+
+
 class _Source:
     """An open file that several handles read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.Lock()
-        self.file = _hdf5().File(path, "r")
+        self.file = opened(path)
 
     def read(self, name: str) -> torch.Tensor:
         with self.lock:
             found = self.file[name]
             wanted = found.attrs.get("dtype")
             data = np.asarray(found[()])
-        dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else None
+        dtype = _dtype_named(wanted)
         if dtype is not None and data.dtype == np.uint16 and AS_INTEGERS.get(dtype) is torch.int16:
             data = data.view(np.int16)
         tensor = torch.from_numpy(np.ascontiguousarray(data)).reshape(data.shape)
@@ -330,8 +375,8 @@ class _Source:
     def facts(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         found = self.file[name]
         wanted = found.attrs.get("dtype")
-        if isinstance(wanted, str):
-            return tuple(found.shape), getattr(torch, wanted)
+        if (dtype := _dtype_named(wanted)) is not None:
+            return tuple(found.shape), dtype
         return tuple(found.shape), torch.from_numpy(np.empty(0, found.dtype)).dtype
 
 
@@ -474,5 +519,5 @@ def apply_random_state() -> None:
 
 def names(path: str | os.PathLike[str]) -> Iterator[str]:
     """Names of the tensors in a file."""
-    with _hdf5().File(path, "r") as file:
+    with opened(path) as file:
         yield from (n for n in file if n not in (SPEC, RANDOM))

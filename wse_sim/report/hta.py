@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.engine.result import Result, Slice
+from wse_sim.files import csv_cell
 from wse_sim.report import views
 from wse_sim.report.views import union
 from wse_sim.units import cycles_to_us
@@ -247,7 +248,7 @@ def write_durations(rows: Iterable[Durations], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(field.name for field in fields(Durations))
-        table.writerows(astuple(row) for row in rows)
+        table.writerows([csv_cell(value) for value in astuple(row)] for row in rows)
 
 
 def lines(data: dict[str, Any]) -> str:

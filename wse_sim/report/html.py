@@ -106,8 +106,8 @@ def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCoun
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    # "</script>" inside a string would end the element that carries the data.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    # In a string, "</script>" would end the element that carries the data, and "<!--<script>" keep it open.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None = None) -> dict[str, Any]:

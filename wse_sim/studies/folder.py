@@ -72,8 +72,13 @@ class Folder:
             raise WseError(f"{path} holds no study; run 'wse-sim study STUDY.yaml --out {path}' first")
         data = read_json(path / LINK)
         try:
-            return Folder(path, (path / data["store"]).resolve()), int(data["study"]), str(data["name"])
-        except (KeyError, TypeError, ValueError):
+            name = str(data["name"])
+            if not name or name.startswith(".") or any(c in "/\\" or not c.isprintable() for c in name):
+                raise WseError(
+                    f"{path / LINK} names its study {name[:80]!r}, which is a path; tables are named by it: give a plain name"
+                )
+            return Folder(path, (path / data["store"]).resolve()), int(data["study"]), name
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise WseError(f"{path / LINK} is damaged; run the study again: its rows are kept") from None
 
 

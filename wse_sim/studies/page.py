@@ -76,8 +76,8 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
 
 
 def _json(data: object) -> str:
-    # "</script>" inside a string would end the element that carries the data.
-    return json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("</", "<\\/")
+    # In a string, "</script>" would end the element that carries the data, and "<!--<script>" keep it open.
+    return json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("<", "\\u003c")
 
 
 def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:

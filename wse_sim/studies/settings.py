@@ -46,6 +46,15 @@ class Request:
     draws: int
 
 
+_NAMES_CODE = ("model", "mode", "placer")
+
+
+def code_of(setting: Mapping[str, Any]) -> list[str]:
+    """Values of a setting that name Python (a factory, a mode of one's own), which a run of it executes."""
+    named = (str(value) for name, value in setting.items() if name.rpartition(".")[2] in _NAMES_CODE)
+    return [text for text in named if ":" in text and not text.startswith("hf:")]
+
+
 class Resolver:
     """Makes requests from the settings of one study; what settings share is worked out once."""
 

@@ -15,10 +15,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from wse_sim.errors import ConfigError, WseError
-from wse_sim.files import Values, is_file, is_folder, read_log, sha256_of
+from wse_sim.files import Values, is_file, is_folder, read_log, read_yaml, sha256_of
 from wse_sim.frontend.parameters import model_names, read_model_file
 from wse_sim.modes import streaming
 from wse_sim.validation.kernel_runs import kernel_point
@@ -362,8 +360,8 @@ def _is_params(file: Path) -> bool:
     try:
         if file.stat().st_size > MOST_PARAMS_BYTES:
             return False
-        data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, yaml.YAMLError, RecursionError, ValueError):
+        data = read_yaml(file)
+    except ConfigError:
         return file.name.startswith("params")
     return isinstance(data, dict) and is_zoo_params(data)
 

@@ -193,7 +193,8 @@ def command_folder() -> str:
     folder = tempfile.mkdtemp(prefix="wse-sim-csl-")
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = Path(folder) / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wse_sim.cli {command} "$@"\n')
+        # -P: a random.py beside the program is no module of ours; without it the working folder comes first
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n')
         path.chmod(0o755)
     return folder
 

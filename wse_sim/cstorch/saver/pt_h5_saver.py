@@ -44,7 +44,7 @@ class PyTorchH5Saver:
         """The format's version, or None for files of another kind."""
         if not PyTorchH5Saver.is_valid_checkpoint(path):
             return None
-        with checkpoint._hdf5().File(path, "r") as file:
+        with checkpoint.opened(path) as file:
             version = file.attrs.get("version")
         return None if version is None else Version(float(version))
 
@@ -74,7 +74,9 @@ class PyTorchH5Saver:
         self.save_tensors(path, {name: torch.as_tensor(value)})
 
     def save_tensors(self, path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Add tensors to a file, or replace them."""
+        """Add tensors to a file, or replace them; a file that refers to others is refused."""
+        if os.path.exists(path):
+            checkpoint.opened(path).close()
         with checkpoint._hdf5().File(path, "a") as file:
             if "version" not in file.attrs:
                 file.attrs["format"], file.attrs["version"] = checkpoint.FORMAT, checkpoint.VERSION
@@ -115,7 +117,7 @@ class PyTorchH5Saver:
 
 def _numbers(path: str | os.PathLike[str]) -> dict[str, int | float]:
     """Plain numbers of the structure of a file, by dotted name."""
-    with checkpoint._hdf5().File(path, "r") as file:
+    with checkpoint.opened(path) as file:
         spec = file.get(checkpoint.SPEC)
         structure = json.loads(spec[()]) if spec is not None else {"d": []}
     found: dict[str, int | float] = {}
