@@ -21,6 +21,7 @@ from wse_sim.errors import WseError
 from wse_sim.frontend.parameters import model_names
 from wse_sim.graph import KernelGraph
 from wse_sim.studies.evaluate import DIED, StudyRow, capture, evaluate
+from wse_sim.studies.private import temporary_keys
 from wse_sim.studies.provenance import code_digest
 from wse_sim.studies.settings import Request
 
@@ -129,6 +130,7 @@ class Dask:
                     threads_per_worker=1,
                     memory_limit=memory_limit,
                     dashboard_address="127.0.0.1:0",
+                    security=temporary_keys(),
                     silence_logs=logging.CRITICAL,
                 )
             self._client = distributed.Client(self._cluster or scheduler, timeout=CONNECT_S)
