@@ -152,8 +152,8 @@ def product_gradients(
     """
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
-    # Weights that the model works out (a norm of them, an average) are inputs that no sample has its own of.
-    made = [t for t in own[1:] if t in tape.wanted and not tape.tensors[t].per_sample]
+    # Weights that the model works out (a norm of them, an average, one for every sample) come behind the operand.
+    made = [t for t in own[1:] if t in tape.wanted]
     if weights or made:
         matrices = [p for p in (*weights, *made) if len(tape.tensors[p].shape) > 1]
         attrs = unfused(kernel)

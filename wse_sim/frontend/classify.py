@@ -218,18 +218,21 @@ def _einsum(node: Node, trace: Trace) -> Draft:
     if len(names) == 1:
         return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
     sizes: dict[str, int] = {}
+    ones: set[str] = set()
     for name, shape in zip(names, shapes, strict=True):
         for letter, extent in zip(name, shape, strict=True):
             sizes[letter] = max(extent, sizes.get(letter, 1))  # a dimension of 1 is repeated
+            ones.update(letter if extent == 1 else "")
     x, y = operands
     first, second = names
     if trace.is_parameter(x) and not trace.is_parameter(y):
         (x, y), (first, second) = (y, x), (second, first)
     size = lambda letters: prod(sizes[c] for c in sizes if c in letters)  # noqa: E731
     both = set(first) & set(second) & set(right)
-    k = size((set(first) & set(second)) - set(right))
+    summed = (set(first) & set(second)) - set(right) - ones  # torch sums a dimension of 1 apart
+    k = size(summed)
     m, n = size((set(first) - set(second)) & set(right)), size((set(second) - set(first)) & set(right))
-    if not set(first) & set(second) - set(right):  # nothing is summed: torch multiplies
+    if not summed:  # torch multiplies
         return Draft(
             "elementwise", {"elements": node.elements}, "elements", {"ops": "mul", "inputs": 2}, operands
         )

@@ -179,7 +179,9 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
     if base.op in ATTENTION:
         numbers = numbers.swapaxes(1, 2)
     usual = [numbers]
-    if samples > 1 and samples in base.shape[:2]:  # sample by sample, or token by token
+    if (
+        samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
+    ):  # sample by sample, or token by token
         usual.append(numbers.swapaxes(0, 1))
     return any(seen.size == one.size and bool((seen.reshape(-1) == one.reshape(-1)).all()) for one in usual)
 
