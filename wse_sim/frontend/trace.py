@@ -50,7 +50,9 @@ class Node:
     source: str = ""
     overload: str = ""
     dynamic: bool = False
-    trains: bool = True  # of a parameter: it requires a gradient
+    trains: bool = (
+        True  # of a parameter: it requires a gradient; of an operator: it did not run under no_grad
+    )
 
     @property
     def elements(self) -> int:
@@ -181,6 +183,8 @@ class Trace:
     evaluate: Callable[[str], Any] = lambda name: None
     log: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # How torch counts the FLOPs of a training step, the first way that works; each takes which parameters train.
+    counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
     _users: dict[str, list[str]] | None = None
     _constant: dict[str, bool] = field(default_factory=dict)
 
@@ -280,6 +284,11 @@ class Trace:
             node.name = renamed.get(node.name, node.name)
             nodes[node.name] = node
         self.nodes, self._users = nodes, None
+        ways = self.counts
+        self.counts = tuple(
+            lambda trains, way=way: way(lambda name: trains(name.removeprefix(cut)))  # type: ignore[misc]
+            for way in ways
+        )
 
     def spread(self) -> None:
         """Mark what depends on the user's inputs."""

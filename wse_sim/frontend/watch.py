@@ -9,11 +9,12 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+import torch.fx.traceback as marks
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
@@ -25,6 +26,8 @@ from wse_sim.frontend.obstacles import met
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx
 
+FROZEN = "wse_frozen"
+"""Mark of operators that ran under torch.no_grad() in a training step, among what torch keeps of a node's place."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -50,6 +53,60 @@ def unchecked() -> Iterator[None]:
         yield
     finally:
         torch.distributions.Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
+def frozen_marked() -> Iterator[None]:
+    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs under torch.no_grad().
+
+    The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
+    not marked: its gradient is its own.
+    """
+    function = torch.autograd.Function
+    own = function.__dict__["apply"]
+    within = 0
+
+    def applied(cls: type, *args: Any, **kwargs: Any) -> Any:
+        nonlocal within
+        within += 1
+        try:
+            return own.__func__(cls, *args, **kwargs)
+        finally:
+            within -= 1
+
+    def entering(enter: Callable[[Any], Any], frozen: bool | None) -> Callable[[Any], Any]:
+        def entered(self: Any) -> Any:
+            mark = (not self.mode) if frozen is None else frozen
+            self._wse_mark = marks.annotate({FROZEN: mark} if not within else {})
+            self._wse_mark.__enter__()
+            return enter(self)
+
+        return entered
+
+    def leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
+        def left(self: Any, *fault: Any) -> Any:
+            if hasattr(self, "_wse_mark"):
+                self._wse_mark.__exit__(None, None, None)
+            return leave(self, *fault)
+
+        return left
+
+    kinds: dict[Any, bool | None] = {
+        torch.no_grad: True,
+        torch.enable_grad: False,
+        torch.set_grad_enabled: None,
+    }
+    before = {kind: (kind.__enter__, kind.__exit__) for kind in kinds}
+    for kind, frozen in kinds.items():
+        kind.__enter__, kind.__exit__ = entering(kind.__enter__, frozen), leaving(kind.__exit__)
+    function.apply = classmethod(applied)  # type: ignore[assignment]
+    try:
+        with marks.preserve_node_meta():
+            yield
+    finally:
+        function.apply = own  # type: ignore[method-assign]
+        for kind, (enter, leave) in before.items():
+            kind.__enter__, kind.__exit__ = enter, leave
 
 
 @contextlib.contextmanager
