@@ -58,8 +58,11 @@ class Program(nn.Module):
             if not able:
                 continue
             picked = [able[one % len(able)]]
-            if count == 2:
-                same = [i for i in able if pool[i].shape == pool[picked[0]].shape]
+            if count > 1:  # of equal shape, or one that is repeated
+                shape = pool[picked[0]].shape
+                same = [
+                    i for i in able if pool[i].shape == shape or (count == 3 and _repeats(pool[i], shape))
+                ]
                 picked.append(same[two % len(same)])
             made = run(self, two, *(pool[i] for i in picked))
             if not self.is_built:
@@ -74,6 +77,12 @@ class Program(nn.Module):
 
 def _any(x: Tensor) -> bool:
     return x.dim() > 0
+
+
+def _repeats(x: Tensor, shape: torch.Size) -> bool:
+    """Whether a tensor is repeated to a shape."""
+    pairs = zip(reversed(x.shape), reversed(shape), strict=False)
+    return x.dim() <= len(shape) and all(a in (1, b) for a, b in pairs)
 
 
 def _rank(*ranks: int) -> Callable[[Tensor], bool]:
@@ -106,6 +115,23 @@ def _normed_weight(p: Program, two: int, x: Tensor) -> Tensor:
 def _own_weights(p: Program, two: int, x: Tensor) -> Tensor:
     w = _linear(p, two, x.mean(1))
     return torch.bmm(x, w[:, None].expand(-1, x.shape[-1], -1))
+
+
+def _made_weight(p: Program, two: int, x: Tensor) -> Tensor:
+    """A layer whose weights another one makes, as a whole."""
+    wide, made = x.shape[-1], x.reshape(-1, x.shape[-1]).mean(0)
+    w = F.linear(made, p.weight(3 * wide, wide))
+    return F.linear(x, w.view(3, wide), p.weight(3) if two % 2 else None)
+
+
+def _low_rank(p: Program, two: int, x: Tensor) -> Tensor:
+    w = p.weight(4, 2) @ (p.weight(2, x.shape[-1]).detach() if two % 3 == 0 else p.weight(2, x.shape[-1]))
+    return F.linear(x, w, p.weight(4) if two % 2 else None)
+
+
+def _squared_weight(p: Program, two: int, x: Tensor) -> Tensor:
+    w = p.weight(x.shape[-1], x.shape[-1])
+    return x @ (w @ w.t())
 
 
 def _modulated(p: Program, two: int, x: Tensor) -> Tensor:
@@ -166,6 +192,21 @@ def _mask(x: Tensor) -> Tensor:
     return torch.arange(x.shape[-1], device=x.device) % 2 == 0
 
 
+def _written(x: Tensor, d: int) -> Tensor:
+    y = x.clone()
+    y.select(d, 0).fill_(1.0)
+    y[..., -1:] = 0.5 * x[..., :1]
+    return y
+
+
+def _looked_up(p: Program, two: int, x: Tensor) -> Tensor:
+    return F.embedding(x.argmax(-1), p.weight(x.shape[-1], 4))
+
+
+def _batch_norm(p: Program, two: int, x: Tensor) -> Tensor:
+    return p.part(lambda: nn.BatchNorm1d(x.shape[1]))(x)
+
+
 Operator = tuple[Callable[[Tensor], bool], Callable[..., Tensor], int]
 _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     **{
@@ -183,11 +224,10 @@ _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "detach": lambda x: x.detach(),
     "clone": lambda x: x.clone(),
     "dropout": lambda x: F.dropout(x, 0.1),
-    "normalize": lambda x: F.normalize(x, dim=-1),
-    "triangle": lambda x: x.tril() if x.dim() > 1 else x,
-    "masked": lambda x: x.masked_fill(_mask(x), -1.0),
-    "where": lambda x: torch.where(_mask(x), x, 0.0),
-    "softmax last": lambda x: x.softmax(-1),
+    "in place": lambda x: x.clone().mul_(2).relu_(),
+    "positive": lambda x: torch.where(x > 0, x, 0.1 * x),
+    "whole": lambda x: x.square().mean(),
+    "rounded": lambda x: x + (x.round() - x).detach(),
 }
 _WITH_DIM: dict[str, Callable[[Tensor, int], Tensor]] = {
     "softmax": lambda x, d: x.softmax(d),
@@ -207,6 +247,24 @@ _WITH_DIM: dict[str, Callable[[Tensor, int], Tensor]] = {
     "twice": lambda x, d: torch.cat([x, x], d),
     "turned": lambda x, d: x.transpose(d, 0),
     "best": lambda x, d: x.topk(1, d)[0],
+    "normalize": lambda x, d: F.normalize(x, dim=d),
+    "triangle": lambda x, d: x.tril() if x.dim() > 1 else x,
+    "masked": lambda x, d: x.masked_fill(_mask(x), -1.0),
+    "where": lambda x, d: torch.where(_mask(x), x, 0.0),
+    "logarithm of sums": lambda x, d: x.logsumexp(d),
+    "product": lambda x, d: x.clamp(-1, 1).prod(d),
+    "gated": lambda x, d: F.glu(torch.cat([x, x], d), d),
+    "written": _written,
+    "sorted": lambda x, d: x.sort(d)[0],
+    "places": lambda x, d: x[..., [0, -1]],
+    "gathered": lambda x, d: x.gather(d, torch.zeros_like(x, dtype=torch.long)),
+    "scattered": lambda x, d: torch.zeros_like(x).scatter(d, torch.zeros_like(x, dtype=torch.long), x),
+    "parts": lambda x, d: sum(x.unbind(d)),
+    "split": lambda x, d: torch.stack(x.split(1, d)).sum(0),
+    "centred": lambda x, d: x - x.mean(d, keepdim=True),
+    "spread": lambda x, d: x.std(d, keepdim=True),
+    "windows": lambda x, d: x.unfold(d, 1, 1) if x.dim() < 4 else x,
+    "outer": lambda x, d: x.unsqueeze(-1) * x.unsqueeze(-2) if x.dim() < 4 else x,
 }
 _TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add,
@@ -220,13 +278,26 @@ _TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "error": F.mse_loss,
     "straight through": lambda x, y: x + (y - x).detach(),
 }
+_BROADCAST: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "shifted by": torch.add,
+    "scaled by": torch.mul,
+    "divided by": lambda x, y: x / (y.square() + 1),
+    "larger of": torch.maximum,
+}
 OPERATORS: list[tuple[str, Operator]] = [
-    *((n, (_any, lambda p, two, x, f=f: f(x), 1)) for n, f in _MAPS.items()),
+    *((n, (lambda x: True, lambda p, two, x, f=f: f(x), 1)) for n, f in _MAPS.items()),
     *((n, (_any, lambda p, two, x, f=f: f(x, _dim(x, two)), 1)) for n, f in _WITH_DIM.items()),
     *((n, (_any, lambda p, two, x, y, f=f: f(x, y), 2)) for n, f in _TWO.items()),
+    *((n, (lambda x: True, lambda p, two, x, y, f=f: f(x, y), 3)) for n, f in _BROADCAST.items()),
+    ("looked up", (_any, _looked_up, 1)),
+    ("batch norm", (lambda x: x.dim() in (2, 3) and len(x) > 1, _batch_norm, 1)),
+    ("prelu", (_any, lambda p, two, x: F.prelu(x, p.weight(1)), 1)),
     ("linear", (_any, _linear, 1)),
     ("frozen linear", (_any, _frozen, 1)),
     ("normed weight", (_any, _normed_weight, 1)),
+    ("made weight", (_any, _made_weight, 1)),
+    ("low rank", (_any, _low_rank, 1)),
+    ("squared weight", (_rank(2, 3, 4), _squared_weight, 1)),
     ("checkpoint", (_any, _again, 1)),
     ("weight of samples", (_rank(3), _own_weights, 1)),
     ("modulated", (_rank(3), _modulated, 1)),

@@ -73,6 +73,19 @@ def in_no_grad(a: Any, b: Any, c: Any, x: torch.Tensor) -> torch.Tensor:
     return h.sum(-1)
 
 
+def switched(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+    torch.set_grad_enabled(False)
+    h = torch.relu(a(x))
+    torch.set_grad_enabled(True)
+    return b(h)
+
+
+def inferred(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        h = torch.relu(a(x))
+    return b(h.clone())
+
+
 @torch.no_grad()
 def trunk(a: Any, x: torch.Tensor) -> torch.Tensor:
     return a(x)
@@ -91,6 +104,11 @@ def straight_through(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
 def target(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
     h = a(x)
     return F.mse_loss(b(h), h.detach())
+
+
+def one_number(a: Any, x: torch.Tensor) -> torch.Tensor:
+    s = a(x).mean()
+    return s.view(1) * s.expand(3)
 
 
 def modulated(filters: Any, style: Any, x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -114,6 +132,8 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "detached trunk": (Uses(lambda a, b, x: b(a(x).detach()), *linear(8, 8, 8)), (X,)),
     "data": (Uses(lambda a, b, x: b(a(x).data), *linear(8, 8, 8)), (X,)),
     "no_grad": (Uses(in_no_grad, *linear(8, 8, 8, 8)), (X,)),
+    "gradients switched off and on": (Uses(switched, *linear(8, 8, 8)), (X,)),
+    "inference mode": (Uses(inferred, *linear(8, 8, 8)), (X,)),
     "decorated trunk": (Uses(lambda a, b, x: b(trunk(a, x)), *linear(8, 8, 8)), (X,)),
     "detached at one reader": (Uses(one_reader, *linear(8, 8, 8)), (X,)),
     "straight through": (Uses(straight_through, *linear(8, 8, 8)), (X,)),
@@ -139,6 +159,32 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
             nn.Conv2d(8, 8, 1),
         ),
         (IMAGES, STYLES),
+    ),
+    "weights of another layer, and a bias": (
+        Uses(lambda a, b, x, y: F.linear(x, a(y).view(6, 8), b.bias), *linear(4, 12, 6)),
+        (X, torch.randn(4, 4)),
+    ),
+    "weights of low rank": (
+        Uses(lambda a, b, x: F.linear(x, a.weight @ b.weight), *linear(2, 4), *linear(8, 2)),
+        (X,),
+    ),
+    "weights times themselves": (Uses(lambda a, x: x @ (a.weight @ a.weight.T), *linear(8, 8)), (X,)),
+    "a bend behind two operands": (
+        Uses(
+            lambda a, b, p, x: p(torch.bmm(a(x), b(x).transpose(1, 2))),
+            *linear(8, 4),
+            *linear(8, 4),
+            nn.PReLU(),
+        ),
+        (T,),
+    ),
+    "an addend of the model's own": (
+        Uses(lambda a, b, x: torch.baddbmm(b(x), a(x), a(x).transpose(1, 2)), *linear(8, 4), *linear(8, 5)),
+        (T,),
+    ),
+    "one number read in two shapes": (
+        Uses(one_number, *linear(8, 4)),
+        (X,),
     ),
     "rows of what does not train": (Uses(lambda a, x: a(x[0]) + a(x[1]), *linear(8, 8)), (X,)),
     "einsum over one": (
@@ -183,6 +229,23 @@ def test_what_a_checkpoint_repeats_is_noted(reentrant: bool) -> None:
     assert graph.facts[FLOPS_CHECKED] == EQUAL
     assert by_torch(module, (X,)) - graph.total_flops == 2 * 4 * 8 * 8
     assert any("recomputation of torch.utils.checkpoint, 512 FLOPs" in note for note in graph.notes)
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0]
+
+
+def test_a_backward_pass_of_ones_own_is_told() -> None:
+    """A rounding that passes gradients on: the capture sees its forward pass alone, and both notes say so."""
+    graph = lower(Uses(lambda a, b, x: b(Rounded.apply(a(x))), *linear(8, 8, 8)), (X,), training=True)
+    assert any(note.startswith("gradient: Rounded has a backward pass of its own") for note in graph.notes)
+    assert graph.facts[FLOPS_CHECKED] == "differ from torch's"
 
 
 def updated(graph: KernelGraph) -> set[str]:

@@ -248,11 +248,15 @@ def _watched(
             seeded(),
             unchecked(),
             modules_go_on(fake, products_seen) if guesses() else contextlib.nullcontext(),
-            frozen_marked() if fake.training else contextlib.nullcontext(),
+            frozen_marked() if fake.training else contextlib.nullcontext() as functions,
             tests,
         ):
             warnings.simplefilter("always")
             program = torch.export.export(fake, args, kwargs)
+        tests.notes += [
+            f"gradient: {name} has a backward pass of its own, which no capture sees; the graph has the gradient of its forward pass"
+            for name in dict.fromkeys(functions or ())
+        ]
     finally:
         for hook in hooks:
             hook.remove()

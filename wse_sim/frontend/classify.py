@@ -184,7 +184,10 @@ def _matmul(node: Node, trace: Trace) -> Draft:
         )
     k, n = b[-2:]
     m = a[-2] if len(a) > 1 else 1
-    return batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
+    draft = batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
+    if bias is not None and not trace.is_constant(bias):
+        draft.operands = [x, y, bias]
+    return draft
 
 
 def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, k: int, n: int) -> Draft:

@@ -70,7 +70,7 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
     found = []
     for ref, base in taken:
         seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
-        if seen is None or not seen.size or base.shape[-1] % seen.shape[-1]:
+        if seen is None or not (seen.size and seen.ndim and base.shape) or base.shape[-1] % seen.shape[-1]:
             return ()
         width = seen.shape[-1]
         count = base.shape[-1] // width

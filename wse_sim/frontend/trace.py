@@ -216,14 +216,13 @@ class Trace:
 
     def readers(self, name: str) -> list[Node]:
         """Nodes that read the elements of `name`: views followed forward."""
-        found: list[Node] = []
-        for user in self.users(name):
-            node = self.nodes[user]
-            if node.op in VIEWS:
-                found.extend(n for n in self.readers(user) if n not in found)
-            elif node not in found:
-                found.append(node)
-        return found
+        found: dict[str, Node] = {}
+        waiting = [name]
+        while waiting:
+            users = [self.nodes[user] for user in self.users(waiting.pop())]
+            waiting += [node.name for node in users if node.op in VIEWS]
+            found.update((node.name, node) for node in users if node.op not in VIEWS)
+        return list(found.values())
 
     def forget_users(self) -> None:
         """Call after changing arguments of nodes in place."""

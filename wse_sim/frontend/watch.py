@@ -56,57 +56,75 @@ def unchecked() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def frozen_marked() -> Iterator[None]:
-    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs under torch.no_grad().
+def frozen_marked() -> Iterator[list[str]]:
+    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs without gradients.
 
     The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
-    not marked: its gradient is its own.
+    not marked: its gradient is its own.  Gives the names of such functions of the model's.
     """
-    function = torch.autograd.Function
-    own = function.__dict__["apply"]
+    function: Any = torch.autograd.Function
+    modes: dict[Any, bool | None] = {
+        torch.no_grad: True,
+        torch.enable_grad: False,
+        torch.set_grad_enabled: None,  # says itself which
+        torch.inference_mode: None,
+    }
+    apply = function.__dict__["apply"]
+    before = {kind: (kind.__init__, kind.__enter__, kind.__exit__) for kind in modes}
+    seen: list[str] = []
     within = 0
 
     def applied(cls: type, *args: Any, **kwargs: Any) -> Any:
         nonlocal within
+        if not cls.__module__.startswith("torch."):
+            seen.append(cls.__qualname__)
         within += 1
         try:
-            return own.__func__(cls, *args, **kwargs)
+            return apply.__func__(cls, *args, **kwargs)
         finally:
             within -= 1
 
-    def entering(enter: Callable[[Any], Any], frozen: bool | None) -> Callable[[Any], Any]:
-        def entered(self: Any) -> Any:
-            mark = (not self.mode) if frozen is None else frozen
-            self._wse_mark = marks.annotate({FROZEN: mark} if not within else {})
-            self._wse_mark.__enter__()
-            return enter(self)
+    def wrapped(kind: Any, frozen: bool | None) -> tuple[Callable[..., None], ...]:
+        init, enter, leave = before[kind]
 
-        return entered
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            self._wse_before = _is_frozen()
+            init(self, *args, **kwargs)
+            if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
+                _set_frozen(not self.mode)
 
-    def leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
-        def left(self: Any, *fault: Any) -> Any:
-            if hasattr(self, "_wse_mark"):
-                self._wse_mark.__exit__(None, None, None)
-            return leave(self, *fault)
+        def entered(self: Any) -> None:
+            if kind is not torch.set_grad_enabled:
+                self._wse_before = _is_frozen()
+            enter(self)
+            own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
+            _set_frozen(self._wse_before if within else own)
 
-        return left
+        def left(self: Any, *fault: Any) -> None:
+            leave(self, *fault)
+            _set_frozen(self._wse_before)
 
-    kinds: dict[Any, bool | None] = {
-        torch.no_grad: True,
-        torch.enable_grad: False,
-        torch.set_grad_enabled: None,
-    }
-    before = {kind: (kind.__enter__, kind.__exit__) for kind in kinds}
-    for kind, frozen in kinds.items():
-        kind.__enter__, kind.__exit__ = entering(kind.__enter__, frozen), leaving(kind.__exit__)
-    function.apply = classmethod(applied)  # type: ignore[assignment]
+        return made, entered, left
+
+    for kind, frozen in modes.items():
+        kind.__init__, kind.__enter__, kind.__exit__ = wrapped(kind, frozen)
+    function.apply = classmethod(applied)
     try:
         with marks.preserve_node_meta():
-            yield
+            yield seen
     finally:
-        function.apply = own  # type: ignore[method-assign]
-        for kind, (enter, leave) in before.items():
-            kind.__enter__, kind.__exit__ = enter, leave
+        function.apply = apply
+        for kind, (init, enter, leave) in before.items():
+            kind.__init__, kind.__enter__, kind.__exit__ = init, enter, leave
+
+
+def _is_frozen() -> bool:
+    return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
+
+
+def _set_frozen(value: bool) -> None:
+    """Mark what follows, or do not."""
+    marks.current_meta["custom"] = {**(marks.current_meta.get("custom") or {}), FROZEN: value}
 
 
 @contextlib.contextmanager
