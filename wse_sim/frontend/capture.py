@@ -29,13 +29,12 @@ from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
 from wse_sim.frontend.obstacles import guesses, met
+from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
-    FROZEN,
     Caches,
     assigned_attributes,
-    frozen_marked,
     plain_state,
     quiet,
     reject_assigned_attributes,
@@ -297,7 +296,7 @@ def trace_exported(
         If it holds symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
-    program = _without_regions(program)
+    program = without_regions(program)
     if not _is_functional(program):
         try:
             with warnings.catch_warnings():
@@ -308,40 +307,6 @@ def trace_exported(
     trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
     trace.counts = (lambda trains: joint.counted_program(program, trains),)
     return trace
-
-
-def _without_regions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with what it keeps apart because gradients are off or on there in its place, and marked."""
-    if not any(map(_is_region, program.graph.nodes)):
-        return program
-    module = copy.deepcopy(program.graph_module)
-    graph = module.graph
-    while regions := [node for node in graph.nodes if _is_region(node)]:
-        for region in regions:
-            enabled, inner, *operands = region.args
-            held = module.get_submodule(str(inner.target))
-            at = dict(zip([n for n in held.graph.nodes if n.op == "placeholder"], operands, strict=True))
-            with graph.inserting_before(region):
-                for node in held.graph.nodes:
-                    if node.op == "get_attr":
-                        at[node] = graph.get_attr(f"{inner.target}.{node.target}")
-                    elif node.op == "call_function":
-                        at[node] = graph.node_copy(node, at.__getitem__)
-                        mark = {} if _is_region(node) else {FROZEN: not enabled}
-                        at[node].meta["custom"] = {**(node.meta.get("custom") or {}), **mark}
-                results = held.graph.output_node().args[0]
-            for taken in list(region.users):
-                taken.target, taken.args = torch.ops.aten.alias.default, (at[results[taken.args[1]]],)
-                taken.meta["custom"] = {**(taken.meta.get("custom") or {}), FROZEN: not enabled}
-            graph.erase_node(region)
-            if not inner.users:
-                graph.erase_node(inner)
-    module.recompile()
-    return program._update(module, program.graph_signature)
-
-
-def _is_region(node: torch.fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled"
 
 
 def trace_fx(

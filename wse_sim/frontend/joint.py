@@ -27,9 +27,10 @@ from torch.utils import checkpoint as torch_checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from wse_sim.frontend.regions import FROZEN
 from wse_sim.frontend.trace import Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
-from wse_sim.frontend.watch import FROZEN, held_tensors, quiet, seeded, unchecked
+from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 
 TOLERANCE = 0.005
@@ -324,10 +325,11 @@ class _OnMeta(torch.fx.Interpreter):
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
         if target is _aten.copy.default:  # torch has no derivative for it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        if (
-            target is _aten.view.default
-        ):  # products may give their results in another order than at the capture
-            target = _aten.reshape.default
+        if target is _aten.index_put.default and args[1][0].dtype is torch.bool:
+            x, (mask, *_), value = args[:3]  # how many rows it picks is not known, nor needed
+            return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
+        # Products may give their results in another order than at the capture.
+        target = _aten.reshape.default if target is _aten.view.default else target
         return super().call_function(target, args, kwargs)
 
 

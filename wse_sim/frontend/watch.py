@@ -9,12 +9,11 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-import torch.fx.traceback as marks
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
@@ -26,8 +25,6 @@ from wse_sim.frontend.obstacles import met
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx
 
-FROZEN = "wse_frozen"
-"""Mark of operators that ran under torch.no_grad() in a training step, among what torch keeps of a node's place."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -53,78 +50,6 @@ def unchecked() -> Iterator[None]:
         yield
     finally:
         torch.distributions.Distribution.set_default_validate_args(before)
-
-
-@contextlib.contextmanager
-def frozen_marked() -> Iterator[list[str]]:
-    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs without gradients.
-
-    The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
-    not marked: its gradient is its own.  Gives the names of such functions of the model's.
-    """
-    function: Any = torch.autograd.Function
-    modes: dict[Any, bool | None] = {
-        torch.no_grad: True,
-        torch.enable_grad: False,
-        torch.set_grad_enabled: None,  # says itself which
-        torch.inference_mode: None,
-    }
-    apply = function.__dict__["apply"]
-    before = {kind: (kind.__init__, kind.__enter__, kind.__exit__) for kind in modes}
-    seen: list[str] = []
-    within = 0
-
-    def applied(cls: type, *args: Any, **kwargs: Any) -> Any:
-        nonlocal within
-        if not cls.__module__.startswith("torch."):
-            seen.append(cls.__qualname__)
-        within += 1
-        try:
-            return apply.__func__(cls, *args, **kwargs)
-        finally:
-            within -= 1
-
-    def wrapped(kind: Any, frozen: bool | None) -> tuple[Callable[..., None], ...]:
-        init, enter, leave = before[kind]
-
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            self._wse_before = _is_frozen()
-            init(self, *args, **kwargs)
-            if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
-                _set_frozen(not self.mode)
-
-        def entered(self: Any) -> None:
-            if kind is not torch.set_grad_enabled:
-                self._wse_before = _is_frozen()
-            enter(self)
-            own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
-            _set_frozen(self._wse_before if within else own)
-
-        def left(self: Any, *fault: Any) -> None:
-            leave(self, *fault)
-            _set_frozen(self._wse_before)
-
-        return made, entered, left
-
-    for kind, frozen in modes.items():
-        kind.__init__, kind.__enter__, kind.__exit__ = wrapped(kind, frozen)
-    function.apply = classmethod(applied)
-    try:
-        with marks.preserve_node_meta():
-            yield seen
-    finally:
-        function.apply = apply
-        for kind, (init, enter, leave) in before.items():
-            kind.__init__, kind.__enter__, kind.__exit__ = init, enter, leave
-
-
-def _is_frozen() -> bool:
-    return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
-
-
-def _set_frozen(value: bool) -> None:
-    """Mark what follows, or do not."""
-    marks.current_meta["custom"] = {**(marks.current_meta.get("custom") or {}), FROZEN: value}
 
 
 @contextlib.contextmanager
