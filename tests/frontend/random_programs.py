@@ -227,6 +227,8 @@ _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": lambda x: x.clone().mul_(2).relu_(),
     "positive": lambda x: torch.where(x > 0, x, 0.1 * x),
     "whole": lambda x: x.square().mean(),
+    "steps": torch.round,
+    "signs": torch.sign,
     "rounded": lambda x: x + (x.round() - x).detach(),
 }
 _WITH_DIM: dict[str, Callable[[Tensor, int], Tensor]] = {

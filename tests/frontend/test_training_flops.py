@@ -241,11 +241,20 @@ class Rounded(torch.autograd.Function):
         return gradients[0]
 
 
+class Mixed(Rounded):
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] @ torch.ones(8, 8, device=gradients[0].device)
+
+
 def test_a_backward_pass_of_ones_own_is_told() -> None:
-    """A rounding that passes gradients on: the capture sees its forward pass alone, and both notes say so."""
-    graph = lower(Uses(lambda a, b, x: b(Rounded.apply(a(x))), *linear(8, 8, 8)), (X,), training=True)
-    assert any(note.startswith("gradient: Rounded has a backward pass of its own") for note in graph.notes)
-    assert graph.facts[FLOPS_CHECKED] == "differ from torch's"
+    """The capture sees its forward pass alone: right for a rounding that passes gradients on, not for a product in it."""
+    for kind, verdict in ((Rounded, EQUAL), (Mixed, "differ from torch's")):
+        module = Uses(lambda a, b, x, kind=kind: b(kind.apply(a(x))), *linear(8, 8, 8))
+        graph = lower(module, (X,), training=True)
+        told = f"gradient: {kind.__name__} has a backward pass of its own"
+        assert any(note.startswith(told) for note in graph.notes)
+        assert graph.facts[FLOPS_CHECKED] == verdict
 
 
 def updated(graph: KernelGraph) -> set[str]:

@@ -1,4 +1,4 @@
-"""Where gradients stop inside a model: ``detach()``, and what runs under ``torch.no_grad()``.
+"""Where gradients stop inside a model: ``detach()``, what runs under ``torch.no_grad()``, casts to whole numbers.
 
 An operator of a training step has a gradient if one of its operands has, unless it detaches or ran under no_grad; a
 gradient arrives there if it reaches a result of the model over such operators alone.  That is torch's own rule.
@@ -57,4 +57,4 @@ def cuts_of(trace: Trace) -> Cuts:
 
 
 def _cuts(node: Node) -> bool:
-    return node.op == "detach" or not node.trains
+    return node.op == "detach" or not node.trains or (node.op == "no_op_cast" and node.dtype not in _FLOAT)
