@@ -161,6 +161,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     """One model: lowered, run, FLOPs."""
     import wse_sim
     from wse_sim.errors import WseError
+    from wse_sim.frontend.training import FLOPS_CHECKED
 
     row: dict[str, Any] = {"zoo": zoo, "name": name, "phase": "training" if training else "inference"}
     row["sources"] = sources()
@@ -182,6 +183,8 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
             module, args, kwargs = build(zoo, name, whole=True)
             graph = wse_sim.lower(module, args, kwargs, training=training)
         row |= {"kernels": len(graph.kernels), "flops": int(graph.total_flops)}
+        if training:  # what the capture itself said, without this benchmark
+            row["checked"] = graph.facts[FLOPS_CHECKED]
         result = wse_sim.run(graph, mode="weight-streaming", phase=row["phase"], batch=8)
         row["samples_per_s"] = getattr(result, "samples_per_s", None)
         row["state"] = "runs" if row["samples_per_s"] else "does not fit"
@@ -312,7 +315,7 @@ def write(file: Path, row: Mapping[str, Any], total: int, rule: str) -> None:
     part = data.setdefault(row["zoo"], {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(row["zoo"]), "names": total}
     part["sources"] = row.get("sources", part.get("sources", ""))
-    kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row} | {"rule": rule}
+    kept = {k: row[k] for k in ("state", "why", "counter", "checked", "sources") if k in row} | {"rule": rule}
     part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
     part["rows"] = {phase: dict(sorted(found.items())) for phase, found in sorted(part["rows"].items())}
     beside = file.with_suffix(".part")

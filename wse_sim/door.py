@@ -76,7 +76,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
 
     from wse_sim.errors import WseError
     from wse_sim.files import refusal
-    from wse_sim.foreign import place_of, sentence
+    from wse_sim.foreign import is_own, place_of, sentence
 
     try:
         status = int(app(args=list(words), standalone_mode=False, prog_name="wse-sim") or 0)
@@ -99,7 +99,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
             return _say("interrupted", INTERRUPTED)
         if hasattr(fault, "format_message"):  # a usage fault of the command line's own parser
             return _usage(cast(UsageFault, fault))
-        if place := place_of(fault):
+        if (place := place_of(fault)) and not is_own(fault):
             return _say(sentence(fault, place), 2)
         if isinstance(fault, OSError) and fault.errno in (28, 122):  # the disk is full, the quota is used up
             return _say(f"writing failed ({fault.strerror}); make room or name another folder", 2)

@@ -79,6 +79,32 @@ def place_of(fault: BaseException) -> str:
     return ""
 
 
+OURS = "this is a fault of wse_sim, not of the model; please report it with the model and this trace"
+
+
+def is_own(fault: BaseException) -> bool:
+    """Whether a fault was found to be this project's own (:func:`owning`)."""
+    return OURS in getattr(fault, "__notes__", ())
+
+
+@contextmanager
+def owning() -> Iterator[None]:
+    """What is raised in this block inside our own files is noted as a fault of ours, which no sentence may blame on the user.
+
+    Of the frames of ours and of the user's the innermost counts: a library that we call wrongly is our fault, too.
+    """
+    try:
+        yield
+    except WseError:
+        raise
+    except Exception as fault:
+        frames = [owner_of(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(fault.__traceback__)]
+        inner = next((owner for owner in reversed(frames) if owner in ("ours", "user")), "ours")
+        if inner == "ours" and not is_own(fault):
+            fault.add_note(OURS)
+        raise
+
+
 def sentence(fault: BaseException, where: str) -> str:
     """What the user's code did, in one sentence with the remedy."""
     if isinstance(fault, SystemExit):
@@ -94,6 +120,8 @@ def sentence(fault: BaseException, where: str) -> str:
 def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
     """Turn whatever the user's code raises in this block into one sentence; `what` stands in for an unknown place.
 
+    Faults of ours pass as they are.
+
     Raises
     ------
     WseError
@@ -104,6 +132,8 @@ def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
     except (WseError, KeyboardInterrupt):
         raise
     except BaseException as fault:  # code of others may raise anything
+        if is_own(fault):
+            raise
         raise kind(sentence(fault, place_of(fault) or what)) from fault
 
 

@@ -150,12 +150,15 @@ def product_gradients(
     `of_weights` are dims, the dimension of the samples and whether the kernel also sums a bias; `of_inputs` are
     dims and attributes.  A weight gradient without a matrix among its weights has no FLOPs.
     """
+    if not own:
+        _weights_alone(kernel, gradient, tape, of_weights[0], of_inputs)
+        return
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
-    # Weights that the model works out (a norm of them, an average) are inputs that no sample has its own of.
-    made = [t for t in own[1:] if t in tape.wanted and not tape.tensors[t].per_sample]
+    # Weights that the model works out (a norm of them, an average, one for every sample) come behind the operand.
+    made = [t for t in own[1:] if t in tape.wanted]
     if weights or made:
-        matrices = [p for p in (*weights, *made) if len(tape.tensors[p].shape) > 1]
+        matrices = [p for p in (*weights, *made) if _is_matrix(kernel, tape.tensors[p])]
         attrs = unfused(kernel)
         if sums_bias and len(weights) + len(made) > len(matrices):
             attrs["fused"] = "bias"
@@ -177,6 +180,32 @@ def product_gradients(
             attrs=frozen(attributes),
             parameters=tuple(p for p in kernel.parameters if len(tape.tensors[p].shape) > 1),
         )
+
+
+def _is_matrix(kernel: Kernel, tensor: Tensor) -> bool:
+    """Whether weights are more than one number for each result: a bias is not, a view of a vector may be."""
+    width = kernel.dims.get("n", kernel.dims["k"])
+    return len(tensor.shape) > 1 or tensor.elements > width
+
+
+def _weights_alone(
+    kernel: Kernel, gradient: str, tape: Tape, of_second: Dims, of_first: tuple[Dims, Mapping[str, Any]]
+) -> None:
+    """Gradients of a product of weights with weights (of low rank; with itself): a product for each operand that trains."""
+    matrices = [p for p in kernel.parameters if _is_matrix(kernel, tape.tensors[p])]
+    vectors = [p for p in tape.weights(kernel) if p not in matrices]
+    first, second = matrices[0], matrices[-1]
+    for suffix, target, other, dims, attrs in (
+        ("dw", second, first, of_second, unfused(kernel)),
+        ("dx", first, second, *of_first),
+    ):
+        outputs = [tape.give_weight(p) for p in (target, *vectors) if p in tape.wanted]
+        vectors = []
+        if outputs:
+            changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=None, parameters=(other,))
+            if target not in tape.wanted:
+                changes["flops"] = 0
+            tape.emit(kernel, suffix, WEIGHT, (gradient,), tuple(outputs), **changes)
 
 
 def weight_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> bool:

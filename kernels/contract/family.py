@@ -425,7 +425,7 @@ class Family:
         return ()
 
     def has_gradient(self, kernel: Kernel) -> bool:
-        """Whether the results of a kernel carry a gradient; comparisons and roundings do not."""
+        """Whether the results of a kernel carry a gradient; comparisons do not."""
         return True
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:

@@ -31,7 +31,14 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import SUM_BYTES, MatrixProduct, chain_latency
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
+from wse_sim.kernels.blocks.training import (
+    before_fusion,
+    fused_items,
+    kept_by_product,
+    pass_on,
+    reduce_to,
+    unfused,
+)
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -177,10 +184,10 @@ class BatchGemm(MatrixProduct):
         return kept_by_product(kernel, tensors, True)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """A product per operand."""
+        """A product per operand; a bias, or the slope of an activation behind the product, gets a sum."""
         gradient, own = before_fusion(kernel, gradient, tape)
         b, m, k, n = (kernel.dims[d] for d in "bmkn")
-        operands = [*own, *kernel.parameters]
+        operands, added = _operands(kernel, own, tape)
         x, y = operands[0], operands[-1]
         for suffix, target, other, dims in (
             ("dx", x, y, frozen(b=b, m=m, k=n, n=k)),
@@ -199,6 +206,29 @@ class BatchGemm(MatrixProduct):
                 attrs=frozen(unfused(kernel)),
                 parameters=(),
             )
+        for tensor in added:
+            if tensor in tape.wanted and tensor in kernel.parameters:
+                reduce_to(kernel, tensor, gradient, tape)
+            elif tensor in tape.wanted:
+                pass_on(kernel, tensor, gradient, tape)
+
+
+def _operands(kernel: Kernel, own: list[str], tape: Tape) -> tuple[list[str], list[str]]:
+    """What is multiplied, and what is added to the results or fused to them: it comes last, inputs before parameters.
+
+    A product of a tensor with itself has one operand, so a vector that does not fit is no second one.
+    """
+    operands, added = [*own, *kernel.parameters], list[str]()
+    fused = sum(item in ("bias", "prelu") for item in fused_items(kernel))
+    while len(operands) > 1:
+        last = tape.tensors[operands[-1]]
+        vector = last.name not in own and len(last.shape) < 2 and last.elements in (1, kernel.dims["n"])
+        fits = not vector or last.elements == kernel.dims["k"]
+        if len(operands) < 3 and fits and not fused:
+            break
+        added.append(operands.pop())
+        fused = max(0, fused - 1)
+    return operands, added
 
 
 def results(dims: Dims) -> Size:

@@ -115,7 +115,7 @@ class Elementwise(OnElements):
         )
 
     def has_gradient(self, kernel: Kernel) -> bool:
-        """Comparisons, roundings and logic have none."""
+        """Comparisons and logic have none; that of a rounding is zero, and torch carries it on like any other."""
         return ElementwiseAttributes.of(kernel.attrs).ops not in STEPS
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
@@ -137,7 +137,7 @@ class Elementwise(OnElements):
 STEPS = frozenset(
     [
         *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not"),
-        *("bitwise_not", "bitwise_and", "bitwise_or", "sign", "floor", "ceil", "round"),
+        *("bitwise_not", "bitwise_and", "bitwise_or"),
     ]
 )
 

@@ -18,11 +18,11 @@ from wse_sim.frontend.zoo import build  # noqa: E402
 
 
 def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
-    """Three files stand next to torch's tracer; no other names anything of torch that starts with an underscore."""
+    """Four files stand next to torch's tracer; no other names anything of torch that starts with an underscore."""
     folder = Path(wse_sim.frontend.__file__).parent
     private = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*|from torch(?:\.\w+)*\._|from torch\._")
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
-    assert found == {"capture.py", "watch.py", "folding.py"}
+    assert found == {"capture.py", "watch.py", "folding.py", "joint.py"}
 
 
 def test_private_names_exist() -> None:
@@ -39,6 +39,11 @@ def test_private_names_exist() -> None:
     assert _disable_current_modes
     assert torch._from_functional_tensor
     assert torch._C.DisableTorchFunction
+    assert torch.utils.checkpoint._recomputation_hook  # what checkpoints repeat
+    assert torch.utils.checkpoint.CheckpointFunction.backward
+    from torch.fx.traceback import annotate  # what runs under no_grad
+
+    assert annotate
     schema = torch.ops.aten.relu_.default._schema  # in-place operators
     assert schema.is_mutable
     assert schema.name == "aten::relu_"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from wse_sim.errors import ModelError
 from wse_sim.files import exists
-from wse_sim.foreign import guarded, loaded
+from wse_sim.foreign import guarded, loaded, owning
 from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
 from wse_sim.frontend.hints import marked_pins, pin_kernels
@@ -264,6 +264,7 @@ def _from_parameters(
 
 
 @_uncollected()
+@owning()
 def _lower(
     module: torch.nn.Module,
     args: Sequence[Any],
@@ -277,14 +278,16 @@ def _lower(
 ) -> tuple[KernelGraph, LoweredModel]:
     capture = _torch_part("capture")
     lora = adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext()
-    with lora, spent("capture"):
-        trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
-    if wrapper:
-        names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
-        trace.drop_prefix(wrapper, [*names[: len(args) - 1], "target"])
-    return _finish(trace, options, samples, facts)
+    with lora:
+        with spent("capture"):
+            trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
+        if wrapper:
+            names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
+            trace.drop_prefix(wrapper, [*names[: len(args) - 1], "target"])
+        return _finish(trace, options, samples, facts)
 
 
+@owning()
 def _finish(
     trace: Trace, options: Lowering, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, LoweredModel]:
@@ -308,8 +311,12 @@ def _finish(
         lowered.graph, facts=frozen({**lowered.graph.facts, "precision": options.precision.name})
     )
     if options.training:
+        forward = graph
         with spent("gradients and updates"):
-            graph = add_training(graph, optimizer=options.optimizer, recompute=options.recompute)
+            graph = add_training(forward, optimizer=options.optimizer, recompute=options.recompute)
+        with spent("FLOPs by torch"):
+            kept = add_training(forward) if options.recompute == "attention" else graph
+            graph = _torch_part("joint").compared(graph, kept, trace, options.train is not None)
     lowered.graph = graph
     return graph, lowered
 

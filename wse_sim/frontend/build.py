@@ -10,6 +10,7 @@ from wse_sim.errors import ModelError, UnsupportedOpError
 from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
+from wse_sim.frontend.cuts import Cuts, cuts_of
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
@@ -114,6 +115,7 @@ class _Builder:
 
     def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
         self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
+        self.cuts = cuts_of(trace) if training else Cuts()
         self.tensors: dict[str, Tensor] = {}
         self.tensor_of: dict[str, str] = {}
         self.names: set[str] = set()
@@ -211,8 +213,7 @@ class _Builder:
         return found
 
     def _as_output(self, name: str) -> str:
-        old = self.tensors[name]
-        self.tensors[name] = Tensor(name, old.shape, old.dtype, TensorKind.OUTPUT, old.per_sample)
+        self.tensors[name] = dataclasses.replace(self.tensors[name], kind=TensorKind.OUTPUT)
         return name
 
     def _leaf(self, node: Node) -> None:
@@ -228,7 +229,8 @@ class _Builder:
             else self.precision.computed(node.dtype)
         )
         per_sample = kind is TensorKind.INPUT
-        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, per_sample, node.trains)
+        trains = node.trains and node.name not in self.cuts.off
+        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, per_sample, trains)
         self.tensor_of[node.name] = node.name
 
     def _name(self, node: Node, found: Family) -> str:
@@ -269,6 +271,7 @@ class _Builder:
             self.precision.computed(node.dtype),
             TensorKind.ACTIVATION,
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
+            node.name not in self.cuts.off,
         )
         attrs = dict(draft.attrs)
         known = found.parameters()
@@ -293,6 +296,7 @@ class _Builder:
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
             dtype=self.precision.kernel(found.sums_rows),
+            stops=tuple(self.tensor_of[base] for base in self.cuts.stops(node, self.trace)),
         )
 
     def _growing(self, draft: Draft) -> str | None:

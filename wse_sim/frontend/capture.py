@@ -24,11 +24,13 @@ from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, hold, unread
-from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
 from wse_sim.frontend.obstacles import guesses, met
+from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
@@ -166,6 +168,8 @@ def export(
     except (WseError, MemoryError):
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
+        if raised_here(fault):
+            raise
         if not is_retry and holds_cache(fault) and take_caches_apart(module):
             return export(module, args, kwargs, training, notes, is_retry=True)
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
@@ -244,10 +248,15 @@ def _watched(
             seeded(),
             unchecked(),
             modules_go_on(fake, products_seen) if guesses() else contextlib.nullcontext(),
+            frozen_marked() if fake.training else contextlib.nullcontext() as functions,
             tests,
         ):
             warnings.simplefilter("always")
             program = torch.export.export(fake, args, kwargs)
+        tests.notes += [
+            f"gradient: {name} has a backward pass of its own, which no capture sees; the graph has the gradient of its forward pass"
+            for name in dict.fromkeys(functions or ())
+        ]
     finally:
         for hook in hooks:
             hook.remove()
@@ -273,6 +282,7 @@ def trace_module(
     notes: list[str] = []
     trace = trace_exported(export(module, args, kwargs, training, notes), ties, name or type(module).__name__)
     trace.notes += notes
+    trace.counts = (lambda trains: joint.counted_module(module, args, kwargs, trains), *trace.counts)
     return trace
 
 
@@ -287,16 +297,17 @@ def trace_exported(
         If it holds symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
-    if _is_functional(program):
-        return _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own calls
-            program = program.run_decompositions({})
-    except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
-        raise ModelError(sentence_of(fault, name)) from fault
-    ties = dict(ties or {}) | _ties_of(program)
-    return _Reader(program, ties, name).trace()
+    program = without_regions(program)
+    if not _is_functional(program):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own calls
+                program = program.run_decompositions({})
+        except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
+            raise ModelError(sentence_of(fault, name)) from fault
+    trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
+    trace.counts = (lambda trains: joint.counted_program(program, trains),)
+    return trace
 
 
 def trace_fx(
@@ -480,6 +491,7 @@ class _Reader:
             layer=layer,
             module=module,
             source=_source(fx),
+            trains=not (fx.meta.get("custom") or {}).get(FROZEN),
         )
 
     def _evaluate(self, name: str) -> np.ndarray | None:

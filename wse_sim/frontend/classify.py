@@ -184,7 +184,10 @@ def _matmul(node: Node, trace: Trace) -> Draft:
         )
     k, n = b[-2:]
     m = a[-2] if len(a) > 1 else 1
-    return batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
+    draft = batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
+    if bias is not None and not trace.is_constant(bias):
+        draft.operands = [x, y, bias]
+    return draft
 
 
 def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, k: int, n: int) -> Draft:
@@ -218,18 +221,21 @@ def _einsum(node: Node, trace: Trace) -> Draft:
     if len(names) == 1:
         return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
     sizes: dict[str, int] = {}
+    ones: set[str] = set()
     for name, shape in zip(names, shapes, strict=True):
         for letter, extent in zip(name, shape, strict=True):
             sizes[letter] = max(extent, sizes.get(letter, 1))  # a dimension of 1 is repeated
+            ones.update(letter if extent == 1 else "")
     x, y = operands
     first, second = names
     if trace.is_parameter(x) and not trace.is_parameter(y):
         (x, y), (first, second) = (y, x), (second, first)
     size = lambda letters: prod(sizes[c] for c in sizes if c in letters)  # noqa: E731
     both = set(first) & set(second) & set(right)
-    k = size((set(first) & set(second)) - set(right))
+    summed = (set(first) & set(second)) - set(right) - ones  # torch sums a dimension of 1 apart
+    k = size(summed)
     m, n = size((set(first) - set(second)) & set(right)), size((set(second) - set(first)) & set(right))
-    if not set(first) & set(second) - set(right):  # nothing is summed: torch multiplies
+    if not summed:  # torch multiplies
         return Draft(
             "elementwise", {"elements": node.elements}, "elements", {"ops": "mul", "inputs": 2}, operands
         )

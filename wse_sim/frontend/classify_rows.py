@@ -224,11 +224,16 @@ def _recurrent(node: Node, trace: Trace) -> Draft:
     x = shape_of(trace, node.args[0])
     if len(x) != 3 or not isinstance(node.args[2], tuple):
         raise unsupported(node, "works on packed sequences, and only padded ones are known")
+    # A layer and direction has the weights of its input and of its state, two biases or none, and a projection or none.
     weights = [shape_of(trace, w) for w in node.args[2]]
+    ways = int(node.args[4]) * (2 if bool(node.args[7]) else 1)
+    each = len(weights) // ways
     batch_first = bool(node.args[-1]) if isinstance(node.args[-1], bool) else False
     batch, steps = (x[0], x[1]) if batch_first else (x[1], x[0])
     matrices = sum(prod(w) for w in weights if len(w) == 2)
     dims = {"steps": steps, "width": node.shape[-1], "batch": batch, "weights": matrices}
+    dims["of_input"] = sum(prod(weights[each * i]) for i in range(ways // int(node.args[4])))
+    dims["of_state"] = sum(prod(weights[each * i + 1]) for i in range(ways))
     return Draft("scan", dims, "batch", {"kind": node.op})
 
 

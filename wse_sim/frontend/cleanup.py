@@ -109,7 +109,10 @@ def _merge_equal(trace: Trace) -> int:
         if node.op in _PRODUCTS or node.op.startswith("conv"):
             continue
         key = repr(
-            (node.layer, node.op, node.overload, node.args, sorted(node.kwargs.items(), key=lambda i: i[0]))
+            (
+                *(node.layer, node.op, node.overload, node.trains, node.args),
+                sorted(node.kwargs.items(), key=lambda i: i[0]),
+            )
         )
         first = seen.setdefault(key, node.name)
         if first != node.name:

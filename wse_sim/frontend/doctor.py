@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.obstacles import Obstacle, collecting, obstacle_of
+from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
@@ -33,12 +34,16 @@ FUSE = "write it so that it fuses with the product before it, or make the tensor
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Obstacles of a model in the order of the program, slow work last; `graph` is None if it was not reached."""
+    """Obstacles of a model in the order of the program, slow work last; `graph` is None if it was not reached.
+
+    `check` says whether the FLOPs of a training step are those that torch counts; "" if nothing was compared.
+    """
 
     model: str
     obstacles: tuple[Obstacle, ...]
     flops: int
     graph: KernelGraph | None
+    check: str = ""
 
     @property
     def refused(self) -> bool:
@@ -58,7 +63,7 @@ class Diagnosis:
             found.append(f"{number}. {item.line or self.model}")
             found.append(f"   {item.reason}{fraction}")
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
-        return found
+        return [*found, self.check] if self.check else found
 
     def as_data(self) -> dict[str, object]:
         """The diagnosis as plain values."""
@@ -66,7 +71,8 @@ class Diagnosis:
             {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "fraction": o.fraction}
             for o in self.obstacles
         ]
-        return {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
+        data = {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
+        return data | ({"training_flops": self.check} if self.check else {})
 
 
 def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: Wafer) -> Diagnosis:
@@ -94,7 +100,14 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
         if obstacle.node or obstacle.products is not None:
             obstacle.fraction = _share(obstacle, lowered)
     slow = [] if any(o.kind == "capture" for o in found) else _slow(graph, wafer)
-    return Diagnosis(model, (*found, *slow), graph.forward_flops, graph)
+    return Diagnosis(model, (*found, *slow), graph.forward_flops, graph, "" if found else _check(graph))
+
+
+def _check(graph: KernelGraph) -> str:
+    """Whether the FLOPs of a training step are those that torch counts, and what differs."""
+    verdict = graph.facts.get(FLOPS_CHECKED)
+    notes = [note for note in graph.notes if note.startswith(FLOPS_NOTE)]
+    return notes[-1] if notes else f"{FLOPS_NOTE}: {verdict}" if verdict else ""
 
 
 def _collected(

@@ -82,6 +82,20 @@ def holds_cache(fault: BaseException) -> bool:
     return re.search(_RULES[3][0], str(fault)) is not None
 
 
+_SLIPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RecursionError, TypeError)
+
+
+def raised_here(fault: BaseException) -> bool:
+    """Whether a fault is a slip of the front end itself: raised in one of its lines, which does not hand on a call of the model's.
+
+    What torch refuses from within (a RuntimeError) has the line of ours that called it, and is the model's.
+    """
+    last = traceback.extract_tb(fault.__traceback__)[-1:]
+    ours = any(frame.filename.startswith(str(Path(__file__).parent)) for frame in last)
+    handed_on = any("func(*" in (frame.line or "") or frame.filename.endswith("spelled.py") for frame in last)
+    return ours and not handed_on and isinstance(fault, _SLIPS)
+
+
 _OPERATORS: dict[str, tuple[str, str]] = {
     "dynamic": (
         "the shape of a result depends on values",

@@ -53,9 +53,16 @@ _SHAPED = frozenset(
         *(torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount),
     ]
 )
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _COUNTS = (torch.arange, torch.linspace)  # whose size is a number that may come as a tensor
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # numbers that a note prints
+
+
+def _is_captured(x: torch.Tensor) -> bool:
+    """Whether the program under capture makes a tensor."""
+    mode = get_proxy_mode()
+    return mode is not None and made_by(x, mode.tracer) is not None
 
 
 class FoldedTests(TorchFunctionMode):
@@ -89,6 +96,8 @@ class FoldedTests(TorchFunctionMode):
     ) -> object:
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
+        if func == _DATA and _is_captured(args[0]):
+            return args[0].detach()
         if func in _READS and args and isinstance(args[0], torch.Tensor):
             answer = self._answer(func, args[0])
             if answer is not None:

@@ -40,11 +40,15 @@ class DraftGraph:
                 self.makers[tensor] = kernel.name
 
     def only_reader(self, kernel: Kernel) -> Kernel | None:
-        """The kernel that alone reads the only result of `kernel`, if there is exactly one."""
+        """The kernel that alone reads the only result of `kernel`, if there is exactly one, and gradients pass both alike."""
         if len(kernel.outputs) != 1 or kernel.outputs[0] in self.outputs:
             return None
         names = self.readers.get(kernel.outputs[0], [])
-        return self.kernels[names[0]] if len(names) == 1 else None
+        reader = self.kernels[names[0]] if len(names) == 1 else None
+        if reader is None or kernel.stops or reader.stops:
+            return None
+        same = self.tensors[kernel.outputs[0]].trains == self.tensors[reader.outputs[0]].trains
+        return reader if same else None
 
     def maker(self, tensor: str) -> Kernel | None:
         """The kernel that makes a tensor."""

@@ -70,7 +70,7 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
     found = []
     for ref, base in taken:
         seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
-        if seen is None or not seen.size or base.shape[-1] % seen.shape[-1]:
+        if seen is None or not (seen.size and seen.ndim and base.shape) or base.shape[-1] % seen.shape[-1]:
             return ()
         width = seen.shape[-1]
         count = base.shape[-1] // width
@@ -179,7 +179,9 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
     if base.op in ATTENTION:
         numbers = numbers.swapaxes(1, 2)
     usual = [numbers]
-    if samples > 1 and samples in base.shape[:2]:  # sample by sample, or token by token
+    if (
+        samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
+    ):  # sample by sample, or token by token
         usual.append(numbers.swapaxes(0, 1))
     return any(seen.size == one.size and bool((seen.reshape(-1) == one.reshape(-1)).all()) for one in usual)
 

@@ -79,22 +79,27 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
 def elements_of(trace: Trace, ref: Argument) -> Elements | None:
     """The numbers of the elements of a value within the tensor that it is a view of; None if a view is not known here."""
     node = trace.node(ref)
+    views: list[tuple[Node, int]] = []  # a view, and which of its pieces
+    while node is not None and node.kind == "call" and node.op in VIEWS:
+        part = node.args[1] if node.op == "getitem" else 0
+        if node.op == "getitem":
+            node = trace.node(node.args[0])
+            if node is None or node.op not in _CUT:
+                return None
+        views.append((node, part))
+        node = trace.node(node.args[0])
     if node is None:
         return None
-    if node.kind != "call" or node.op not in VIEWS:
-        return np.arange(node.elements, dtype=np.int32).reshape(node.shape)
-    if node.op == "getitem":
-        cut = trace.node(node.args[0])
-        pieces = _pieces(trace, cut) if cut is not None and cut.op in _CUT else None
-        return pieces[node.args[1]] if pieces is not None else None
-    seen = elements_of(trace, node.args[0])
-    return _viewed(seen, node) if seen is not None else None
+    seen: Elements = np.arange(node.elements, dtype=np.int32).reshape(node.shape)
+    for view, part in reversed(views):
+        found = _pieces(seen, view)[part] if view.op in _CUT else _viewed(seen, view)
+        if found is None:
+            return None
+        seen = found
+    return seen
 
 
-def _pieces(trace: Trace, node: Node) -> list[Elements] | None:
-    seen = elements_of(trace, node.args[0])
-    if seen is None:
-        return None
+def _pieces(seen: Elements, node: Node) -> list[Elements]:
     if node.op == "unbind":
         return list(np.moveaxis(seen, node.arg(1, "dim", 0), 0))
     axis = node.arg(2, "dim", 0)

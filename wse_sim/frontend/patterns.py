@@ -36,6 +36,7 @@ def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Argument) ->
         node.layer,
         node.module,
         node.source,
+        trains=node.trains,
     )
 
 
@@ -262,6 +263,10 @@ class SpelledAttention:
         )
         if weights is None or weights.args[1] not in (-1, len(weights.shape) - 1):
             return None
+        if not _is_alone(trace, weights, dropped or node) or (
+            dropped and not _is_alone(trace, dropped, node)
+        ):
+            return None  # weights that somebody else reads are worked out once
         mask: Argument = None
         causal = False
         factor: float | None = 1.0  # of the scores; None: they pass more than that
@@ -352,15 +357,29 @@ class SpelledAttention:
         )
 
 
+def _is_alone(trace: Trace, node: Node, reader: Node) -> bool:
+    """Whether only `reader` reads a result, and the model does not return it."""
+    returned = any(trace.base(ref) is node for ref in trace.outputs)
+    return not returned and trace.readers(node.name) == [reader]
+
+
 def _heads(trace: Trace, q: Argument, scores: Node) -> int:
     """Heads of the scores: their second dimension, or that of the view before batch and heads merged."""
     if len(scores.shape) == 4:
         return scores.shape[1]
     node = trace.node(q)
+    rows, width = node.shape[-2:] if node is not None else (0, 0)
     while node is not None and node.kind == "call" and node.op in VIEWS:
-        if len(node.shape) == 4:
+        if len(node.shape) == 4 and node.shape[2:] == (rows, width):
             return node.shape[1]
-        node = trace.node(node.refs()[0])
+        source = trace.node(node.refs()[0])
+        if source is not None and len(source.shape) > 1 and len(node.shape) > 1 and node.shape[-1] == width:
+            heads, rest = divmod(
+                source.shape[-1], width
+            )  # (..., b, heads x width) to (..., b x heads, width)
+            if heads > 1 and not rest and source.shape[-2] * heads == node.shape[-2] == scores.shape[0]:
+                return heads
+        node = source
     return scores.shape[0] if len(scores.shape) == 3 else 1
 
 

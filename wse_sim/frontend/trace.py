@@ -50,7 +50,9 @@ class Node:
     source: str = ""
     overload: str = ""
     dynamic: bool = False
-    trains: bool = True  # of a parameter: it requires a gradient
+    trains: bool = (
+        True  # of a parameter: it requires a gradient; of an operator: it did not run under no_grad
+    )
 
     @property
     def elements(self) -> int:
@@ -181,6 +183,8 @@ class Trace:
     evaluate: Callable[[str], Any] = lambda name: None
     log: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # How torch counts the FLOPs of a training step, the first way that works; each takes which parameters train.
+    counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
     _users: dict[str, list[str]] | None = None
     _constant: dict[str, bool] = field(default_factory=dict)
 
@@ -212,14 +216,13 @@ class Trace:
 
     def readers(self, name: str) -> list[Node]:
         """Nodes that read the elements of `name`: views followed forward."""
-        found: list[Node] = []
-        for user in self.users(name):
-            node = self.nodes[user]
-            if node.op in VIEWS:
-                found.extend(n for n in self.readers(user) if n not in found)
-            elif node not in found:
-                found.append(node)
-        return found
+        found: dict[str, Node] = {}
+        waiting = [name]
+        while waiting:
+            users = [self.nodes[user] for user in self.users(waiting.pop())]
+            waiting += [node.name for node in users if node.op in VIEWS]
+            found.update((node.name, node) for node in users if node.op not in VIEWS)
+        return list(found.values())
 
     def forget_users(self) -> None:
         """Call after changing arguments of nodes in place."""
@@ -280,6 +283,11 @@ class Trace:
             node.name = renamed.get(node.name, node.name)
             nodes[node.name] = node
         self.nodes, self._users = nodes, None
+        ways = self.counts
+        self.counts = tuple(
+            lambda trains, way=way: way(lambda name: trains(name.removeprefix(cut)))  # type: ignore[misc]
+            for way in ways
+        )
 
     def spread(self) -> None:
         """Mark what depends on the user's inputs."""

@@ -22,6 +22,11 @@ from wse_sim.kernels.contract.tape import Tape
 
 RECOMPUTE = ("none", "full", "attention")
 
+FLOPS_CHECKED = "training_flops"
+"""Fact of a captured training graph: "as torch counts", "differ from torch's" or "not compared"."""
+FLOPS_NOTE = "training FLOPs"
+"""How a note begins that tells why."""
+
 _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 
 
@@ -49,7 +54,8 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
     optimizer_named(optimizer)
     if recompute not in RECOMPUTE:
         raise ModelError(f"recompute policy '{recompute}' is unknown; use {', '.join(RECOMPUTE)}")
-    tape = Tape(graph, frozenset(_wanted(graph)), flops_of, recompute)
+    wanted = frozenset(_wanted(graph))
+    tape = Tape(graph, wanted, flops_of, recompute)
     if not any(t.kind is TensorKind.PARAMETER and t.name in tape.wanted for t in graph.tensors.values()):
         raise ModelError(
             f"model '{graph.name}' has no parameters that train; use training=False, or let some require gradients"
@@ -60,12 +66,13 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
     for kernel in reversed(graph.kernels):
         totals = [t for t in (tape.total(out) for out in kernel.outputs) if t is not None]
         found = family(kernel.family)
+        tape.wanted = wanted.difference(kernel.stops)
         if totals and found.has_gradient(kernel):
             try:
                 found.gradients(kernel, totals[0], tape)
             except ModelError as fault:
                 met(fault, "gradient", kernel.source, node=kernel.name)
-    forward = saved_bytes(graph, tape.wanted, recompute)
+    forward = saved_bytes(graph, wanted, recompute)
     updates = update_kernels(graph.kernels, tape.tensors, tape.weight_parts, optimizer)
     kernels = (*forward, *tape.kernels, *updates)
     tensors = frozen({name: t for name, t in tape.tensors.items() if name not in tape.ones})
@@ -89,5 +96,6 @@ def _wanted(graph: KernelGraph) -> set[str]:
     for kernel in graph.kernels:
         reads = not wanted.isdisjoint((*kernel.inputs, *kernel.parameters))
         if reads and family(kernel.family).has_gradient(kernel):
-            wanted.update(t for t in kernel.outputs if graph.tensors[t].dtype in _FLOAT)
+            made = (graph.tensors[t] for t in kernel.outputs)
+            wanted.update(t.name for t in made if t.trains and t.dtype in _FLOAT)
     return wanted

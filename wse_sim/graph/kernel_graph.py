@@ -63,7 +63,8 @@ class TensorKind(StrEnum):
 class Tensor:
     """A tensor between kernels.
 
-    `per_sample` tells whether it grows with the batch, `trains` whether a parameter is updated in training.
+    `per_sample` tells whether it grows with the batch, `trains` whether a gradient may arrive: not at a frozen parameter, nor
+    at a result that the model cuts off (``detach()``, ``torch.no_grad()``).
     """
 
     name: str
@@ -107,7 +108,8 @@ class Kernel:
     one view takes an activation that the kernel reads in another order or in part: "pixels" of an image with all channels each, or
     "rows" of any other order; `token` is the number of the row of every sample that it takes, if it takes one. `steps` are the
     operators of elementwise work that takes numbers, each with the tensor or the number that it takes; the first one, "",
-    takes what the value begins with.  Of a product, those behind its bias, beginning with its own result ("").
+    takes what the value begins with.  Of a product, those behind its bias, beginning with its own result ("").  `stops` are
+    tensors that it takes detached: they get no gradient by this reader.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Kernel:
     view: str = ""
     token: int | None = None
     steps: tuple[Step, ...] = ()
+    stops: tuple[str, ...] = ()
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

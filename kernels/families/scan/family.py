@@ -66,7 +66,7 @@ from wse_sim.kernels.contract.parameters import (
     sizes,
 )
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
+from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, RecurrentRow, recurrent_program, recurrent_step
 
 PROBE_BYTES = 24_000  # operands of the longer run of a measured probe
@@ -93,7 +93,11 @@ class Scan(Family):
     programs = "selective, cumsum: both ways in time; with weights: forward, one row of cores"
     bands = "2 %; gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units"
     attributes = ScanAttributes
-    more_dims = sizes(weights="weights of all gates and both matrices of a recurrence")
+    more_dims = sizes(
+        weights="weights of all gates and both matrices of a recurrence",
+        of_input="of these, those that meet the input of the first layer",
+        of_state="of these, those that meet a state",
+    )
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 per weight, step and sample: the weights stated, else those of the recurrent product."""
@@ -284,9 +288,25 @@ class Scan(Family):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The weights, then one pass back in time."""
-        weight_gradient(kernel, (*kernel.inputs, gradient), tape)
-        pointwise_gradient(kernel, gradient, tape, weights=False)
+        """One pass back in time, then the weights."""
+        if ScanAttributes.of(kernel.attrs).kind not in RECURRENT:
+            pointwise_gradient(kernel, gradient, tape)
+            return
+        wanted = tape.inputs(kernel)
+        if not wanted and not tape.weights(kernel):
+            return
+        of_gates = tape.gradient(kernel.outputs[0])
+        outputs = (of_gates, *(tape.give(t) for t in wanted))
+        flops = self._flops_back(kernel, wanted)
+        tape.emit(kernel, "dx", DATA, (gradient, *kernel.inputs), outputs, flops=flops)
+        weight_gradient(kernel, (*kernel.inputs, of_gates), tape)
+
+    def _flops_back(self, kernel: Kernel, wanted: list[str]) -> int:
+        """FLOPs of the pass back in time: no product for a first state, nor for an input, that gets no gradient."""
+        d = kernel.dims
+        left = 0 if kernel.inputs[0] in wanted else d.get("of_input", 0) * d["steps"]
+        left += 0 if any(t in wanted for t in kernel.inputs[1:]) else d.get("of_state", 0)
+        return int(self.flops(d, kernel.attrs)) - 2 * int(d["batch"]) * int(left)
 
 
 def pitch_of(n: int, dtype: str) -> int:

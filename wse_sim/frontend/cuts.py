@@ -1,0 +1,60 @@
+"""Where gradients stop inside a model: ``detach()``, what runs under ``torch.no_grad()``, casts to whole numbers.
+
+An operator of a training step has a gradient if one of its operands has, unless it detaches or ran under no_grad; a
+gradient arrives there if it reaches a result of the model over such operators alone.  That is torch's own rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from wse_sim.frontend.trace import Node, Trace
+
+_FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64"])
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What a program cuts off: nodes without the gradient that they would have, and nodes that get one."""
+
+    off: Collection[str] = frozenset()
+    reached: Collection[str] = frozenset()
+    through: Mapping[str, bool] = field(default_factory=dict)
+
+    def stops(self, node: Node, trace: Trace) -> list[str]:
+        """Nodes that get a gradient, but not by this reader: it takes them detached."""
+        if node.name not in self.reached:
+            return []
+        passes: dict[str, bool] = {}
+        for ref in node.refs():
+            base = trace.base(ref)
+            if base is not None and base.name in self.reached:
+                passes[base.name] = passes.get(base.name, False) or self.through[ref.name]
+        return [name for name, passed in passes.items() if not passed]
+
+
+def cuts_of(trace: Trace) -> Cuts:
+    """The cuts of a captured training step."""
+    calls = [node for node in trace if node.kind == "call"]
+    if not any(_cuts(node) for node in calls):
+        return Cuts()
+    leaves = {n.name: n.kind == "parameter" and n.trains for n in trace if n.kind != "call"}
+    free, through = dict(leaves), dict(leaves)
+    for node in calls:
+        floats = node.dtype in _FLOAT
+        free[node.name] = floats and any(free[r.name] for r in node.refs())
+        through[node.name] = floats and not _cuts(node) and any(through[r.name] for r in node.refs())
+    reached: set[str] = set()
+    waiting = [ref.name for ref in trace.outputs]
+    while waiting:
+        name = waiting.pop()
+        if through[name] and name not in reached:
+            reached.add(name)
+            waiting += [ref.name for ref in trace.nodes[name].refs()]
+    off = {name for name, has in free.items() if has and name not in reached}
+    return Cuts(off, reached, through)
+
+
+def _cuts(node: Node) -> bool:
+    return node.op == "detach" or not node.trains or (node.op == "no_op_cast" and node.dtype not in _FLOAT)

@@ -1,0 +1,431 @@
+"""FLOPs of a training step by torch itself, beside those of the kernel graph.
+
+The module runs forward and backward on the device "meta", where tensors have shapes and no values, and every product that
+torch's autograd asks for is counted by the formulas of ``torch.utils.flop_counter``.  Nothing of the capture or of the
+gradient rules takes part.  Where the module cannot run without values, or draws its course, its captured program does.
+
+A graph and a count that differ by more than :data:`TOLERANCE` are a note of the graph, with the products that only one of
+them has.  A count that cannot be made is a note too.  Neither ever stops a capture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint as torch_checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from wse_sim.frontend.regions import FROZEN
+from wse_sim.frontend.trace import Trace
+from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
+from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
+from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
+
+TOLERANCE = 0.005
+"""Difference of FLOPs, over those that torch counts, from which a note tells it."""
+MOST_SHOWN = 3  # products in a note
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::")
+Product = tuple[str, int]
+"""An operator of torch with the sizes of its operands, and its FLOPs."""
+
+
+@dataclass
+class Counted:
+    """FLOPs of one step: forward, backward, and those of forward passes that checkpoints repeat in the backward pass."""
+
+    forward: int = 0
+    backward: int = 0
+    again: int = 0
+    products: Counter[Product] = field(default_factory=Counter)
+    strange: set[str] = field(default_factory=set)  # operators of others, which may hold products
+
+    @property
+    def total(self) -> int:
+        """FLOPs of the step without what checkpoints repeat."""
+        return self.forward + self.backward
+
+
+def _convolution_backward(args: Sequence[Any]) -> list[int]:
+    """FLOPs of the gradients of operand and weights, by the weights of a group (torch's own formula counts all channels)."""
+    g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+    each = 2 * x.shape[0] * prod((x if transposed else g).shape[2:]) * prod(w.shape)
+    return [each for wanted in mask[:2] if wanted]
+
+
+def _grouped_product(args: Sequence[Any]) -> list[int]:
+    """Torch has no formula: each row, or each column, meets one matrix."""
+    a, b = args[:2]
+    return [2 * a.shape[1] * b.numel() if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.shape[-1]]
+
+
+_aten = torch.ops.aten
+_OWN: dict[str, Callable[[Sequence[Any]], list[int]]] = {
+    "aten::convolution_backward": _convolution_backward,
+    "aten::_grouped_mm": _grouped_product,
+    **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), lambda args: [2 * args[0].numel()]),
+    "aten::addmv": lambda args: [2 * args[1].numel()],
+    "transformers::grouped_mm_fallback": _grouped_product,
+    "transformers::grouped_mm_fallback_backward": lambda args: _grouped_product(args) * 2,
+}
+
+
+class _Counting(TorchDispatchMode):
+    """Counts products; results that operators of equal shapes gave before are made anew without asking torch for their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Counted()
+        self.phase = "forward"
+        self.known: dict[Any, Any] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        if torch.is_inference_mode_enabled() and func.has_kernel_for_dispatch_key(_COMPOSITE):
+            # Operators of several arrive whole.
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        key = _key(func, args, kwargs)
+        shapes = self.known.get(key) if key is not None else None
+        if shapes is not None:
+            out = _made(shapes)
+        else:
+            out = func(*args, **(kwargs or {}))
+            if key is not None and (shapes := _shapes(out)) is not None:
+                self.known[key] = shapes
+        self._count(func, args, kwargs or {}, out)
+        return out
+
+    def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: object) -> None:
+        packet, name = func._overloadpacket, func._schema.name
+        if name in _OWN:
+            counts = _OWN[name](args)
+        elif packet in flop_registry:
+            counts = [int(flop_registry[packet](*args, **kwargs, out_val=out))]
+        else:
+            if not name.startswith(_KNOWN):
+                self.found.strange.add(name)
+            return
+        setattr(self.found, self.phase, getattr(self.found, self.phase) + sum(counts))
+        if self.phase != "again":
+            sizes = [tuple(x.shape) for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+            text = f"{packet.__name__} of {' and '.join(' x '.join(map(str, s)) for s in sizes[:3])}"
+            self.found.products.update((text, count) for count in counts)
+
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Count to a phase; inside a repetition everything is one, and inside the backward pass nothing is forward."""
+        before = self.phase
+        self.phase = phase if before == "forward" or phase == "again" else before
+        try:
+            yield
+        finally:
+            self.phase = before
+
+
+def _described(x: object) -> object:
+    return (x.shape, x.stride(), x.dtype, x.device) if isinstance(x, torch.Tensor) else x
+
+
+def _key(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> object:
+    """What decides the shape of a fresh result; None for operators that return or change their operands."""
+    if func._schema.is_mutable or any(r.alias_info is not None for r in func._schema.returns):
+        return None
+    try:
+        key = func, tuple(map(_of_list, args)), tuple((k, _of_list(v)) for k, v in (kwargs or {}).items())
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _of_list(x: object) -> object:
+    # 1, 1.0 and True are equal as keys, and give results of other types.
+    return tuple(map(_of_list, x)) if isinstance(x, (list, tuple)) else (type(x), _described(x))
+
+
+def _shapes(out: object) -> object:
+    """Shapes of results on "meta"; None if there is anything else among them."""
+    if isinstance(out, torch.Tensor):
+        plain = type(out) is torch.Tensor and out.device.type == "meta" and not out.is_sparse
+        return (tuple(out.shape), out.stride(), out.dtype) if plain else None
+    if isinstance(out, (tuple, list)):
+        parts = [None if x is None else _shapes(x) for x in out]
+        whole = all(p is not None or x is None for p, x in zip(parts, out, strict=True))
+        return (type(out), parts) if whole else None
+    return None
+
+
+def _made(shapes: Any) -> object:
+    if shapes is None:
+        return None
+    if len(shapes) == 2:
+        return shapes[0](_made(part) for part in shapes[1])
+    return torch.empty_strided(shapes[0], shapes[1], dtype=shapes[2], device="meta")
+
+
+@contextlib.contextmanager
+def _repeats_apart(counting: _Counting) -> Iterator[None]:
+    """Count what checkpoints work out again to `again`: a training graph states the step without it."""
+    hook: Any = torch_checkpoint._recomputation_hook
+    function: Any = torch_checkpoint.CheckpointFunction
+    enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
+    phases: list[Any] = []
+
+    def entered(self: Any) -> Any:
+        phases.append(counting.during("again"))
+        phases[-1].__enter__()
+        return enter(self)
+
+    def left(self: Any, *fault: Any) -> Any:
+        phases.pop().__exit__(*fault)
+        return leave(self, *fault)
+
+    def measured(ctx: Any, *args: Any) -> Any:
+        start = counting.found.forward
+        out = forward(ctx, *args)
+        # Its backward pass runs the same function again: this once more, and then gradients.
+        ctx.wse_forward = counting.found.forward - start
+        return out
+
+    def gradients(ctx: Any, *args: Any) -> Any:
+        out = backward(ctx, *args)
+        counting.found.backward -= ctx.wse_forward
+        counting.found.again += ctx.wse_forward
+        return out
+
+    hook.__enter__, hook.__exit__ = entered, left
+    function.forward, function.backward = staticmethod(measured), staticmethod(gradients)
+    try:
+        yield
+    finally:
+        hook.__enter__, hook.__exit__ = enter, leave
+        function.forward, function.backward = staticmethod(forward), staticmethod(backward)
+
+
+def _step(run: Callable[[], object]) -> Counted:
+    """Count one call of `run` and the backward pass of what it gives."""
+    counting = _Counting()
+    attention = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
+    try:
+        with (
+            torch.device("meta"),
+            torch.enable_grad(),
+            sdpa_kernel(SDPBackend.MATH),
+            _repeats_apart(counting),
+            counting,
+        ):
+            made = run()
+            leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
+            wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+            with counting.during("backward"):
+                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
+    finally:
+        torch.backends.mha.set_fastpath_enabled(attention)
+    return counting.found
+
+
+def _on_meta(x: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(tuple(x.shape), x.stride(), dtype=x.dtype, device="meta")
+    return torch.nn.Parameter(made, x.requires_grad) if isinstance(x, torch.nn.Parameter) else made
+
+
+def counted_module(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    trains: Callable[[str], bool] = lambda name: True,
+) -> Counted:
+    """FLOPs of a step of the module itself; a copy of it runs, with weights and arguments on "meta".
+
+    Raises whatever the module does where it cannot run without values.
+    """
+    tensors = dict[str, torch.Tensor](module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    memo = {id(x): _on_meta(x) for x in (*tensors.values(), *held_tensors(module).values())}
+    own = copy.deepcopy(module, cast("dict[int, Any]", memo))
+    with contextlib.suppress(NotImplementedError):
+        own.train()
+    for name, parameter in own.named_parameters():
+        if parameter.requires_grad and not trains(name):
+            parameter.requires_grad_(False)
+    given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
+    with seeded(), unchecked(), quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _step(lambda: own(*given[0], **given[1]))
+
+
+def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
+    """FLOPs of a step of a captured program; what ran under no_grad does so again."""
+    signature = program.graph_signature
+    values: list[Any] = []
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            value = torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, torch.Tensor) and spec.kind.name == "PARAMETER":
+            stored = program.state_dict.get(spec.target or "")
+            value.requires_grad_(
+                value.is_floating_point()
+                and (stored is None or stored.requires_grad)
+                and trains(spec.target or "")
+            )
+        values.append(value)
+    wanted = {s.arg.name for s in signature.output_specs if s.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")}
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    results = [x for x in output.args[0] if isinstance(x, torch.fx.Node) and x.name in wanted]
+
+    def run() -> object:
+        made = _OnMeta(program.graph_module, results).run(*values, enable_io_processing=False)
+        return [x for node, x in zip(output.args[0], made, strict=True) if node in results]
+
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _step(run)
+
+
+class _OnMeta(torch.fx.Interpreter):
+    """A captured program on "meta": of its operators, those that `results` follow from."""
+
+    def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
+        super().__init__(module)
+        self.live: set[torch.fx.Node] = set()
+        waiting = list(results)
+        while waiting:
+            node = waiting.pop()
+            if node not in self.live:
+                self.live.add(node)
+                waiting += node.all_input_nodes
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.op in ("call_function", "get_attr") and n not in self.live:
+            return None
+        if n.op == "get_attr":
+            return pytree.tree_map_only(torch.Tensor, _on_meta, super().run_node(n))
+        is_frozen = (n.meta.get("custom") or {}).get(FROZEN)
+        with torch.set_grad_enabled(not is_frozen):
+            return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
+        if target is _aten.copy.default:  # torch has no derivative for it
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        if target is _aten.index_put.default and args[1][0].dtype is torch.bool:
+            x, (mask, *_), value = args[:3]  # how many rows it picks is not known, nor needed
+            return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
+        # Products may give their results in another order than at the capture.
+        target = _aten.reshape.default if target is _aten.view.default else target
+        return super().call_function(target, args, kwargs)
+
+
+def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) -> KernelGraph:
+    """The training graph with a fact that says whether torch counts the same FLOPs, and notes where it does not.
+
+    `kept` is the graph without recomputation of its own.  `chosen`: the trace says which parameters train, not the module.
+    """
+    trained = {node.name for node in trace.nodes.values() if node.kind == "parameter" and node.trains}
+    faults: list[str] = []
+    counts: list[Counted] = []
+    for count in trace.counts:
+        if counts and _is_equal(kept, counts[0]):
+            break
+        try:
+            counts.append(count(lambda name: not chosen or name in trained))
+        except Exception as fault:  # the model's own or torch's, of any type
+            faults.append(f"{type(fault).__name__}: {' '.join(str(fault).split())[:120]}")
+    notes = []
+    if not counts:
+        notes.append(f"{FLOPS_NOTE} are not compared with torch's, which cannot count them ({faults[-1]})")
+        return _noted(graph, "not compared", notes)
+    first, last = counts[0], counts[-1]
+    if first.again:
+        notes.append(
+            f"recomputation of torch.utils.checkpoint, {first.again:,} FLOPs a step by torch, is not in the graph, which "
+            "keeps what gradients need"
+        )
+    # Products whose result nobody reads run in the module, and no captured program has them.
+    unread = first.forward > last.forward and first.backward == last.backward
+    if _is_equal(kept, first) or (unread and _is_equal(kept, last)):
+        return _noted(graph, "as torch counts", notes)
+    if first.strange:
+        notes.append(
+            f"{FLOPS_NOTE} are not compared with torch's, which has no formula for {', '.join(sorted(first.strange))}"
+        )
+        return _noted(graph, "not compared", notes)
+    notes.append(_difference(kept, first, last if len(counts) > 1 else None))
+    return _noted(graph, "differ from torch's", notes)
+
+
+def _noted(graph: KernelGraph, verdict: str, notes: Sequence[str]) -> KernelGraph:
+    return dataclasses.replace(
+        graph, facts=frozen({**graph.facts, FLOPS_CHECKED: verdict}), notes=(*graph.notes, *notes)
+    )
+
+
+def _is_equal(graph: KernelGraph, by_torch: Counted) -> bool:
+    return abs(graph.total_flops - by_torch.total) <= TOLERANCE * by_torch.total
+
+
+def _difference(graph: KernelGraph, module: Counted, program: Counted | None) -> str:
+    """One sentence: both counts, and the products that only one of them has."""
+    ours: Counter[Product] = Counter()
+    for kernel in graph.kernels:
+        ours.update((kernel.name, part) for part in _parts(kernel))
+    mine = _without(ours, module.products)
+    theirs = _without(module.products, ours)
+    text = (
+        f"{FLOPS_NOTE}: {graph.total_flops:,} in the graph, {module.total:,} by torch "
+        f"({graph.total_flops / module.total - 1 if module.total else 1:+.1%}); "
+        f"only in the graph: {_listed(mine)}; only in torch: {_listed(theirs)}"
+    )
+    if program is not None and _is_equal(graph, program):
+        text += (
+            "; torch counts what the graph has over the captured program: the module itself runs otherwise"
+        )
+    return text + "; please report it with the model"
+
+
+def _parts(kernel: Kernel) -> list[int]:
+    """FLOPs of a kernel, product by product as torch has them."""
+    if not kernel.flops:
+        return []
+    if kernel.family == "attention":
+        count = 2 if kernel.phase is Phase.FORWARD else 4
+        return [kernel.flops // count] * count
+    return [kernel.flops]
+
+
+def _without(some: Counter[Product], others: Counter[Product]) -> Counter[Product]:
+    """Products of which the others have none with as many FLOPs, largest first."""
+    sizes: Counter[int] = Counter()
+    for (_, flops), count in others.items():
+        sizes[flops] += count
+    left: Counter[Product] = Counter()
+    for (name, flops), count in some.items():
+        met = min(count, sizes[flops])
+        sizes[flops] -= met
+        if count > met:
+            left[name, flops] = count - met
+    return left
+
+
+def _listed(products: Counter[Product]) -> str:
+    rows = sorted(products.items(), key=lambda item: (-item[0][1] * item[1], item[0]))
+    shown = [f"{name} ({flops:,}{f', {count} times' if count > 1 else ''})" for (name, flops), count in rows]
+    more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
+    return ", ".join(shown[:MOST_SHOWN]) + more if shown else "nothing"

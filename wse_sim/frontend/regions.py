@@ -1,0 +1,120 @@
+"""What forward() runs without gradients: marked while a training step is captured, and in exported programs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx.traceback as marks
+
+FROZEN = "wse_frozen"
+"""Mark of operators that ran under torch.no_grad() in a training step, among what torch keeps of a node's place."""
+
+
+@contextlib.contextmanager
+def frozen_marked() -> Iterator[list[str]]:
+    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs without gradients.
+
+    The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
+    not marked: its gradient is its own.  Gives the names of such functions of the model's.
+    """
+    function: Any = torch.autograd.Function
+    modes: dict[Any, bool | None] = {
+        torch.no_grad: True,
+        torch.enable_grad: False,
+        torch.set_grad_enabled: None,  # says itself which
+        torch.inference_mode: None,
+    }
+    apply = function.__dict__["apply"]
+    before = {kind: (kind.__init__, kind.__enter__, kind.__exit__) for kind in modes}
+    seen: list[str] = []
+    within = 0
+
+    def applied(cls: type, *args: Any, **kwargs: Any) -> Any:
+        nonlocal within
+        if not cls.__module__.startswith("torch."):
+            seen.append(cls.__qualname__)
+        within += 1
+        try:
+            return apply.__func__(cls, *args, **kwargs)
+        finally:
+            within -= 1
+
+    def wrapped(kind: Any, frozen: bool | None) -> tuple[Callable[..., None], ...]:
+        init, enter, leave = before[kind]
+
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            self._wse_before = _is_frozen()
+            init(self, *args, **kwargs)
+            if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
+                _set_frozen(not self.mode)
+
+        def entered(self: Any) -> None:
+            if kind is not torch.set_grad_enabled:
+                self._wse_before = _is_frozen()
+            enter(self)
+            own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
+            _set_frozen(self._wse_before if within else own)
+
+        def left(self: Any, *fault: Any) -> None:
+            leave(self, *fault)
+            _set_frozen(self._wse_before)
+
+        return made, entered, left
+
+    for kind, frozen in modes.items():
+        kind.__init__, kind.__enter__, kind.__exit__ = wrapped(kind, frozen)
+    function.apply = classmethod(applied)
+    try:
+        with marks.preserve_node_meta():
+            yield seen
+    finally:
+        function.apply = apply
+        for kind, (init, enter, leave) in before.items():
+            kind.__init__, kind.__enter__, kind.__exit__ = init, enter, leave
+
+
+def _is_frozen() -> bool:
+    return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
+
+
+def _set_frozen(value: bool) -> None:
+    """Mark what follows, or do not."""
+    marks.current_meta["custom"] = {**(marks.current_meta.get("custom") or {}), FROZEN: value}
+
+
+def without_regions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with what it keeps apart because gradients are off or on there in its place, and marked."""
+    if not any(map(_is_region, program.graph.nodes)):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    graph = module.graph
+    while regions := [node for node in graph.nodes if _is_region(node)]:
+        for region in regions:
+            enabled, inner, *operands = region.args
+            held = module.get_submodule(str(inner.target))
+            at = dict(zip([n for n in held.graph.nodes if n.op == "placeholder"], operands, strict=True))
+            with graph.inserting_before(region):
+                for node in held.graph.nodes:
+                    if node.op == "get_attr":
+                        at[node] = graph.get_attr(f"{inner.target}.{node.target}")
+                    elif node.op == "call_function":
+                        at[node] = graph.node_copy(node, at.__getitem__)
+                        mark = {} if _is_region(node) else {FROZEN: not enabled}
+                        at[node].meta["custom"] = {**(node.meta.get("custom") or {}), **mark}
+                results = held.graph.output_node().args[0]
+            for taken in list(region.users):
+                taken.target, taken.args = torch.ops.aten.alias.default, (at[results[taken.args[1]]],)
+                taken.meta["custom"] = {**(taken.meta.get("custom") or {}), FROZEN: not enabled}
+            graph.erase_node(region)
+            if not inner.users:
+                graph.erase_node(inner)
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _is_region(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled"
