@@ -48,10 +48,9 @@ from wse_sim.kernels.blocks.products import (
 from wse_sim.kernels.blocks.trained_rows import TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
-from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
+from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -119,7 +118,7 @@ class Gemm(WeightProduct):
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """As products lie; a residual waits in two samples beside the last row, above which there is another.
 
-        Rows that share the work on the outputs of several tokens have their sums sent up the columns.
+        Rows that finish several tokens in turn have their sums sent up the columns, and results sent to keepers of a residual.
         """
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
@@ -136,10 +135,18 @@ class Gemm(WeightProduct):
                 most_links=1,
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
-            store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
-            shares = not SPECIAL_FUNCTIONS.isdisjoint(fused_forward(attrs, Phase.FORWARD).split(","))
-            return replace(lay, least_rows=2, store_bytes=store, more_colors=3 if shares else 1)
+            return replace(lay, least_rows=2, more_colors=4 if np.max(dims["m"]) > 1 else 1)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
+
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+        """Of a residual beside the rows that finish outputs."""
+        stated = GemmAttributes.of(attrs)
+        is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
+        if not is_kept or product_lay(attrs).takes_over != "rows":
+            return 0
+        if not stated.word_rows:
+            return 2 * dims["m"] * dims["n"] * bytes_of("fp16")
+        return word_rows(dims, tiling, wafer, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
         """Input features: those of a row of weights; of a gradient of weights, those of a column of it."""
@@ -174,11 +181,7 @@ class Gemm(WeightProduct):
             return trained_cost(dims, tiling, wafer, attrs, phase)
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
-            work, several = fused_forward(attrs, phase), bool(np.max(m) > 1)
-            most = GemmAttributes.of(attrs).most_bundles
-            return word_rows_cost(
-                m, ceil_div(k, PAIR), n, work, tiling, wafer, shares=several, most_bundles=most
-            )
+            return word_rows(dims, tiling, wafer, attrs).cost()
         whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
         if not (fused := fused_forward(attrs, phase)):
             return whole
@@ -237,6 +240,13 @@ class Gemm(WeightProduct):
         of_weights = frozen(m=k, k=m, n=n), "k", True
         of_inputs = frozen(m=m, k=n, n=k), unfused(kernel)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> WordRows:
+    """A layer as it lies in a whole model on the fabric."""
+    work, most = fused_forward(attrs, Phase.FORWARD), GemmAttributes.of(attrs).most_bundles
+    several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
+    return WordRows(dims["m"], words, dims["n"], work, tiling, wafer, shares=several, most_bundles=most)
 
 
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
