@@ -48,9 +48,7 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
-HOP_CYCLES = 8  # of sums from a row to the next, through both queues
 LEAST_MOVING = 3  # columns beside those that compute: of inlets, and two of stores
-ROUNDING = 1e-9
 LIGHT = frozenset({"bias", "relu"})
 """Items that need no turn of their own."""
 
@@ -204,7 +202,7 @@ def finishing_rows(tokens: Size, rows: Size) -> Size:
 
 def has_keepers(cols: Size, wafer: Wafer) -> NDArray[np.bool_]:
     """Whether a region of so many columns that compute has room for keepers and stores: three columns move at least."""
-    moving = np.ceil(cols / wafer.pipeline_efficiency - ROUNDING) - cols
+    moving = np.ceil(cols / wafer.pipeline_efficiency - 1e-9) - cols
     return np.asarray(moving >= LEAST_MOVING)
 
 

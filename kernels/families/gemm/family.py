@@ -59,6 +59,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -138,7 +139,7 @@ class Gemm(WeightProduct):
             return replace(lay, least_rows=2, more_colors=4 if np.max(dims["m"]) > 1 else 1)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
-    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Of a residual beside the rows that finish outputs."""
         stated = GemmAttributes.of(attrs)
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
@@ -242,21 +243,33 @@ class Gemm(WeightProduct):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
-def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> WordRows:
+def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRows:
     """A layer as it lies in a whole model on the fabric."""
-    work, most = fused_forward(attrs, Phase.FORWARD), GemmAttributes.of(attrs).most_bundles
+    stated, work = GemmAttributes.of(attrs), fused_forward(attrs, Phase.FORWARD)
     several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
-    return WordRows(dims["m"], words, dims["n"], work, tiling, wafer, shares=several, most_bundles=most)
+    outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
+    return WordRows(
+        dims["m"], words, outputs, work, tiling, wafer, shares=several, most_bundles=stated.most_bundles
+    )
+
+
+def part_of(tiling: Tiling, layers: int) -> Tiling:
+    """The columns of one of so many equal layers."""
+    return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
 
 
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
     """Cost of a pass of a layer as it lies in a network that trains; passes state dims of their own."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
+    count, where = stated.layers, part_of(tiling, stated.layers)
     if phase is Phase.WEIGHT_GRADIENT:
-        return TrainedRows(k, m, n, stated.finished, tiling, wafer, stated.passes_on).weight_gradient_cost()
+        rows = TrainedRows(
+            k, m, ceil_div(n, count), stated.finished, where, wafer, stated.passes_on, layers=count
+        )
+        return rows.weight_gradient_cost()
     if phase is Phase.INPUT_GRADIENT:
-        return TrainedRows(m, n, k, "", tiling, wafer, True).input_gradient_cost()
-    return TrainedRows(m, k, n, stated.fused, tiling, wafer, False).forward_cost()
+        return TrainedRows(m, n, ceil_div(k, count), "", where, wafer, True).input_gradient_cost()
+    return TrainedRows(m, k, ceil_div(n, count), stated.fused, where, wafer, False).forward_cost()
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

@@ -25,7 +25,6 @@ from math import ceil
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
-from wse_sim.kernels.blocks.word_rows import HOP_CYCLES
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, divisor
@@ -36,6 +35,7 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
+HOP_CYCLES = 8  # of sums from a row to the next, through both queues
 TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 
 
