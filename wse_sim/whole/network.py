@@ -126,7 +126,10 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     """
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
+    pace = max(stage.cycles_per_sample for stage in plan.stages)
+    regions = tuple(
+        region_of(graph, forward_kernel(plan, stage.name), stage, wafer, pace) for stage in plan.stages
+    )
     own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:

@@ -48,8 +48,13 @@ OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
 """Other programs of a kind; the one that issues and waits least is taken."""
 
 
-def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
-    """The region of a stage."""
+def region_of(
+    graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, pace: float = 0.0
+) -> RegionKind:
+    """The region of a stage of a plan that keeps a pace.
+
+    Rows with keepers hold fewer samples of a skip than stores do, so they are taken where stores would be too slow or too small.
+    """
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
@@ -58,9 +63,16 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     others = [other(graph, kernel, stage, wafer) for other in OTHERS.get(type(found), ())]
     possible = [other for other in others if other.is_possible]
 
-    def cycles(region: Dense) -> tuple[float, float]:
+    stored = 2 * 2 * found.tokens * found.features
+    least = 0.0 if stored > wafer.sram_bytes / 2 else pace
+
+    def cycles(region: Dense) -> tuple[float, bool, float]:
         issued = region.issued_cycles() + region.held_up_cycles()
-        return max(issued, region.handed_cycles()), issued
+        return (
+            max(issued, region.handed_cycles(), least * ("residual" in region.items)),
+            isinstance(region, KeptDense),
+            issued,
+        )
 
     return min((*possible, found), key=cycles)
 
