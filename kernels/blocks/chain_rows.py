@@ -2,8 +2,8 @@
 
 Symbols: K inputs and N outputs on R rows with inputs and C columns, and a last row without; w multiply-accumulates per cycle,
 o = vector_start_cycles, l = wavelet_cycles; k = 2 ceil(ceil(K / 2) / R) inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core.
-G inlets of r = ceil(R / G) rows each: words i that one hears (of a stream between regions all, K / 2; the host has a link for
-each, r k / 2), and what it deals out, a word to every row in turn and a control word behind each round, d = k / 2 (r + [1, if r > 1]).
+G inlets of r = ceil(R / G) rows each, up to four, of a layer that the host feeds up to 32: words i that one hears (of a stream between
+regions all, K / 2; the host has a link for each, r k / 2), and what it deals out, a word to every row in turn and a control word behind each round, d = k / 2 (r + [1, if r > 1]).
 Each kind of core, and each link, takes of a sample::
 
     row          forward   k ceil(v / w) + v                                products; sums down
@@ -47,6 +47,7 @@ from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
 MOST_INLETS = 4  # of a region: between regions all of them hear one stream
+MOST_INLETS_OF_HOST = 32  # of a region that the host feeds, which has a link for each
 INLET_FRACTION = (
     0.8  # of the time of the cores that compute that an inlet may work, so that they do not wait for it
 )
@@ -156,8 +157,9 @@ class ChainRows:
     def inlets(self) -> Size:
         """The fewest with which none works longer than a fraction of the time of the cores; if there are none, as many as may be."""
         limit = INLET_FRACTION * sum(self._cores[0])
-        found = np.minimum(MOST_INLETS, self.rows)
-        for count in range(MOST_INLETS - 1, 0, -1):
+        most = MOST_INLETS if self.has_dx else MOST_INLETS_OF_HOST
+        found = np.minimum(most, self.rows)
+        for count in range(most - 1, 0, -1):
             heard, dealt = self.through_inlet(count)
             is_enough = (heard + 2 * dealt <= limit) & (count <= self.rows)
             found = np.where(is_enough, count, found)

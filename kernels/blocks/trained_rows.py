@@ -19,6 +19,7 @@ link each way::
                                + bias: T / p (l + p v / w), p tokens at a time
                core of a row   T 2 k                                                    if inputs have gradients
                links           T K / 2                                                  the same
+               sums            L T K / 2 of L layers that read the same inputs, beside their regions
                end             T (C v / 2 + 1)
 
 A core of a row gives inputs of a token for the gradient of the weights once the gradients of an earlier one have left: a words that
@@ -68,6 +69,7 @@ class TrainedRows:
     tiling: Tiling
     wafer: Wafer
     passes_on: bool  # gradients of the inputs are asked for
+    layers: int = 1  # that read the same inputs: a core adds up their gradients
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -207,6 +209,7 @@ class TrainedRows:
             row = row + self.of_inputs
             links.append(t * self.inputs / PAIR)
             moving += [t * 2.0 * k, t * self._loop_backward()]
+            moving.append((self.layers > 1) * self.layers * t * self.inputs / PAIR)
         beside = "residual" in self.items[:-1]
         last = size / PAIR * (2 + self.passes_on + beside)
         if "bias" in self.items:

@@ -8,76 +8,214 @@ cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column,
 
 The last row has so many words less that it is no later than the others.  With bias and ReLU alone it may have none: the first
 row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words lie on R - 1 rows.
-With a slow function, rows may share the work: the sums of T / F tokens come back to each of F of them (the largest number up to
-R that divides T is min(R, T) here)::
-
-    row          T (2 m ceil(v / w) + v) + ceil(T / F) (3 v / 2 + for every item but the bias o + v / rate)
-
 For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
-whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.  The
-fastest is counted, as :mod:`wse_sim.whole.regions` has it.
+whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.
+
+With a slow function or a residual, rows may finish tokens in turn; F is the largest divisor of T among them, and the sums of T / F
+tokens come back to each of F rows.  The fastest is counted, as :mod:`wse_sim.whole.regions` has it::
+
+    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + for every item but the bias o + v / rate)
 
 A residual waits in stores beside the last row, one core each, which take every word in, hand it out to the columns, and end a token
 with a control word; no sample is faster::
 
     store        T (N / 2 + ceil(N / v) v / 2 + 1)
+
+Where three columns or more move (C / efficiency - C), rows may finish tokens in turn beside keepers: stores of the tokens of a row, which
+take its results as well and send them in turn.  A core hands every token on to those of its row; l cycles a word on a link::
+
+    handed       (T + T / F) (l N / 2 + 2)         keeper    T / F (3 N / 2 + ceil(N / v) v / 2 + 1)
+
+The link beside the last row's keeper carries what is handed on to all, and the results of that row.
+Columns of such a row wait for each other when they send: N / 2 cycles a token, less those of 14 / v tokens.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import op_rate
 from wse_sim.kernels.blocks.products import chain_latency
-from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
+TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
+LEAST_MOVING = 3  # columns beside those that compute: of inlets, and two of stores
 LIGHT = frozenset({"bias", "relu"})
 """Items that need no turn of their own."""
 
 
-def word_rows_cost(
-    tokens: Size,
-    words: Size,
-    outputs: Size,
-    fused: str,
-    tiling: Tiling,
-    wafer: Wafer,
-    *,
-    shares: bool = False,
-    waits: bool = False,
-    most_bundles: int = 0,
-) -> Cost:
-    """Cycles of the busiest core for `tokens` of `words` of inputs.
+class _Way(NamedTuple):
+    """A way to finish outputs; cycles of a sample."""
 
-    With `shares` rows may share slow functions; with `waits` or `shares` it counts how long rows wait for the last one.  With
-    `most_bundles` cores beside the rows count: the one which hears the bundles of its row's words, and the store of a residual.
+    issued: Size
+    stalled: Size
+    beside: Size  # of what keeps a residual or hands it on
+    stores: Size  # rows that have a store of it
+
+    @property
+    def paced(self) -> Size:
+        return self.issued + self.stalled
+
+    @property
+    def cycles(self) -> Size:
+        return np.maximum(self.paced, self.beside)
+
+
+@dataclass(frozen=True)
+class WordRows:
+    """A layer of `tokens` of `words` of inputs and `outputs`; with `shares` rows may finish tokens in turn.
+
+    With `waits` or `shares` it counts how long rows wait for the last one.  With `most_bundles` cores beside the rows count: the one
+    which hears the bundles of its row's words, and the stores of a residual.
     """
-    items = tuple(part.strip() for part in fused.split(",") if part.strip())
-    v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
-    per_word = PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
-    issued, stalled = _finishing(tokens, words, v, per_word, items, tiling, wafer)
-    if not shares and not waits:
-        stalled = 0.0 * stalled
-    others = []
-    if set(items) <= LIGHT:
-        others.append(_flowing(tokens, words, v, per_word, items, tiling, wafer))
-    if shares and not SPECIAL_FUNCTIONS.isdisjoint(items):
-        others.append(_shared(tokens, words, v, per_word, items, tiling, wafer))
-    for other in others:
-        is_first = issued + stalled < other
-        issued, stalled = np.where(is_first, issued, other), np.where(is_first, stalled, 0.0)
-    if most_bundles:
-        heard = tokens * _heard(words, tiling, most_bundles, wafer)
-        if "residual" in items:
-            heard = np.maximum(heard, tokens * stored_cycles(outputs, v))
-        stalled = np.maximum(stalled, heard - issued)
-    sums = 1.0 * tokens * v
-    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
-    return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * v, stalled_input=stalled)
+
+    tokens: Size
+    words: Size
+    outputs: Size
+    fused: str
+    tiling: Tiling
+    wafer: Wafer
+    shares: bool = False
+    waits: bool = False
+    most_bundles: int = 0
+
+    def cost(self) -> Cost:
+        """Cycles of the busiest core, and how long it is stalled at the pace of the region."""
+        issued, stalled, beside, _ = self._chosen
+        if self.most_bundles:
+            heard = self.tokens * _heard(self.words, self.tiling, self.most_bundles, self.wafer)
+            stalled = np.maximum(stalled, np.maximum(heard, beside) - issued)
+        sums = 1.0 * self.tokens * self.v
+        rows, cols = self.tiling.rows, self.tiling.cols
+        idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
+        return Cost(compute=issued - sums, fabric=sums, idle=idle + 0.0 * self.v, stalled_input=stalled)
+
+    @property
+    def store_bytes(self) -> Size:
+        """Of the fullest store of a residual: two samples of its tokens; a keeper has two results besides."""
+        share = ceil_div(self.tokens, self._chosen.stores) + (self._chosen.stores > 1)
+        return 2 * bytes_of("fp16") * share * self.outputs
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        """Work on the outputs, in order."""
+        return tuple(part.strip() for part in self.fused.split(",") if part.strip())
+
+    @cached_property
+    def v(self) -> Size:
+        """Outputs of a column."""
+        return PAIR * ceil_div(ceil_div(self.outputs, self.tiling.cols), PAIR)
+
+    @property
+    def _per_word(self) -> Size:
+        return PAIR * ceil_div(self.v, self.wafer.fma_mixed_per_cycle)
+
+    @cached_property
+    def _rows(self) -> Size:
+        """Rows with words."""
+        return np.minimum(self.tiling.rows, self.words)
+
+    @cached_property
+    def _chosen(self) -> _Way:
+        """The fastest way to finish outputs."""
+        has_residual = "residual" in self.items
+        issued, stalled = self._finishing()
+        stored = has_residual * self.tokens * stored_cycles(self.outputs, self.v)
+        one = np.ones_like(issued)
+        found = _Way(issued, stalled * (self.shares or self.waits), stored + 0.0 * issued, one)
+        others = []
+        if set(self.items) <= LIGHT:
+            others.append(_Way(self._flowing(), 0.0 * one, 0.0 * one, one))
+        if self.shares and has_residual:
+            others.append(self._kept())
+        elif self.shares and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
+            turns = finishing_rows(self.tokens, self._rows)
+            others.append(_Way(self._in_turn(turns), 0.0 * one, 0.0 * one, one))
+        for other in others:
+            new, old = other.cycles, found.cycles
+            is_taken = (new < old) | ((new == old) & (other.paced <= found.paced))
+            found = _Way(*(np.where(is_taken, a, b) for a, b in zip(other, found, strict=True)))
+        return found
+
+    def _kept(self) -> _Way:
+        """Rows finish tokens in turn beside keepers; endless where there is no room for those."""
+        turns = finishing_rows(self.tokens, self._rows - 1)
+        issued = np.where(has_keepers(self.tiling.cols, self.wafer), self._in_turn(turns), np.inf)
+        each = ceil_div(self.words, self._rows) * self._per_word + self.v
+        stalled = self.tokens / turns * waits_for_columns(self.outputs, self.v, each)
+        handed = kept_cycles(self.tokens, self.outputs, turns, self.v, self.wafer)
+        return _Way(issued, stalled, handed, turns)
+
+    def _finishing(self) -> tuple[Size, Size]:
+        """With a last row that multiplies as well: what the busiest core issues, and how long rows wait for the last one."""
+        tokens, words, v, per_word, rows = self.tokens, self.words, self.v, self._per_word, self._rows
+        o, size = np.ceil(self.wafer.vector_start_cycles), tokens * v
+        moved = size / PAIR * (1 + ("residual" in self.items))
+        finish = moved + sum(_item_cycles(item, size, self.wafer) for item in self.items)
+        others = np.maximum(1, rows - 1)
+        less = ceil_div(finish, tokens * per_word)
+        most = np.minimum(ceil_div(words + less, rows), ceil_div(words - 1, others))
+        last = np.maximum(np.maximum(1, np.minimum(most - less, words // rows)), words - most * others)
+        last = np.where(rows > 1, last, words)
+        alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / self.wafer.mov_fp32_per_cycle) - v))
+        above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
+        busiest = np.maximum(above, tokens * (last * per_word + v) + finish + alone)
+        held_up = np.maximum(0.0, finish - busiest / tokens * QUEUED_WORDS / v)
+        return busiest, np.where(rows > 1, held_up, 0.0)
+
+    def _flowing(self) -> Size:
+        """With a last row without inputs; infinite for a single row."""
+        rows = np.minimum(self.tiling.rows, self.words + 1)
+        each = ceil_div(self.words, np.maximum(1, rows - 1)) * self._per_word + self.v
+        rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
+        last = self.v / rate + self.v / PAIR
+        return np.where(rows > 1, self.tokens * np.maximum(each, last), np.inf)
+
+    def _in_turn(self, turns: Size) -> Size:
+        """With `turns` rows that finish outputs in turn; infinite for a single row or token."""
+        rounds = ceil_div(self.tokens, turns)
+        size = rounds * self.v
+        items = (item for item in self.items if item != "bias")
+        work = rounds * sum(_item_cycles(item, self.v, self.wafer) for item in items)
+        moved = size + size / PAIR * (1 + ("residual" in self.items))
+        each = self.tokens * (ceil_div(self.words, self._rows) * self._per_word + self.v) + moved + work
+        return np.where((self._rows > 1) & (turns > 1), each, np.inf)
+
+
+def finishing_rows(tokens: Size, rows: Size) -> Size:
+    """Rows that finish tokens in turn: the largest divisor of their number up to `rows`, one at least."""
+    count, found = int(np.max(tokens)), np.ones_like(rows)
+    for part in range(2, count + 1):
+        if count % part == 0:
+            found = np.where(rows >= part, part, found)
+    return found
+
+
+def has_keepers(cols: Size, wafer: Wafer) -> NDArray[np.bool_]:
+    """Whether a region of so many columns that compute has room for keepers and stores: three columns move at least."""
+    moving = np.ceil(cols / wafer.pipeline_efficiency - 1e-9) - cols
+    return np.asarray(moving >= LEAST_MOVING)
+
+
+def waits_for_columns(outputs: Size, v: Size, each: Size) -> Size:
+    """Cycles that a row waits when its columns send a token in turn: sums in queues bridge some tokens of `each` cycles."""
+    return np.maximum(0.0, (outputs - v) / PAIR - each * QUEUED_WORDS / v)
+
+
+def kept_cycles(tokens: Size, outputs: Size, turns: Size, v: Size, wafer: Wafer) -> Size:
+    """Cycles of a sample in the core that hands a residual on to keepers of `turns` rows, or in a keeper if it takes longer."""
+    token = wafer.wavelet_cycles * outputs / PAIR + TURN_CYCLES
+    handed = tokens * token + tokens / turns * token
+    return np.maximum(handed, tokens / turns * (outputs + stored_cycles(outputs, v)))
 
 
 def stored_cycles(outputs: Size, v: Size) -> Size:
@@ -102,58 +240,6 @@ def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size
             found, np.maximum(wafer.wavelet_cycles, np.minimum(bundles, count)) * size + 2 * each
         )
     return found
-
-
-def _finishing(
-    tokens: Size,
-    words: Size,
-    v: Size,
-    per_word: Size,
-    items: tuple[str, ...],
-    tiling: Tiling,
-    wafer: Wafer,
-) -> tuple[Size, Size]:
-    """With a last row that multiplies as well: what the busiest core issues, and how long rows wait for the last one."""
-    o, size = np.ceil(wafer.vector_start_cycles), tokens * v
-    finish = (
-        size / PAIR
-        + sum(_item_cycles(item, size, wafer) for item in items)
-        + ("residual" in items) * size / PAIR
-    )
-    rows = np.minimum(tiling.rows, words)
-    others = np.maximum(1, rows - 1)
-    less = ceil_div(finish, tokens * per_word)
-    most = np.minimum(ceil_div(words + less, rows), ceil_div(words - 1, others))
-    last = np.maximum(np.maximum(1, np.minimum(most - less, words // rows)), words - most * others)
-    last = np.where(rows > 1, last, words)
-    alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / wafer.mov_fp32_per_cycle) - v))
-    above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
-    busiest = np.maximum(above, tokens * (last * per_word + v) + finish + alone)
-    held_up = np.maximum(0.0, finish - busiest / tokens * QUEUED_WORDS / v)
-    return busiest, np.where(rows > 1, held_up, 0.0)
-
-
-def _flowing(
-    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
-) -> Size:
-    """With a last row without inputs; infinite for a single row."""
-    rows = np.minimum(tiling.rows, words + 1)
-    each = ceil_div(words, np.maximum(1, rows - 1)) * per_word + v
-    rate = min(1.0, wafer.max_fp32_per_cycle) if "relu" in items else 1.0
-    return np.where(rows > 1, tokens * np.maximum(each, v / rate + v / PAIR), np.inf)
-
-
-def _shared(
-    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
-) -> Size:
-    """With rows that finish outputs in turn; infinite for a single row or token."""
-    rows = np.minimum(tiling.rows, words)
-    rounds = ceil_div(tokens, np.minimum(rows, tokens))
-    size = rounds * v
-    work = rounds * sum(_item_cycles(item, v, wafer) for item in items if item != "bias")
-    moved = size + size / PAIR * (1 + ("residual" in items))
-    each = tokens * (ceil_div(words, rows) * per_word + v) + moved + work
-    return np.where((rows > 1) & (tokens > 1), each, np.inf)
 
 
 def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:

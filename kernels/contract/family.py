@@ -348,6 +348,10 @@ class Family:
         """How it lies in its region: not settled."""
         return Lay()
 
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
+        """Of the fullest core beside those that compute on a region: what the lay says, whatever the region is."""
+        return self.lay(dims, attrs).store_bytes
+
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
         """Streamed weights: elements of a round that meet what rests on the columns of a lane; 0 if it is not settled.
 

@@ -14,7 +14,7 @@ from tests.whole.test_dense_chain import graph_of, network
 from wse_sim import api
 from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels import Tiling
-from wse_sim.kernels.blocks.chain_rows import chain_rows
+from wse_sim.kernels.blocks.chain_rows import MOST_INLETS, chain_rows
 from wse_sim.kernels.contract.equations import pointwise
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, inputs_over_rows
@@ -63,6 +63,19 @@ def test_inlets_issue_what_the_price_of_a_chain_says(base: str) -> None:
         assert heard + 2 * dealt - 3 * short - 2 * rounds <= found[fullest] <= heard + 2 * dealt
         if not short and len(shares) == -(-(len(layout.rows) - 1) // len(layout.fed)):
             assert found[fullest] == heard + 2 * dealt
+
+
+def test_the_host_feeds_more_inlets_than_hear_one_stream_between_regions() -> None:
+    """An inlet of the first layer hears the words of its rows alone, so as many are taken as keep the cores at work."""
+    first, second = training_program(chain_plan((160, 24, 10), "wse2", 32, 24), 4).layouts[:2]
+    assert len(first.fed) > MOST_INLETS >= len(second.fed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "side"), [((196, 64, 64, 10), 48), ((256, 96, 96, 96, 16), 40)])
+def test_a_chain_with_many_inlets_keeps_the_pace_of_its_cores(sizes: tuple[int, ...], side: int) -> None:
+    """A batch of 32: the steps of both simulators; with four inlets the first two took 9 and 15 % longer on the fabric."""
+    assert compare_training(chain_plan(sizes, "wse2", side, 32)).difference == pytest.approx(0, abs=0.07)
 
 
 @pytest.mark.parametrize("base", ["wse2", "wse3"])

@@ -9,6 +9,7 @@ from torch import nn
 
 from wse_sim import api
 from wse_sim.compiler.pricing import Prices
+from wse_sim.hardware import load_wafer
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.over_plain import FamilyProof, by_family, mean_of, priced_parts, weighted_median
 from wse_sim.whole.run import laid_graph
@@ -56,6 +57,36 @@ def test_a_plain_layer_is_priced_on_its_own_region_both_ways(graph):
     one, other = (float(np.asarray(cost.total - cost.idle)) for cost in found)  # without the fill, once a run
     assert part.laid_over_plain == pytest.approx(other / one)
     assert part.weight == pytest.approx(stage.cycles_per_sample * stage.region.cores)
+
+
+def test_queries_keys_and_values_of_one_product_are_priced_as_the_three_layers_that_they_become():
+    """One of 32 outputs on a third of the columns; on a link of its own, 12 x 16 words, where one of all three took 12 x 48."""
+    graph = api.lower(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), (torch.zeros(1, 12, 32),))
+    laid = {kernel.name: kernel for kernel in laid_graph(graph).kernels}
+    whole = next(kernel for kernel in laid.values() if kernel.attrs.get("layers", 1) > 1)
+    third = next(kernel for kernel in inputs_over_rows(graph).kernels if kernel.name == f"{whole.name}.q")
+    assert (whole.dims["n"], third.dims["n"]) == (96, 32)
+    assert whole.attrs["link_words"] == third.attrs["link_words"] == 12 * 16
+    prices = Prices(load_wafer("wse2"))
+    for rows, cols in ((4, 12), (16, 24)):
+        costs = (
+            prices.cost(whole, rows, cols, "stationary"),
+            prices.cost(third, rows, cols // 3, "stationary"),
+        )
+        one, other = (float(np.asarray(cost.total - cost.idle)) for cost in costs)
+        assert one == other > 0
+
+
+def test_a_chain_with_a_loss_of_its_own_is_priced_as_the_chain_that_it_becomes():
+    """Its layers lie as those of a model that leaves the loss to the one who trains: a row apart, links of the host for each inlet."""
+    layers = [
+        kernel
+        for kernel in laid_graph(api.load_model("fc-mnist", training=True)).kernels
+        if kernel.family == "gemm"
+    ]
+    assert len(layers) == 3 * 11 - 1  # forward, and both gradients but that of the inputs of the model
+    assert {one.attrs["orientation"] for one in layers} == {"kn", "nk"}
+    assert not any(one.attrs.get("trained_rows") for one in layers)
 
 
 def test_streamed_products_are_priced_as_they_are_stepped(graph):

@@ -69,11 +69,11 @@ class Group:
         """How the forward kernel lies in its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
 
-    @property
-    def moving_bytes(self) -> float:
-        """Of the fullest core beside those that compute that holds more than words on their way; 0 if none does."""
-        store = float(self.lay.store_bytes)
-        return store + self.wafer.kernel_code_bytes if store else 0.0
+    def moving_bytes(self, rows: Count, cols: Count) -> Number:
+        """Of the fullest core beside `rows` x `cols` that compute, if it holds more than words on their way; 0 if none does."""
+        kernel, tiling = self.forward, Tiling(rows, cols, "stationary")
+        store = family(kernel.family).store_bytes(kernel.dims, tiling, self.wafer, kernel.attrs)
+        return store + self.wafer.kernel_code_bytes * (np.asarray(store) > 0)
 
     @property
     def least_rows(self) -> int:
@@ -366,8 +366,7 @@ class Sizer:
         """Bytes of the fullest core, one that computes or one beside them; endless where rows or columns are missing."""
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
-        if group.moving_bytes:
-            held = np.maximum(held, group.moving_bytes)
+        held = np.maximum(held, group.moving_bytes(rows, cols))
         for sides, least in ((rows, group.least_rows), (cols, group.least_cols)):
             held = np.where(np.asarray(sides) < least, np.inf, held) if least > 1 else held
         return held

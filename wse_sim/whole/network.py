@@ -126,7 +126,10 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     """
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
+    pace = max(stage.cycles_per_sample for stage in plan.stages)
+    regions = tuple(
+        region_of(graph, forward_kernel(plan, stage.name), stage, wafer, pace) for stage in plan.stages
+    )
     own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
@@ -170,8 +173,8 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
     by_name = {region.name: region for region in regions}
     pace = max(stage.cycles_per_sample for stage in plan.stages)
     streams = [*plan.streams, *plan.host_streams]
-    # What a region waits for at one end hides the other end: twice.
-    for tensors in 2 * _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
+    groups = []
+    for tensors in _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
         same = [stream for stream in streams if stream.tensor in tensors]
         names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name != HOST}
         ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
@@ -181,14 +184,20 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
                 f"tensor '{tensors[0]}' would have to come in more than {most} streams side by side, so that a core which takes it in "
                 "holds two samples of its part, and there are no ways for them; use a larger wafer or smaller images"
             )
-        late: dict[int, float] = {}
-        for count in sorted(allowed):
-            for tensor, region in ends:
-                region.bundles[tensor] = count
-            late[count] = sum(max(0.0, region.pace() - pace) for _, region in ends)
-        found = min(late, key=lambda count: (late[count], count))
+        groups.append((ends, sorted(allowed)))
+
+    def give(ends: Sequence[tuple[str, RegionKind]], count: int) -> float:
+        """So many bundles; the cycles that regions at the ends are late then."""
         for tensor, region in ends:
-            region.bundles[tensor] = found
+            region.bundles[tensor] = count
+        return sum(max(0.0, region.pace() - pace) for _, region in ends)
+
+    # What a region waits for at one end hides the other end: from the most of all tensors, and twice.
+    for ends, allowed_counts in groups:
+        give(ends, allowed_counts[-1])
+    for ends, allowed_counts in 2 * groups:
+        late = {count: give(ends, count) for count in allowed_counts}
+        give(ends, min(late, key=lambda count: (late[count], count)))
 
 
 def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[list[str]]:

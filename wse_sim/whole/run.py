@@ -52,7 +52,7 @@ from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
-from wse_sim.whole.side_by_side import link_attributes
+from wse_sim.whole.side_by_side import PACKED, link_attributes, packed_tensors
 from wse_sim.whole.spelled import with_steps
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.summed import summed_apart
@@ -203,10 +203,12 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     """The attributes that :func:`inputs_over_rows` gives, on the kernels of `graph` as they are: none is split or left out."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
-    is_network = not streamed and not is_chain(graph)
+    is_network = not streamed and not is_chain(_without_loss(graph))
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}
+    packed = packed_tensors(graph) if is_network else set()
+    makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}
 
     def trained(kernel: Kernel) -> dict[str, object]:
         if not graph.training or kernel.family != "conv2d":
@@ -220,6 +222,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
             held = LAYS.get(kernel.family, {}) if in_regions else {}
             if in_regions and Depthwise.is_for(kernel):
                 held = {"apart": True}
+            if {kernel.name, kernel.forward} & makers and kernel.family == "gemm":
+                held = {**held, "layers": PACKED}
             return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
@@ -237,6 +241,12 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         )
         for kernel in graph.kernels
     )
+    return dataclasses.replace(graph, kernels=kernels)
+
+
+def _without_loss(graph: KernelGraph) -> KernelGraph:
+    """The graph without a cross entropy of its own: on the fabric a loss lies beside the last layer."""
+    kernels = tuple(kernel for kernel in graph.kernels if kernel.family != "cross_entropy")
     return dataclasses.replace(graph, kernels=kernels)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
+PACKED = 3  # queries, keys and values
 MOST_BUNDLES = 8  # of a tensor; each has a color of its own, where ways cross
 
 
@@ -29,6 +30,12 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
     return out
 
 
+def packed_tensors(graph: KernelGraph) -> set[str]:
+    """Queries, keys and values in one tensor: three layers make them on the fabric, each with links of its own."""
+    attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
+    return {kernel.inputs[0] for kernel in attention if len(kernel.inputs) == 1}
+
+
 def most_bundles(graph: KernelGraph) -> dict[str, int]:
     """By tensor; images are left out, their regions price themselves."""
     found: dict[str, int] = {}
@@ -38,6 +45,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
             is_split = words and all(_splits(kernel, name) for kernel in ends)
             found[name] = _most(words, MOST_BUNDLES) if is_split else 1
+    found |= dict.fromkeys(packed_tensors(graph) & set(found), PACKED)
     tied = [kernel for kernel in graph.kernels if kernel.family in POINTWISE]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another

@@ -11,7 +11,7 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
-from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
+from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate
 from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -43,9 +43,9 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     """
     pixels = dims["b"] * dims["out_h"] * dims["out_w"]
     words = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR)
-    found = word_rows_cost(
+    found = WordRows(
         pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer, waits=True
-    )
+    ).cost()
     others = np.maximum(1, tiling.rows - 1)
     streams = most_streams(dims)
     heard = dims["b"] * dims["h"] * dims["w"] * dims["c"] / PAIR / np.minimum(streams, others)

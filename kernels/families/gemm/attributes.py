@@ -23,6 +23,10 @@ class GemmAttributes(WeightAttributes):
         False,
         "stationary: as a layer of a network that trains lies, the last row without inputs; on all its passes",
     )
+    layers: int = attribute(
+        1,
+        "with word_rows or trained_rows: layers of as many outputs of which it is made on the fabric, side by side on parts of the columns",
+    )
     finished: str = attribute("", "of a weight gradient with trained_rows: work on the outputs of its layer")
     passes_on: bool = attribute(
         False, "of a weight gradient with trained_rows: gradients of the inputs are asked for"

@@ -48,10 +48,9 @@ from wse_sim.kernels.blocks.products import (
 from wse_sim.kernels.blocks.trained_rows import TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
-from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
+from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
     check_tiling,
@@ -60,6 +59,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -119,7 +119,7 @@ class Gemm(WeightProduct):
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """As products lie; a residual waits in two samples beside the last row, above which there is another.
 
-        Rows that share the work on the outputs of several tokens have their sums sent up the columns.
+        Rows that finish several tokens in turn have their sums sent up the columns, and results sent to keepers of a residual.
         """
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
@@ -136,10 +136,18 @@ class Gemm(WeightProduct):
                 most_links=1,
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
-            store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
-            shares = not SPECIAL_FUNCTIONS.isdisjoint(fused_forward(attrs, Phase.FORWARD).split(","))
-            return replace(lay, least_rows=2, store_bytes=store, more_colors=3 if shares else 1)
+            return replace(lay, least_rows=2, more_colors=4 if np.max(dims["m"]) > 1 else 1)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
+
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
+        """Of a residual beside the rows that finish outputs."""
+        stated = GemmAttributes.of(attrs)
+        is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
+        if not is_kept or product_lay(attrs).takes_over != "rows":
+            return 0
+        if not stated.word_rows:
+            return 2 * dims["m"] * dims["n"] * bytes_of("fp16")
+        return word_rows(dims, tiling, wafer, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
         """Input features: those of a row of weights; of a gradient of weights, those of a column of it."""
@@ -174,11 +182,7 @@ class Gemm(WeightProduct):
             return trained_cost(dims, tiling, wafer, attrs, phase)
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
-            work, several = fused_forward(attrs, phase), bool(np.max(m) > 1)
-            most = GemmAttributes.of(attrs).most_bundles
-            return word_rows_cost(
-                m, ceil_div(k, PAIR), n, work, tiling, wafer, shares=several, most_bundles=most
-            )
+            return word_rows(dims, tiling, wafer, attrs).cost()
         whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
         if not (fused := fused_forward(attrs, phase)):
             return whole
@@ -239,14 +243,33 @@ class Gemm(WeightProduct):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
+def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRows:
+    """A layer as it lies in a whole model on the fabric."""
+    stated, work = GemmAttributes.of(attrs), fused_forward(attrs, Phase.FORWARD)
+    several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
+    outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
+    return WordRows(
+        dims["m"], words, outputs, work, tiling, wafer, shares=several, most_bundles=stated.most_bundles
+    )
+
+
+def part_of(tiling: Tiling, layers: int) -> Tiling:
+    """The columns of one of so many equal layers."""
+    return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
+
+
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
     """Cost of a pass of a layer as it lies in a network that trains; passes state dims of their own."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
+    count, where = stated.layers, part_of(tiling, stated.layers)
     if phase is Phase.WEIGHT_GRADIENT:
-        return TrainedRows(k, m, n, stated.finished, tiling, wafer, stated.passes_on).weight_gradient_cost()
+        rows = TrainedRows(
+            k, m, ceil_div(n, count), stated.finished, where, wafer, stated.passes_on, layers=count
+        )
+        return rows.weight_gradient_cost()
     if phase is Phase.INPUT_GRADIENT:
-        return TrainedRows(m, n, k, "", tiling, wafer, True).input_gradient_cost()
-    return TrainedRows(m, k, n, stated.fused, tiling, wafer, False).forward_cost()
+        return TrainedRows(m, n, ceil_div(k, count), "", where, wafer, True).input_gradient_cost()
+    return TrainedRows(m, k, ceil_div(n, count), stated.fused, where, wafer, False).forward_cost()
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

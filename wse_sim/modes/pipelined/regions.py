@@ -73,7 +73,9 @@ class StageMaker:
             activations_bytes=float(np.asarray(print_.activations_bytes))
             + sizer.activation_bytes(group) / region.cores,
             buffers_bytes=float(np.asarray(print_.buffers_bytes))
-            + max(0.0, group.moving_bytes - float(np.asarray(print_.total_bytes))),
+            + max(
+                0.0, float(np.asarray(group.moving_bytes(rows, cols))) - float(np.asarray(print_.total_bytes))
+            ),
             code_bytes=float(np.asarray(print_.code_bytes)),
             streams_bytes=sizer.stream_bytes(group) / region.cores,
         )

@@ -4,6 +4,7 @@ contract.py    what a kind of region is: inlets, an outlet, programs of its core
 turns.py       cells that take words in turn, cells that send in turn
 dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
+dense_kept.py  the same with a residual, which waits beside the rows
 norm.py        layer and RMS norm
 softmax.py     softmax of every token
 joined.py      rows of a parameter in front of the tokens
@@ -23,6 +24,7 @@ from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.dense_kept import KeptDense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.flowing import Flowing
@@ -40,14 +42,19 @@ KINDS: dict[str, type[RegionKind]] = {
 
 
 OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
-    Dense: (Flowing, SharedDense),
+    Dense: (Flowing, SharedDense, KeptDense),
     Convolution: (FlowingConvolution,),
 }
 """Other programs of a kind; the one that issues and waits least is taken."""
 
 
-def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
-    """The region of a stage."""
+def region_of(
+    graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, pace: float = 0.0
+) -> RegionKind:
+    """The region of a stage of a plan that keeps a pace.
+
+    Rows with keepers hold fewer samples of a skip than stores do, so they are taken where stores would be too slow or too small.
+    """
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
@@ -55,7 +62,19 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
         return found
     others = [other(graph, kernel, stage, wafer) for other in OTHERS.get(type(found), ())]
     possible = [other for other in others if other.is_possible]
-    return min((*possible, found), key=lambda region: region.issued_cycles() + region.held_up_cycles())
+
+    stored = 2 * 2 * found.tokens * found.features
+    least = 0.0 if stored > wafer.sram_bytes / 2 else pace
+
+    def cycles(region: Dense) -> tuple[float, bool, float]:
+        issued = region.issued_cycles() + region.held_up_cycles()
+        return (
+            max(issued, region.handed_cycles(), least * ("residual" in region.items)),
+            isinstance(region, KeptDense),
+            issued,
+        )
+
+    return min((*possible, found), key=cycles)
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

@@ -115,7 +115,7 @@ class DenseBeside(DenseShape):
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
         """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
-        size, count = self.tokens * self.features, len(self.stores)
+        size, count = self.stored, len(self.stores)
         beyond = (
             self.cols * self.outputs - self.features
         )  # the last column's share of the last token reaches so far
@@ -139,6 +139,11 @@ class DenseBeside(DenseShape):
                 b.route(links[i - 1], self.stores[i - 1], rx="N", tx="R")
         self._route_residual(b, ports.own[-1])
 
+    @property
+    def stored(self) -> int:
+        """Elements of a sample in a store."""
+        return self.tokens * self.features
+
     def _route_residual(self, b: Builder, color: int) -> None:
         """From the last store along the last row."""
         route_takers(b, color, self.stores[0], tuple(reversed(self.senders)), 0, "E")
@@ -156,14 +161,13 @@ class DenseBeside(DenseShape):
         """One store: a whole sample to the next one, or the last one's to the columns."""
 
         def receive(turn: int) -> None:
-            receive_all(store, inward, slots[turn].dsd(0, self.tokens * self.features), STORE, "low")
+            receive_all(store, inward, slots[turn].dsd(0, self.stored), STORE, "low")
 
         def hand_out(turn: int) -> None:
             if is_last:
                 self._deal_residual(store, slots[turn], outward)
             else:
-                sample = slots[turn].dsd(0, self.tokens * self.features)
-                store.mov(fabric_out(outward), sample, dtype="fp16", start="none")
+                store.mov(fabric_out(outward), slots[turn].dsd(0, self.stored), dtype="fp16", start="none")
 
         alternate(store, samples, receive, hand_out, (STORE,))
 

@@ -13,7 +13,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import stored_cycles
+from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, stored_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -29,7 +29,6 @@ from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # cores in which a residual waits, where the region has room
-TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 
 
@@ -124,6 +123,10 @@ class DenseShape(RegionKind):
         others = rows - has_last
         if not others:
             return [words]
+        if not has_last and rows % self.streams == 0:
+            # As many rows for each bundle, so that none hears two.
+            whole, rest = divmod(words // self.streams, rows // self.streams)
+            return [whole + (i < rest) for i in range(rows // self.streams)] * self.streams
         last = 0
         if has_last:
             each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
@@ -293,9 +296,12 @@ class DenseShape(RegionKind):
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
         sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
-        stored = ("residual" in self.items) * stored_cycles(self.features, self.outputs)
-        beside = max(heard, self.tokens * sent, self.tokens * stored)
+        beside = max(heard, self.tokens * sent, self.handed_cycles())
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
+
+    def handed_cycles(self) -> float:
+        """Cycles per sample of the busiest core that keeps a residual or hands it on; 0 without."""
+        return ("residual" in self.items) * self.tokens * float(stored_cycles(self.features, self.outputs))
 
     def ahead_cycles(self) -> float:
         """A residual, on the last row."""

@@ -5,7 +5,7 @@ row b counts from the last one::
 
     first row   its sums leave with the bias
     last row    token t of a round: keeps the sums if t = 0, else sends them up the column as they come, to row t
-    row b       takes its token in beside the products; residual and activation; sends it when it is its turn
+    row b       takes its token in beside the products; activation; sends it when it is its turn
 
 The tokens of a round are finished after m tokens of the next, when their last sums have come back.  Rows send in turn, and a core has
 one output queue: words that wait for their turn in it hold up sums.  So token t leaves before token m + t of the next round,
@@ -13,7 +13,7 @@ where products take as long as its words on their link.  Where they do not, all 
 round: the work on the outputs sends no sums.  Rows are ahead of those below them, and m grows with it.  Cores of a row
 send in turn, for every bundle of the result; r = T / F::
 
-    row         T (k ceil(v / w) + v) + r (v + v / 2 sent [+ v / 2 received] + sum over items of (o + v / rate))
+    row         T (k ceil(v / w) + v) + r (v + v / 2 sent + sum over items of (o + v / rate))
     last row    the same, with r control words in place of r v
 """
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
@@ -31,15 +31,12 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Ports, divisor
 from wse_sim.whole.regions.dense import SEND, Dense, Sent
 from wse_sim.whole.regions.fused import work_cycles
 from wse_sim.whole.regions.turns import (
-    deal,
-    receive_all,
     route_rows_of_senders,
     route_takers,
-    route_winding,
 )
 
-TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 HOP_CYCLES = 8  # of sums from a row to the next, through both queues
+TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 
 
 class SharedDense(Dense):
@@ -49,8 +46,8 @@ class SharedDense(Dense):
 
     @property
     def own_colors(self) -> int:
-        """Inputs, two of sums, sums back up of even and odd rounds; a residual."""
-        return 5 + ("residual" in self.items)
+        """Inputs, two of sums, sums back up of even and odd rounds."""
+        return 5
 
     @property
     def is_possible(self) -> bool:
@@ -58,9 +55,9 @@ class SharedDense(Dense):
 
         Where it is short, rows that wait for their turns to send lose more than the last row has less to do.
         """
-        if SPECIAL_FUNCTIONS.isdisjoint(self.items):
+        if SPECIAL_FUNCTIONS.isdisjoint(self.items) or "residual" in self.items:
             return False
-        return self.height > 1 and self.finishing > 1 and not self.is_narrow
+        return self.height > 1 and self.finishing > 1
 
     @property
     def finishing(self) -> int:
@@ -139,16 +136,11 @@ class SharedDense(Dense):
         self.given = [b.buffer(f"{self.name}.given{i}", v, "fp16", rows, bank=0) for i in (0, 1)]
         if "bias" in self.items:
             self.bias = b.buffer(f"{self.name}.bias", v, "fp32", (self.top, self.columns), bank=2)
-        if "residual" in self.items:
-            self.residual = b.buffer(f"{self.name}.residual", v, "fp16", rows, bank=2)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets, store, rows of products, of which the lowest finish outputs and send."""
+        """Inlets, rows of products, of which the lowest finish outputs and send."""
         self._surround(b, ports, samples)
-        for col in range(self.left, self.left + self.cols):
-            takers = [(self.last - place, col) for place in range(1, self.finishing)]
-            for color in ports.own[3:5]:
-                route_takers(b, color, (self.last, col), takers, 0, "E")
+        self._route_back(b, ports)
         sends = self._routed(b, ports)
         for i in range(self.height - self.finishing):
             core = b.core_class(f"{self.name} row {i}")
@@ -157,10 +149,20 @@ class SharedDense(Dense):
         for place, row in enumerate(self._rows_of_senders()):
             for number, kind in enumerate(dict.fromkeys(sends[cell] for cell in row)):
                 core = b.core_class(f"{self.name} row {self.height - 1 - place}, senders {number}")
-                _Finisher(self, core, ports, place, kind).program(samples * self.share)
+                self._finisher(core, ports, place, kind).program(samples * self.share)
                 for cell in row:
                     if sends[cell] == kind:
                         b.place(core, cell)
+
+    def _route_back(self, b: Builder, ports: Ports) -> None:
+        """Sums from the last row up the columns to the row whose turn it is."""
+        for col in range(self.left, self.left + self.cols):
+            takers = [(self.last - place, col) for place in range(1, self.finishing)]
+            for color in ports.own[3:5]:
+                route_takers(b, color, (self.last, col), takers, 0, "E")
+
+    def _finisher(self, core: CoreClass, ports: Ports, place: int, sends: Sequence[Sent]) -> Finisher:
+        return Finisher(self, core, ports, place, sends)
 
     def _routed(self, b: Builder, ports: Ports) -> dict[Cell, tuple[Sent, ...]]:
         """Routes of all senders, and what each sends of a token: a column in two bundles into the later one first."""
@@ -186,24 +188,6 @@ class SharedDense(Dense):
             return
         self._products(core, ports.own[0], row)
         core.add(fabric_out(ports.own[1]), self.y.dsd(), self.bias.dsd(), start="none")
-
-    def _residual_cells(self) -> list[Cell]:
-        """Finishing cores in the order in which the store feeds them: forth along the last row, back along the next."""
-        rows = [sorted(row) for row in self._rows_of_senders()]
-        return [cell for place, row in enumerate(rows) for cell in (row[::-1] if place % 2 else row)]
-
-    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
-        v, cells, shares = self.outputs, self._residual_cells(), []
-        rows = self._rows_of_senders()
-        for cell in cells:
-            place = self.last - cell[0]
-            first = place * self.features + rows[place].index(cell) * v
-            shares.append([(slot.dsd(first, v, step=self.finishing * self.features), v)])
-        with store.loop(self.share):
-            deal(store, color, shares, len(cells))
-
-    def _route_residual(self, b: Builder, color: int) -> None:
-        route_winding(b, color, self.stores[0], self._residual_cells())
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
@@ -249,7 +233,7 @@ class SharedDense(Dense):
         return max(found, self.issued_cycles() + self.share * max(0.0, round_cycles - work))
 
 
-class _Finisher:
+class Finisher:
     """The program of a core that finishes outputs: in row `place` from the last, and what it `sends`."""
 
     def __init__(
@@ -262,8 +246,6 @@ class _Finisher:
 
     def program(self, rounds: int) -> None:
         """All rounds; the last of them leave without products beside them."""
-        if "residual" in self.layer.items:
-            self._receive_residual()
         self._round(0, finishes=False, has_older=False)
         if rounds > 1:
             self._round(1, has_older=False)
@@ -335,9 +317,6 @@ class _Finisher:
         for color in self.resets:
             self.core.control(color, Command.RESET, start="none")
 
-    def _receive_residual(self) -> None:
-        receive_all(self.core, self.ports.own[-1], self.layer.residual.dsd(), RESIDUAL)
-
     def _finish(self, turn: int, *, more: bool) -> None:
         layer, core = self.layer, self.core
         got, given = layer.got[turn], layer.given[turn]
@@ -346,5 +325,3 @@ class _Finisher:
         if not layer.work:
             core.mov(given.dsd(), got.dsd(), dtype="fp16", start="none")
         layer._finish(core, got, given, layer.work, RESIDUAL)
-        if more and "residual" in layer.work:
-            self._receive_residual()

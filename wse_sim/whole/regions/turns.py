@@ -55,21 +55,6 @@ def route_takers(
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
 
 
-def route_winding(b: Builder, color: int, inlet: Cell, takers: Sequence[Cell]) -> None:
-    """Routes from `inlet` along its row to the first of `takers`, and from each to its neighbour, the next one."""
-    (row, col), first = inlet, takers[0]
-    came = "R"
-    for here in ((row, c) for c in range(col, first[1])):
-        b.route(color, here, rx=came, tx="E", switch=KEEP)
-        came = "W"
-    for i, cell in enumerate(takers):
-        onward = direction(cell, takers[i + 1]) if i < len(takers) - 1 else ""
-        b.route(
-            color, cell, rx=came, tx="R", switch=Switch([{"tx": onward}], pop="never") if onward else KEEP
-        )
-        came = BACK[onward] if onward else ""
-
-
 def route_rows_of_senders(b: Builder, color: int, rows: Sequence[Sequence[Cell]], towards: str) -> None:
     """Routes of rows that send in turn, the outlet's first; the cells of a row, its end first, send in turn as well.
 

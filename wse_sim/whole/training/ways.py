@@ -82,7 +82,8 @@ def laid_out(
             except NoWayError:
                 if max(wanted) == 1 and order < 0 and not around:
                     raise
-        wanted = [max(1, count - 1) for count in wanted]
+        fewer = max(1, max(wanted) - 1)
+        wanted = [min(fewer, count) for count in wanted]
 
 
 def _inlets(plan: PipelinedPlan, kernel: Kernel, stage: Stage) -> int:
