@@ -207,7 +207,7 @@ def _check_size(text: str, path: str | Path) -> None:
             )
 
 
-def csv_cell(value: Any) -> Any:
+def csv_cell(value: object) -> object:
     """A value for a table that spreadsheets open: a text that they would take for a formula gets a quote before it."""
     return (
         f"'{value}"

@@ -315,7 +315,7 @@ def _finish(
         with spent("gradients and updates"):
             graph = add_training(forward, optimizer=options.optimizer, recompute=options.recompute)
         with spent("FLOPs by torch"):
-            kept = add_training(forward) if options.recompute == "attention" else graph
+            kept = graph if options.recompute == "none" else add_training(forward)
             graph = _torch_part("joint").compared(graph, kept, trace, options.train is not None)
     lowered.graph = graph
     return graph, lowered

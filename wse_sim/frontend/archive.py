@@ -135,7 +135,7 @@ def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
     return data
 
 
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
     """Every text of a document with the key that it stands under; keys stand under "key"."""
     if isinstance(value, str):
         yield key, value
@@ -167,7 +167,7 @@ def _fault(key: str, text: str) -> str:
     return "" if _PLAIN.fullmatch(text) else "holds the text"
 
 
-def _is_plain_tree(tree: Any, names: bool) -> bool:
+def _is_plain_tree(tree: object, names: bool) -> bool:
     """Whether a tree of values has tuples, lists and dictionaries alone; `names`: keys must be names of arguments."""
     if not isinstance(tree, list) or len(tree) != 2 or not isinstance(tree[0], int):
         return False

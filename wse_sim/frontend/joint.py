@@ -89,10 +89,14 @@ class _Counting(TorchDispatchMode):
         super().__init__()
         self.found = Counted()
         self.phase = "forward"
-        self.known: dict[Any, Any] = {}
+        self.known: dict[object, object] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         if torch.is_inference_mode_enabled() and func.has_kernel_for_dispatch_key(_COMPOSITE):
             # Operators of several arrive whole.
@@ -109,7 +113,9 @@ class _Counting(TorchDispatchMode):
         self._count(func, args, kwargs or {}, out)
         return out
 
-    def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: object) -> None:
+    def _count(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: object
+    ) -> None:
         packet, name = func._overloadpacket, func._schema.name
         if name in _OWN:
             counts = _OWN[name](args)
@@ -140,7 +146,7 @@ def _described(x: object) -> object:
     return (x.shape, x.stride(), x.dtype, x.device) if isinstance(x, torch.Tensor) else x
 
 
-def _key(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> object:
+def _key(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> object:
     """What decides the shape of a fresh result; None for operators that return or change their operands."""
     if func._schema.is_mutable or any(r.alias_info is not None for r in func._schema.returns):
         return None
@@ -183,25 +189,25 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
     hook: Any = torch_checkpoint._recomputation_hook
     function: Any = torch_checkpoint.CheckpointFunction
     enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
-    phases: list[Any] = []
+    phases: list[contextlib.AbstractContextManager[None]] = []
 
-    def entered(self: Any) -> Any:
+    def entered(self: object) -> object:
         phases.append(counting.during("again"))
         phases[-1].__enter__()
         return enter(self)
 
-    def left(self: Any, *fault: Any) -> Any:
-        phases.pop().__exit__(*fault)
+    def left(self: object, *fault: object) -> object:
+        phases.pop().__exit__(None, None, None)
         return leave(self, *fault)
 
-    def measured(ctx: Any, *args: Any) -> Any:
+    def measured(ctx: Any, *args: object) -> object:
         start = counting.found.forward
         out = forward(ctx, *args)
         # Its backward pass runs the same function again: this once more, and then gradients.
         ctx.wse_forward = counting.found.forward - start
         return out
 
-    def gradients(ctx: Any, *args: Any) -> Any:
+    def gradients(ctx: Any, *args: object) -> object:
         out = backward(ctx, *args)
         counting.found.backward -= ctx.wse_forward
         counting.found.again += ctx.wse_forward
@@ -272,7 +278,7 @@ def counted_module(
 def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
     """FLOPs of a step of a captured program; what ran under no_grad does so again."""
     signature = program.graph_signature
-    values: list[Any] = []
+    values: list[object] = []
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         value = node.meta.get("val")
@@ -312,7 +318,7 @@ class _OnMeta(torch.fx.Interpreter):
                 self.live.add(node)
                 waiting += node.all_input_nodes
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         if n.op in ("call_function", "get_attr") and n not in self.live:
             return None
         if n.op == "get_attr":
@@ -321,7 +327,9 @@ class _OnMeta(torch.fx.Interpreter):
         with torch.set_grad_enabled(not is_frozen):
             return super().run_node(n)
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        self, target: torch.fx.node.Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
         if target is _aten.copy.default:  # torch has no derivative for it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()

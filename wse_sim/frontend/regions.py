@@ -33,7 +33,7 @@ def frozen_marked() -> Iterator[list[str]]:
     seen: list[str] = []
     within = 0
 
-    def applied(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def applied(cls: type, *args: object, **kwargs: object) -> object:
         nonlocal within
         if not cls.__module__.startswith("torch."):
             seen.append(cls.__qualname__)
@@ -46,7 +46,7 @@ def frozen_marked() -> Iterator[list[str]]:
     def wrapped(kind: Any, frozen: bool | None) -> tuple[Callable[..., None], ...]:
         init, enter, leave = before[kind]
 
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        def made(self: Any, *args: object, **kwargs: object) -> None:
             self._wse_before = _is_frozen()
             init(self, *args, **kwargs)
             if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
@@ -59,7 +59,7 @@ def frozen_marked() -> Iterator[list[str]]:
             own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
             _set_frozen(self._wse_before if within else own)
 
-        def left(self: Any, *fault: Any) -> None:
+        def left(self: Any, *fault: object) -> None:
             leave(self, *fault)
             _set_frozen(self._wse_before)
 
