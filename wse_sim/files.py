@@ -30,7 +30,7 @@ MAX_REPEATED = 10_000
 """Most values that aliases of one YAML file may stand for together."""
 
 MAX_DEPTH = 100
-"""Deepest nesting of a YAML file; the deepest of the project has 5."""
+"""Deepest nesting of a YAML file: far below what Python's recursion takes."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

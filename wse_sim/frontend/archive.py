@@ -24,10 +24,10 @@ from typing import Any
 from wse_sim.errors import ModelError
 
 MAX_JSON_BYTES = 256 * 2**20
-"""Largest description of a graph that is read; GPT-2 XL has 4 MiB."""
+"""Largest description of a graph that is read: a bound on memory, not a size that was observed."""
 
 MAX_VALUES_BYTES = 2**30
-"""Most bytes of buffers and constants that are copied (masks and positions: some MiB in the models known)."""
+"""Most bytes of buffers and constants that are copied: a bound on memory, not a size that was observed."""
 
 _MARKS = ("archive_format", "archive_version", "byteorder", ".data/version", ".data/serialization_id")
 _MODEL = "models/model.json"
