@@ -24,6 +24,7 @@ from tests.frontend.random_programs import OPERATORS, Program  # noqa: E402
 from tests.generated import examples  # noqa: E402
 from wse_sim import door  # noqa: E402
 from wse_sim.cli import app  # noqa: E402
+from wse_sim.cstorch import device  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.foreign import OURS  # noqa: E402
 from wse_sim.frontend import build, diagnose, joint, lower, lower_exported  # noqa: E402
@@ -225,6 +226,7 @@ def test_what_a_checkpoint_repeats_is_noted(reentrant: bool) -> None:
         lambda a, b, x: a(checkpoint(lambda y: torch.tanh(b(y)), a(x), use_reentrant=reentrant)),
         *linear(8, 8, 8),
     )
+    device.register()  # in a process that has the device of the scripts, too
     graph = lower(module, (X,), training=True)
     assert graph.facts[FLOPS_CHECKED] == EQUAL
     assert by_torch(module, (X,)) - graph.total_flops == 2 * 4 * 8 * 8

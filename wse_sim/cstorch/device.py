@@ -33,6 +33,12 @@ def register() -> None:
     _registered = True
     if torch._C._get_privateuse1_backend_name() == "privateuseone":
         backend_registration._setup_privateuseone_for_python_backend("csx")
+        # torch.utils.checkpoint asks the accelerator of the process for it, wherever its tensors are.
+        setattr(getattr(torch, "csx"), "get_amp_supported_dtype", _half_types)  # noqa: B009, B010
+
+
+def _half_types() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16]
 
 
 def is_wafer_device(device: object) -> bool:
