@@ -173,6 +173,7 @@ READ_BY_PLANS = {
     "has_bias",
     "met",
     "finished",
+    "layers",
     "passes_on",
     "eps",
 }

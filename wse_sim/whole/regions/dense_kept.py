@@ -29,7 +29,7 @@ from wse_sim.whole.regions.contract import PAIR, Ports, divisor
 from wse_sim.whole.regions.dense import Sent
 from wse_sim.whole.regions.dense_beside import STORE
 from wse_sim.whole.regions.dense_shape import STORES
-from wse_sim.whole.regions.dense_shared import RESIDUAL, TAKE, Finisher, SharedDense
+from wse_sim.whole.regions.dense_shared import RESIDUAL, Finisher, SharedDense
 from wse_sim.whole.regions.turns import KEEP, advance_of, deal, receive_all, route_senders, route_takers
 
 COLLECT = 2  # microthread of a keeper
@@ -235,10 +235,9 @@ class KeptFinisher(Finisher):
     def _round(
         self, turn: int, *, is_there: bool = True, finishes: bool = True, has_older: bool = True
     ) -> None:
-        layer, core = self.layer, self.core
-        if is_there and self.place:
-            sums = fabric_in(self.ports.own[3 + turn])
-            core.mov(layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
+        layer = self.layer
+        if is_there:
+            self._take_sums(turn)
         for number in range(layer.finishing):
             if finishes and number == self.late:
                 self._finish(1 - turn, more=is_there)

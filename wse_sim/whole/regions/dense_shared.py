@@ -257,14 +257,19 @@ class Finisher:
         self._round(rounds % 2, is_there=False, has_older=rounds > 1)
         self._round((rounds + 1) % 2, is_there=False, finishes=False)
 
+    def _take_sums(self, turn: int) -> None:
+        """Let the sums of this row's token come in beside the products of the round; the first row makes its own."""
+        if self.place:
+            sums = fabric_in(self.ports.own[3 + turn])
+            self.core.mov(self.layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
+
     def _round(
         self, turn: int, *, is_there: bool = True, finishes: bool = True, has_older: bool = True
     ) -> None:
         """The products of a round, while the one before is finished, and what is finished leaves."""
-        layer, core = self.layer, self.core
-        if is_there and self.place:
-            sums = fabric_in(self.ports.own[3 + turn])
-            core.mov(layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
+        layer = self.layer
+        if is_there:
+            self._take_sums(turn)
         for number in range(layer.finishing):
             left = number - self.late
             if left == 0:
