@@ -11,8 +11,7 @@ Data flows one way; every step can be called alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wse_sim import kept, serialize
@@ -21,7 +20,7 @@ from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
 from wse_sim.engine.result import Result
 from wse_sim.errors import ModelError
-from wse_sim.frontend import load_model, lower
+from wse_sim.frontend import Model, load_model, lower
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
@@ -44,8 +43,8 @@ from wse_sim.spent import spent
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
 Progress = Callable[[str], None]
-Model = str | Path | Mapping[str, Any] | KernelGraph
-"""A model: its name, a file, its sizes, or a kernel graph."""
+Inputs = object
+"""Example arguments of a module: a tensor, a tuple or list of arguments, or a mapping of names to them."""
 
 __all__ = [
     "Infeasible",
@@ -88,23 +87,34 @@ def _simulation(options: RunOptions) -> dict[str, Any]:
 
 
 def compile(  # noqa: A001  (the word of the field)
-    graph: KernelGraph,
+    model: Model,
+    inputs: Inputs | Wafer | str = None,
     wafer: Wafer | str = "wse2",
     *,
     mode: str = RESTING,
     batch: int = 1,
     systems: int = 1,
     cluster: Cluster | str = "default",
+    phase: str = "training",
     **options: object,
 ) -> Plan | Infeasible:
-    """Compile a kernel graph for one mode.
+    """Compile a kernel graph, or a model as :func:`load_model` takes it, for one mode.
+
+    The second argument may be the wafer.  `phase` says how a model that is no graph yet is read.
 
     Raises
     ------
     ModelError
-        If mode, batch or systems are impossible.
+        If mode, batch, phase or systems are impossible, or the model is at fault.
     """
+    if isinstance(inputs, Wafer | str):
+        wafer, inputs = inputs, None
     wafer = load_wafer(wafer)
+    graph = (
+        model
+        if isinstance(model, KernelGraph)
+        else read(_with_inputs(model, inputs), _options(None, {"phase": phase}))
+    )
     cluster = load_cluster(cluster)
     check_graph(graph)
     chosen = mode_named(mode)
@@ -197,7 +207,7 @@ def _trained(options: RunOptions) -> dict[str, Any]:
 
 
 def read(model: Model, options: RunOptions) -> KernelGraph:
-    """Read a model (name, path, factory, or a graph that is passed through)."""
+    """Read a model, as :func:`load_model` takes it; a graph is passed through."""
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
@@ -215,8 +225,23 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
     )
 
 
+def _with_inputs(model: Model, inputs: Inputs) -> Model:
+    """A model together with its example arguments, where they are given apart."""
+    return model if inputs is None else (model, inputs)
+
+
+def _asked(
+    model: Model, inputs: Inputs | RunOptions, options: RunOptions | None, changes: dict[str, Any]
+) -> tuple[Model, RunOptions]:
+    """The model and the options of a call, whose second argument is either."""
+    if isinstance(inputs, RunOptions):
+        inputs, options = None, inputs
+    return _with_inputs(model, inputs), _options(options, changes)
+
+
 def run(
     model: Model,
+    inputs: Inputs | RunOptions = None,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
@@ -225,7 +250,8 @@ def run(
 ) -> Result | Infeasible:
     """Run one model: read, compile, simulate.
 
-    `changes` are fields of :class:`RunOptions`.  Mode "auto" takes the faster of the two modes.  Without `trace` no
+    `model` is whatever :func:`load_model` takes; with a module of torch, `inputs` are its example arguments, else the second
+    argument may be the options.  `changes` are fields of :class:`RunOptions`.  Mode "auto" takes the faster of the two modes.  Without `trace` no
     timeline is kept.
 
     Raises
@@ -233,7 +259,7 @@ def run(
     WseError
         If the model or an option is at fault; a model that does not fit is a result.
     """
-    options = _options(options, changes)
+    model, options = _asked(model, inputs, options, changes)
     if options.mode == AUTO:
         offered = tuple(mode for mode in competing(options.systems) if mode.is_offered)
         return _faster(_compared(model, options, offered, progress, trace=trace))
@@ -285,7 +311,12 @@ def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: boo
 
 
 def run_both(
-    model: Model, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: object
+    model: Model,
+    inputs: Inputs | RunOptions = None,
+    options: RunOptions | None = None,
+    *,
+    progress: Progress = _silent,
+    **changes: object,
 ) -> Timed | Infeasible:
     """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
 
@@ -294,7 +325,7 @@ def run_both(
     WseError
         As :func:`run`.
     """
-    options = _options(options, {**changes, "timing": "model"})
+    model, options = _asked(model, inputs, options, {**changes, "timing": "model"})
     result = run(model, options, progress=progress)
     if isinstance(result, Infeasible):
         return result
@@ -307,6 +338,7 @@ def run_both(
 
 def compare(
     model: Model,
+    inputs: Inputs | RunOptions = None,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
@@ -314,7 +346,7 @@ def compare(
     **changes: object,
 ) -> tuple[Result | Infeasible, ...]:
     """Both modes of one model side by side; a mode that does not fit is a row that says what binds."""
-    options = _options(options, changes)
+    model, options = _asked(model, inputs, options, changes)
     return _compared(model, options, competing(options.systems), progress, trace=trace)
 
 

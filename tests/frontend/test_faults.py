@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from tests.frontend.bad_programs import PROGRAMS  # noqa: E402
 from wse_sim.errors import ConfigError, ModelError, UnsupportedOpError  # noqa: E402
-from wse_sim.frontend import add_training, load_model, lower, lower_exported  # noqa: E402
+from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
 
 
 @pytest.mark.parametrize(("module", "args", "parts"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
@@ -22,14 +22,6 @@ def test_bad_program(module: Any, args: Any, parts: tuple[str, ...]) -> None:
     for part in parts:
         assert part in str(fault.value)
     assert "\n" not in str(fault.value)
-
-
-def test_dynamic_shapes_are_named() -> None:
-    """An exported program with a free dimension names it as such."""
-    free = torch.export.Dim("free", min=2, max=64)
-    program = torch.export.export(torch.nn.ReLU(), (torch.randn(4, 8),), dynamic_shapes=({0: free},))
-    with pytest.raises(ModelError, match=r"shape of a result depends on values.*Dim"):
-        lower_exported(program)
 
 
 def test_autocast_around_the_capture_is_refused() -> None:

@@ -11,7 +11,9 @@ from wse_sim.options import MOST_COUNT
 
 
 def doctor_command(
-    model: Annotated[str, typer.Argument(help="A model, as for wse-sim run.")],
+    model: Annotated[
+        str, typer.Argument(help="A model, as for wse-sim run, or a file of Python: all of its factories.")
+    ],
     batch: Annotated[int | None, typer.Option("--batch", min=1, max=MOST_COUNT, help="Samples.")] = None,
     seq: Annotated[
         int | None,
@@ -22,12 +24,14 @@ def doctor_command(
     as_json: JsonOption = False,
 ) -> None:
     """What refuses a model and what is slow: every place with its reason, remedy and fraction of the work."""
-    from wse_sim.frontend import diagnose
+    from wse_sim.frontend import diagnose, named_models
 
-    found = diagnose(model, batch=batch, seq=seq, training=training, wafer=wafer)
+    found = [
+        diagnose(name, batch=batch, seq=seq, training=training, wafer=wafer) for name in named_models(model)
+    ]
     if as_json:
-        print_json(found.as_data())
+        print_json(found[0].as_data() if len(found) == 1 else [one.as_data() for one in found])
     else:
-        print("\n".join(found.lines()))
-    if found.refused:
+        print("\n".join(line for one in found for line in one.lines()))
+    if any(one.refused for one in found):
         raise typer.Exit(1)

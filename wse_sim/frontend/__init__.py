@@ -1,6 +1,7 @@
 """The frontend: PyTorch models become kernel graphs.  Importing it does not import torch."""
 
 from wse_sim.frontend.api import (
+    Model,
     diagnose,
     explain,
     load_model,
@@ -12,11 +13,13 @@ from wse_sim.frontend.api import (
     takes_sequence,
 )
 from wse_sim.frontend.draw import draw_graph
+from wse_sim.frontend.factories import named_models
 from wse_sim.frontend.hints import Pin, pin, pin_kernels, read_pins, shard
 from wse_sim.frontend.table import ModelTable, table_of
 from wse_sim.frontend.training import add_training
 
 __all__ = [
+    "Model",
     "ModelTable",
     "Pin",
     "add_training",
@@ -29,6 +32,7 @@ __all__ = [
     "lower_exported",
     "lower_fx",
     "model_names",
+    "named_models",
     "pin",
     "pin_kernels",
     "read_pins",

@@ -9,16 +9,18 @@ import dataclasses
 import gc
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from wse_sim.errors import ModelError
 from wse_sim.files import exists
 from wse_sim.foreign import guarded, loaded, owning
 from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
+from wse_sim.frontend.factories import names_file, unnamed
 from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.lowering import Lowering, LoweringOptions
 from wse_sim.frontend.parameters import (
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     import torch
 
     from wse_sim.frontend.build import LoweredModel
+    from wse_sim.frontend.given import Made
     from wse_sim.frontend.trace import Trace
 
 __all__ = [
@@ -56,9 +59,8 @@ __all__ = [
     "takes_sequence",
 ]
 
-
-Made = tuple[Any, Sequence[Any], Mapping[str, Any]]
-"""A module with example arguments (args, kwargs)."""
+Model = str | Path | Mapping[str, Any] | KernelGraph | object
+"""A model: its name, a file, its sizes, a kernel graph, or an object of torch (:mod:`wse_sim.frontend.given`)."""
 
 
 def _torch_part(name: str) -> ModuleType:
@@ -81,7 +83,8 @@ def _torch_part(name: str) -> ModuleType:
 
 
 def load_model(
-    spec: str | Path | Mapping[str, Any],
+    spec: Model,
+    inputs: object = None,
     *,
     batch: int | None = None,
     seq: int | None = None,
@@ -93,7 +96,11 @@ def load_model(
     ----------
     spec
         A name of ``configs/models``, a path to such a YAML, a mapping of model parameters,
-        ``package.module:factory`` or ``FILE.py:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``.
+        ``package.module:factory`` or ``FILE.py:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``; or an object: a
+        module of torch, a function of tensors, ``(module, inputs)``, a program of ``torch.export``, a ``torch.fx``
+        graph, a factory.
+    inputs
+        Example arguments of a module: one tensor, a tuple or list of arguments, or a mapping of names to them.
     batch, seq
         Samples of a step (default: 1, or what a factory's arguments or a saved program hold), and the
         length of a sample where it is a sequence.
@@ -117,6 +124,12 @@ def load_model(
     if seq is not None and seq < 1:
         raise ModelError(f"seq {seq} is not positive; ask for at least one position")
     options = Lowering.of(how)
+    if isinstance(spec, KernelGraph):
+        return spec if batch is None else spec.with_samples(batch)
+    if inputs is not None or not isinstance(spec, str | Path | Mapping):
+        return _load(spec if inputs is None else (spec, inputs), batch, seq, options)[0]
+    if isinstance(spec, Mapping) and "torch" in sys.modules and _torch_part("given").holds_tensors(spec):
+        raise ModelError("a dict of tensors has weights and no program; give (module, inputs)")
     key = store.key_of(spec, batch, seq, options)
     graph = store.get(key) if key is not None else None
     if graph is None:
@@ -138,11 +151,13 @@ def takes_sequence(spec: str) -> bool:
         return True
     if spec.endswith((".yaml", ".yml")):
         return read_model_file(Path(spec)).model.is_sequence
+    if names_file(spec):
+        raise unnamed(spec)
     return False if ":" in spec or spec.endswith(".pt2") else named_model(spec).model.is_sequence
 
 
 def explain(
-    spec: str | Path | Mapping[str, Any],
+    spec: Model,
     *,
     batch: int | None = None,
     seq: int | None = None,
@@ -158,8 +173,8 @@ def explain(
 
 
 def diagnose(
-    spec: str | Path | Mapping[str, Any] | torch.nn.Module,
-    args: Sequence[Any] | None = None,
+    spec: Model,
+    args: object = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     batch: int | None = None,
@@ -167,7 +182,7 @@ def diagnose(
     training: bool = False,
     wafer: str = "wse2",
 ) -> Diagnosis:
-    """All obstacles of a model, as :func:`load_model` takes it, or of a module with example arguments.
+    """All obstacles of a model, as :func:`load_model` takes it; `args` and `kwargs` are a module's example arguments.
 
     Raises
     ------
@@ -175,11 +190,26 @@ def diagnose(
         If the model cannot be found.
     """
     options, machine = Lowering(training), load_wafer(wafer)
-    if args is not None:
-        name, module = type(spec).__name__, cast("torch.nn.Module", spec)
-        return examine(lambda: _lower(module, args, kwargs, options, samples=None), name, machine)
-    model = cast(str, spec)
-    return examine(lambda: _load(model, batch, seq, options), str(spec), machine)
+    model = _with_arguments(spec, args, kwargs)
+    return examine(lambda: _load(model, batch, seq, options), _name_of(model), machine)
+
+
+def _with_arguments(spec: Model, args: object, kwargs: Mapping[str, Any] | None = None) -> Model:
+    """A model together with its example arguments, where they are given apart."""
+    if args is None and not kwargs:
+        return spec
+    return (spec, () if args is None else args, dict(kwargs or {}))
+
+
+def _name_of(given: Model) -> str:
+    """How an object is called: its class, or the name of its function."""
+    if isinstance(given, str | Path):
+        return str(given)
+    first = given[0] if isinstance(given, tuple) and given else given
+    first = getattr(first, "_orig_mod", first)
+    name = getattr(first, "__name__", "") if inspect.isroutine(first) else ""
+    name = name if name.isidentifier() else type(first).__name__
+    return "exported" if name == "ExportedProgram" else name
 
 
 def _without_numbers(text: str) -> str:
@@ -208,8 +238,10 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()
 def _load(
-    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: Lowering
+    spec: Model, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
+    if not isinstance(spec, str | Path | Mapping):
+        return _from_object(spec, "the model given", _name_of(spec), batch, options)
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = str(spec.get("name", "model")) if inner is not spec else "model"
@@ -226,8 +258,14 @@ def _load(
         return _from_parameters(file.name, file.model, batch, seq, options)
     if text.endswith(".pt2"):
         return _from_pt2(Path(text), batch, options)
+    if names_file(text):
+        raise unnamed(text)
     if ":" in text:
-        return _from_factory(text, batch, options)
+        factory, name = (
+            _torch_part("given") and loaded(text, "a factory", ModelError),
+            text.rpartition(":")[2],
+        )
+        return _from_object(factory, f"'{text}'", name, batch, options)
     found: ModelFile = named_model(text)
     return _from_parameters(found.name, found.model, batch, seq, options)
 
@@ -250,15 +288,16 @@ def _from_parameters(
     if p.is_sequence:
         facts["seq"] = seq or p.seq
         facts["tied"] = p.is_tied
+    given: list[str] = []
+    if options.training:
+        given = [*list(inspect.signature(module.model.forward).parameters)[: len(args) - 1], "target"]
     graph, lowered = _lower(
-        module,
-        args,
-        {},
-        options,
+        *(module, args, {}, options),
         samples=1,
         name=name,
         facts=facts,
         wrapper="model" if options.training else "",
+        given=given,
     )
     return graph.with_samples(batch or 1), lowered
 
@@ -275,15 +314,16 @@ def _lower(
     name: str = "",
     facts: dict[str, Any] | None = None,
     wrapper: str = "",
+    given: Sequence[str] = (),
 ) -> tuple[KernelGraph, LoweredModel]:
+    """Capture and lower a module; `wrapper` is a part whose name is left out, `given` names its inputs."""
     capture = _torch_part("capture")
     lora = adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext()
     with lora:
         with spent("capture"):
             trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
         if wrapper:
-            names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
-            trace.drop_prefix(wrapper, [*names[: len(args) - 1], "target"])
+            trace.drop_prefix(wrapper, given)
         return _finish(trace, options, samples, facts)
 
 
@@ -324,37 +364,43 @@ def _finish(
 def _from_pt2(path: Path, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
     if not exists(path, "model file", ModelError):
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
+    program = _torch_part("capture").load_exported(str(path))
+    return _from_program(program, str(path), path.stem, batch, options)
+
+
+def _from_program(
+    program: torch.export.ExportedProgram, what: str, name: str, batch: int | None, options: Lowering
+) -> tuple[KernelGraph, LoweredModel]:
     if options.lora:
         raise ModelError(
-            f"{path} is a captured program, which takes no adapters; give the module it was made of"
+            f"{what} is a captured program, which takes no adapters; give the module it was made of"
         )
-    capture = _torch_part("capture")
-    graph, lowered = _finish(
-        capture.trace_exported(capture.load_exported(str(path)), name=path.stem), options, None
-    )
+    if program.example_inputs and _torch_part("given").of_dynamic_shapes(program):
+        # Shapes that were left open are those of the example.
+        args, kwargs = program.example_inputs
+        graph, lowered = _lower(program.module(), args, kwargs, options, samples=None, name=name)
+    else:
+        graph, lowered = _finish(_torch_part("capture").trace_exported(program, name=name), options, None)
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _from_factory(spec: str, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
-    """Of what :func:`_made_by` gives."""
+def _from_object(
+    given: object, what: str, name: str, batch: int | None, options: Lowering
+) -> tuple[KernelGraph, LoweredModel]:
+    """Of a model that is an object; `what` names it in sentences, `name` in the graph."""
+    parts = _torch_part("given")
     _torch_part("capture")
-    factory = loaded(spec, "a factory", ModelError)
-    with guarded(f"'{spec}'", ModelError):
-        module, args, kwargs = _made_by(factory, spec)
-        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=spec.rpartition(":")[2])
+    found = parts.taken_apart(given, what)
+    if isinstance(found, KernelGraph):
+        raise ModelError(f"{what} gives a kernel graph, which was read already; pass the graph itself")
+    if not isinstance(found, tuple):
+        return _from_program(found, what, name, batch, options)
+    module, args, kwargs = found
+    wrapper = "function" if isinstance(module, parts.Called) else ""
+    with guarded(what, ModelError):
+        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=name, wrapper=wrapper)
+        graph = lowered.graph = pin_kernels(graph, *marked_pins(module))
     return (graph if batch is None else graph.with_samples(batch)), lowered
-
-
-def _made_by(factory: object, spec: str) -> Made:
-    """Call ``package.module:factory`` or ``FILE.py:factory``.
-
-    It gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`.
-    """
-    made = factory
-    if callable(factory) and not hasattr(factory, "parameters"):
-        _check_call(factory, spec)
-        made = factory()
-    return _taken_apart(made, spec)
 
 
 def load_module(spec: str) -> Made:
@@ -365,55 +411,32 @@ def load_module(spec: str) -> Made:
     ModelError
         If the factory is not found or fails.
     """
+    parts = _torch_part("given")
     _torch_part("capture")
-    factory = loaded(spec, "a factory", ModelError)
-    with guarded(f"'{spec}'", ModelError):
-        return _made_by(factory, spec)
-
-
-def _check_call(factory: Callable[..., object], spec: str) -> None:
-    """Raise ModelError if a factory cannot be called without arguments."""
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as fault:
-        raise ModelError(
-            f"'{spec}' cannot be called without arguments ({fault}); name a factory that takes none"
-        ) from fault
-    except ValueError:
-        return  # a callable without a signature
-
-
-def _taken_apart(made: object, spec: str) -> Made:
-    if isinstance(made, tuple) and len(made) in (2, 3) and hasattr(made[0], "parameters"):
-        given = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
-        return made[0], given, made[2] if len(made) == 3 else {}
-    if hasattr(made, "parameters"):
-        args = getattr(made, "example_args", None) or getattr(made, "meta", {}).get("example_args")
-        if args is not None:
-            return made, args, {}
-        raise ModelError(
-            f"'{spec}' gives a module without arguments; return (module, example_args) or set module.example_args"
-        )
-    raise ModelError(f"'{spec}' gives a {type(made).__name__}; return (module, example_args)")
+    found = parts.taken_apart(loaded(spec, "a factory", ModelError), f"'{spec}'")
+    if isinstance(found, tuple):
+        return found
+    if isinstance(found, KernelGraph) or not found.example_inputs:
+        raise ModelError(f"'{spec}' gives no module with arguments; return (module, example_args)")
+    return (found.module(), *found.example_inputs)
 
 
 def lower(
-    model: torch.nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: object = None,
     kwargs: Mapping[str, Any] | None = None,
     **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
     """The kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the first.
 
-    `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
+    It takes whatever :func:`load_model` takes.  `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Raises
     ------
     ModelError
         If torch cannot capture the module, or an operator has no kernel.
     """
-    options = Lowering.of(how)
-    return pin_kernels(_lower(model, args, kwargs, options, samples=None)[0], *marked_pins(model))
+    return load_model(_with_arguments(model, args, kwargs), **how)
 
 
 def lower_exported(
@@ -426,7 +449,7 @@ def lower_exported(
 ) -> KernelGraph:
     """The kernel graph of a ``torch.export.ExportedProgram``."""
     options = Lowering(training, optimizer, recompute, precision_of(precision))
-    return _finish(_torch_part("capture").trace_exported(program), options, None)[0]
+    return _load(program, None, None, options)[0]
 
 
 def lower_fx(
@@ -440,4 +463,4 @@ def lower_fx(
 ) -> KernelGraph:
     """The kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
     options = Lowering(training, optimizer, recompute, precision_of(precision))
-    return _finish(_torch_part("capture").trace_fx(graph_module, args, training=training), options, None)[0]
+    return _load((graph_module, args), None, None, options)[0]

@@ -40,6 +40,7 @@ from wse_sim.frontend.watch import (
     quiet,
     reject_assigned_attributes,
     reject_side_effects,
+    scripts_called,
     seeded,
     set_plain,
     switched,
@@ -247,7 +248,10 @@ def _watched(
             quiet(),
             seeded(),
             unchecked(),
-            modules_go_on(fake, products_seen) if guesses() else contextlib.nullcontext(),
+            scripts_called(),
+            modules_go_on(fake, products_seen, lambda: tests.latest)
+            if guesses()
+            else contextlib.nullcontext(),
             frozen_marked() if fake.training else contextlib.nullcontext() as functions,
             tests,
         ):
@@ -308,13 +312,6 @@ def trace_exported(
     trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
     trace.counts = (lambda trains: joint.counted_program(program, trains),)
     return trace
-
-
-def trace_fx(
-    module: torch.fx.GraphModule, args: Sequence[Any], *, training: bool = False, name: str = ""
-) -> Trace:
-    """Read a torch.fx graph module by exporting it again: only then do its nodes have shapes."""
-    return trace_module(module, args, training=training, name=name or "GraphModule")
 
 
 def load_exported(path: str) -> torch.export.ExportedProgram:

@@ -62,6 +62,11 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "give the arguments that forward() takes",
     ),
     (
+        r"must be Tensor, not",
+        "an operator of torch is given something else than a tensor",
+        "check the example arguments and what forward() hands on",
+    ),
+    (
         r"does not require grad|does not have a grad_fn",
         "forward() asks for a gradient itself",
         "leave the backward pass to training=True",
@@ -142,7 +147,7 @@ def _detail(pattern: str, text: str) -> str:
     if "fake impl" in pattern:
         match = re.search(r"(?:CustomOpDef\(|for )([\w:.]+)", text)
         return f" ({match[1]})" if match else ""
-    if "mat1" in pattern or "required" in pattern or "known type" in pattern:
+    if any(part in pattern for part in ("mat1", "required", "known type", "must be Tensor")):
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         return f" ({first.partition(': ')[2].rstrip('.')[:160]})"
     return ""

@@ -74,6 +74,9 @@ class FoldedTests(TorchFunctionMode):
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
+        self.latest: torch.Tensor | None = (
+            None  # tensor that was made, where the capture goes on beyond faults
+        )
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A hook before forward(): which node of the program stands for which argument or buffer."""
@@ -133,16 +136,19 @@ class FoldedTests(TorchFunctionMode):
             return args[0].flatten() if func not in _REPEATS else args[0]
         last = last_operator()
         try:
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            if isinstance(made, torch.Tensor) and made.is_floating_point():
+                self.latest = made
+            return made
         except (WseError, MemoryError):
             raise
         except Exception as fault:
             forget_after(last)
-            products, made = products_seen(), substitute(func, args, kwargs)
-            if made is None:
+            products, guess = products_seen(), substitute(func, args, kwargs)
+            if guess is None:
                 raise
             met(ModelError(sentence_of(fault, "", _caller())), "capture", products=products)
-            return made
+            return guess
 
     def _all_places(self, index: object) -> object:
         """An index in which masks pick every place."""

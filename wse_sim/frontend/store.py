@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim import kept
+from wse_sim.frontend.factories import names_file
 from wse_sim.frontend.parameters import named_model, parse_parameters, read_model_file
 from wse_sim.graph import KernelGraph
 from wse_sim.kernels.contract.registry import REGISTRY
@@ -79,7 +80,7 @@ def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
         return [file.name, file.model.model_dump()]
     if text.endswith(".pt2"):
         return [Path(text).stem, _bytes_of(Path(text))]
-    if ":" in text:
+    if ":" in text or names_file(text):
         return None
     return [text, named_model(text).model.model_dump()]
 

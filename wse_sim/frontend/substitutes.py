@@ -102,10 +102,11 @@ def forget_after(last: torch.fx.Node | None) -> None:
 
 
 @contextmanager
-def modules_go_on(module: torch.nn.Module, seen: Seen) -> Iterator[None]:
+def modules_go_on(module: torch.nn.Module, seen: Seen, latest: Callable[[], Tensor | None]) -> Iterator[None]:
     """In the block a submodule whose forward() raises notes the fault and returns zeros of the shape of its first operand.
 
-    `seen` counts the products that the capture has met.
+    The module itself returns the `latest` tensor that was made: what stands before the fault is looked at.  `seen` counts the
+    products that the capture has met.
     """
 
     def going_on(part: torch.nn.Module, forward: Function) -> Function:
@@ -117,16 +118,21 @@ def modules_go_on(module: torch.nn.Module, seen: Seen) -> Iterator[None]:
             except (WseError, MemoryError):
                 raise
             except Exception as fault:
-                like = _first(args, kwargs)
+                like = _first(args, kwargs) if part is not module else latest()
                 if like is None:
                     raise
-                forget_after(last)
+                if part is not module:
+                    forget_after(last)
                 met(ModelError(sentence_of(fault, type(part).__name__)), "capture", products=seen())
-                return _made_of(like, tuple(like.shape))
+                return _made_of(like, tuple(like.shape)) if part is not module else like
 
         return inner
 
-    changed = [part for part in module.modules() if part is not module and "forward" not in vars(part)]
+    changed = [
+        part
+        for part in module.modules()
+        if "forward" not in vars(part) and not isinstance(part, torch.jit.ScriptModule)
+    ]
     for part in changed:
         part.forward = going_on(part, part.forward)  # type: ignore[method-assign]
     try:

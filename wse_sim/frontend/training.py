@@ -58,7 +58,7 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
     tape = Tape(graph, wanted, flops_of, recompute)
     if not any(t.kind is TensorKind.PARAMETER and t.name in tape.wanted for t in graph.tensors.values()):
         raise ModelError(
-            f"model '{graph.name}' has no parameters that train; use training=False, or let some require gradients"
+            f"model '{graph.name}' has no parameters that train; ask for inference (training=False), or let some require gradients"
         )
     for tensor in graph.tensors.values():
         if tensor.kind is TensorKind.OUTPUT and tensor.name in tape.wanted:

@@ -1,0 +1,186 @@
+"""Models given as objects: whatever holds a module and its example arguments, taken apart.
+
+A module with arguments, a tuple of both, a function of tensors, a factory, a module of ``torch.fx`` whose inputs have shapes,
+an exported program.  Sentences name types and shapes, never values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from wse_sim.errors import ModelError
+from wse_sim.foreign import guarded
+from wse_sim.graph import KernelGraph
+
+Made = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
+"""A module with its example arguments by place and by name."""
+
+FORMS = (
+    "give (module, inputs), a function that returns it, a module with example_args, a program of torch.export, "
+    "or a name"
+)
+
+
+class Called(torch.nn.Module):
+    """A function of tensors, or a scripted module, as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.nn.Module):  # a method: its weights are those of its module
+            self.owner = owner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        return self.function(*args, **kwargs)
+
+
+def taken_apart(given: object, what: str = "the model given") -> Made | ExportedProgram | KernelGraph:
+    """What a model given as an object consists of.
+
+    Parameters
+    ----------
+    given
+        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors in place of a module,
+        ``program``, ``(program, inputs)``, a kernel graph, or a factory: a function without arguments that returns one of them.
+    what
+        How a sentence names it.
+
+    Raises
+    ------
+    ModelError
+        If there is no module, or nothing says its inputs.
+    """
+    if isinstance(given, KernelGraph | ExportedProgram):
+        return given
+    if isinstance(given, tuple) and len(given) in (2, 3) and _is_model(given[0]):
+        args, kwargs = _arguments(given[1], what)
+        named = given[2] if len(given) == 3 else {}
+        if not isinstance(named, Mapping):
+            raise ModelError(f"{what} has {_shown(named)} for named arguments; give a dict of names")
+        return _joined(given[0], args, {**kwargs, **named}, what)
+    if isinstance(given, torch.nn.Module):
+        own = _own_arguments(given)
+        if own is None:
+            raise ModelError(
+                f"{what} is a module without arguments, {type(given).__name__}; give (module, inputs) or set module.example_args"
+            )
+        return _joined(given, own, {}, what)
+    if isinstance(given, type) and issubclass(given, torch.nn.Module):
+        raise ModelError(_of_class(given, what))
+    if callable(given):
+        made, what = _called(given, what), f"what {what} returns"
+        if not callable(made) or isinstance(made, torch.nn.Module | ExportedProgram):
+            return taken_apart(made, what)
+        given = made  # a function that gives itself has no end
+    raise ModelError(f"{what} is {_shown(given)}; {FORMS}")
+
+
+def _of_class(given: type, what: str) -> str:
+    name = given.__name__
+    return f"{what} is the class {name}, not a module of it; give ({name}(...), inputs)"
+
+
+def _is_model(given: object) -> bool:
+    return isinstance(given, ExportedProgram) or callable(given)
+
+
+def _called(factory: Callable[..., object], what: str) -> object:
+    """What a factory returns.
+
+    Raises
+    ------
+    ModelError
+        If it takes arguments, or its code raises.
+    """
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as fault:
+        raise ModelError(
+            f"{what} cannot be called without arguments ({fault}); name a factory that takes none, or give (function, inputs)"
+        ) from fault
+    except ValueError:
+        pass  # a callable without a signature
+    with guarded(what, ModelError):
+        return factory()
+
+
+def _arguments(inputs: object, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs as arguments by place and by name: a mapping is names, a tuple or list is places, all else is one argument."""
+    if isinstance(inputs, str | bytes):
+        raise ModelError(f"{what} has a text as its inputs; give tensors, or a dict of them by name")
+    if isinstance(inputs, Mapping):
+        return (), {str(name): value for name, value in inputs.items()}
+    if inputs is None:
+        return (), {}
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Made | ExportedProgram:
+    """A model with its arguments, as a module that torch can capture."""
+    if isinstance(model, ExportedProgram):
+        return model.module(), args, kwargs
+    if isinstance(model, type):
+        raise ModelError(_of_class(model, what))
+    module = getattr(model, "_orig_mod", model)  # of torch.compile: the module itself
+    if isinstance(module, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
+        module = module.module
+    if isinstance(module, torch.jit.ScriptModule) or not isinstance(module, torch.nn.Module):
+        module = Called(module)
+    return module, args, kwargs
+
+
+def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
+    """Example arguments that a module carries; None if nothing says them.
+
+    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote beside its inputs.
+    """
+    args = getattr(module, "example_args", None)
+    if args is None:
+        args = getattr(module, "meta", {}).get("example_args")
+    if args is not None:
+        return tuple(args) if isinstance(args, tuple | list) else (args,)
+    if not isinstance(module, torch.fx.GraphModule):
+        return None
+    found = []
+    for node in module.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        known = node.meta.get("tensor_meta", node.meta.get("val"))
+        if not (hasattr(known, "shape") and all(isinstance(size, int) for size in known.shape)):
+            return None
+        found.append(torch.zeros(tuple(known.shape), dtype=known.dtype))
+    return tuple(found) if found else None
+
+
+def _shown(given: object) -> str:
+    """A value without its contents: its type, and the shape of a tensor."""
+    if isinstance(given, torch.Tensor):
+        return f"a tensor of shape {tuple(given.shape)}"
+    if isinstance(given, Mapping) and any(isinstance(x, torch.Tensor) for x in given.values()):
+        return "a dict of tensors, which has weights and no program"
+    if isinstance(given, tuple | list):
+        return f"a {type(given).__name__} of {', '.join(type(x).__name__ for x in given[:4]) or 'nothing'}"
+    name = type(given).__name__
+    return "None" if given is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def holds_tensors(given: Mapping[Any, Any]) -> bool:
+    """Whether a mapping is a state dict, not the sizes of a model."""
+    return any(isinstance(x, torch.Tensor) for x in given.values())
+
+
+def of_dynamic_shapes(program: ExportedProgram) -> bool:
+    """Whether shapes of a program are open."""
+    return any(
+        isinstance(value := node.meta.get("val"), torch.Tensor)
+        and any(not isinstance(size, int) for size in value.shape)
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+    )
