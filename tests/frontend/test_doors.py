@@ -248,13 +248,70 @@ def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
     assert sum(bool(k.attrs["causal"]) for k in found) == causal
     from wse_sim.frontend.huggingface import from_config
 
-    module, args, kwargs, _ = from_config(str(file), length)
-    flops = oracle.flops_of(oracle.forward(module, args, kwargs))
+    module, examples, _ = from_config(str(file), length)
+    flops = oracle.flops_of(oracle.forward(module, (), examples[0]))
     if kind == "mixtral":  # torch's registry does not know grouped products
         flops += sum(k.flops for k in graph if k.family == "grouped_gemm")
     assert graph.forward_flops == flops
     training = load_model(f"hf:{file}", seq=length, training=True, batch=2)
     check_wired(training)
+
+
+_IMAGES = {**{k: v for k, v in _TEXT.items() if k != "vocab_size"}, "image_size": 32, "patch_size": 8}
+_TOWERS = {
+    "text_config": {**_TEXT, "max_position_embeddings": 16},
+    "vision_config": _IMAGES,
+    "projection_dim": 32,
+}
+_MASKS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 48, "output_channels": 32,
+          "image_size": 64, "patch_size": 16, "global_attn_indexes": [1], "num_pos_feats": 16, "window_size": 2}  # fmt: skip
+_DECODER = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "mlp_dim": 48,
+    "num_hidden_layers": 2,
+    "iou_head_hidden_dim": 32,
+}
+
+# (architecture, configuration, inputs, tokens): what has more than one input gets all of them.
+SENSES: dict[str, tuple[str, dict[str, Any], set[str], int]] = {
+    "clip": ("CLIPModel", _TOWERS, {"input_ids", "pixel_values"}, 12),
+    "siglip": ("SiglipModel", _TOWERS, {"input_ids", "pixel_values"}, 12),
+    "llava": (
+        "LlavaForConditionalGeneration",
+        {"text_config": {"model_type": "llama", **_TEXT}, "vision_config": {"model_type": "clip_vision_model", **_IMAGES},
+         "image_token_id": 59, "image_token_index": 59},
+        {"input_ids", "pixel_values"}, 16 + 12,  # 32 x 32 pixels are 4 x 4 patches
+    ),
+    "sam": (
+        "SamModel",
+        {"vision_config": _MASKS, "mask_decoder_config": _DECODER,
+         "prompt_encoder_config": {"hidden_size": 32, "image_size": 64, "patch_size": 16}},
+        {"pixel_values"}, 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", ["clip", *(pytest.param(k, marks=pytest.mark.slow) for k in SENSES if k != "clip")]
+)
+def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> None:
+    """Text with images: both are given, the text with a place for each feature of the image; FLOPs as torch counts them."""
+    pytest.importorskip("transformers")
+    from wse_sim.frontend.huggingface import from_config
+
+    architecture, sizes, inputs, tokens = SENSES[kind]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": kind, "architectures": [architecture], **sizes}))
+    module, examples, _ = from_config(str(file), 12)
+    assert set(examples[0]) == inputs
+    assert not tokens or examples[0]["input_ids"].shape == (1, tokens)
+    graph = load_model(f"hf:{file}", seq=12)
+    check_wired(graph)
+    assert not [note for note in graph.notes if note.startswith("inputs:")]
+    on_meta = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in examples[0].items()}
+    if kind != "llava":  # which looks at the values of its tokens
+        assert graph.forward_flops == oracle.flops_of(oracle.forward(module, (), on_meta))
 
 
 @pytest.mark.parametrize(

@@ -248,10 +248,7 @@ def _load(
         return _from_parameters(name, parse_parameters(inner), batch, seq, options)
     text = str(spec)
     if text.startswith("hf:"):
-        module, args, kwargs, facts = _torch_part("huggingface").from_config(text[3:], seq)
-        graph, lowered = _lower(
-            module, args, kwargs, options, samples=1, name=Path(text[3:]).parent.name or "hf", facts=facts
-        )
+        graph, lowered = _from_configuration(text[3:], seq, options)
         return graph.with_samples(batch or 1), lowered
     if text.endswith((".yaml", ".yml")):
         file = read_model_file(Path(text))
@@ -268,6 +265,24 @@ def _load(
         return _from_object(factory, f"'{text}'", name, batch, options)
     found: ModelFile = named_model(text)
     return _from_parameters(found.name, found.model, batch, seq, options)
+
+
+def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
+    """Of a transformers configuration, with all of its inputs; without some where they cannot be captured, with a note."""
+    module, examples, facts = _torch_part("huggingface").from_config(path, seq)
+    name, faults = Path(path).parent.name or "hf", list[ModelError]()
+    for kwargs in examples:
+        try:
+            graph, lowered = _lower(module, (), kwargs, options, samples=1, name=name, facts=facts)
+        except ModelError as fault:
+            faults.append(fault)
+            continue
+        if faults:
+            left = ", ".join(sorted({*examples[0]} - {*kwargs}))
+            note = f"inputs: the model is read without {left}, with which it is refused: {faults[0]}"
+            graph = lowered.graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+        return graph, lowered
+    raise faults[0]
 
 
 def _from_parameters(

@@ -10,6 +10,7 @@ import torch
 
 from wse_sim.errors import ModelError
 from wse_sim.files import is_folder, read_json
+from wse_sim.frontend.examples import LENGTHS, examples_of
 from wse_sim.frontend.parameters import MOST_LAYERS, MOST_PARAMETERS, MOST_SIZE
 
 if TYPE_CHECKING:
@@ -24,21 +25,19 @@ _FACTS = {
     "ffn": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim"),
     "vocab": ("vocab_size",),
 }
-_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
-_DEFAULT_LENGTH = 512
 
 
-def from_config(
-    path: str, seq: int | None = None
-) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """Build a model from a configuration file: ``(module, args, kwargs, facts)`` for one sample on "meta".
+def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
+    """Build a model from a configuration file: the module on "meta", arguments of one sample by name, facts.
+
+    Of the arguments the first are those of all inputs; others leave some out.
 
     Parameters
     ----------
     path
         ``config.json`` or the folder that holds it.
     seq
-        Length of the text; default: what the configuration allows, at most 512.
+        Length of the text; default: what the configuration allows, at most 512 (:mod:`wse_sim.frontend.examples`).
 
     Raises
     ------
@@ -65,20 +64,24 @@ def from_config(
         raise ModelError(
             f"{file}: transformers {transformers.__version__} has no architecture '{names[0]}'; name one it has"
         )
-    config.use_cache = False
+    for part in (config, *(getattr(config, key, None) for key in ("text_config", "decoder"))):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     try:
         with torch.device("meta"):
-            module = kind(config)
-        kwargs = _example(module, config, _length(config, seq))
+            module = kind(config).eval()
+        examples = examples_of(module, config, seq)
+    except ModelError:
+        raise
     except Exception as fault:  # every architecture builds itself from its own keys, and raises what it likes
         first = next((line.strip() for line in str(fault).splitlines() if line.strip()), "no reason given")
         raise ModelError(
             f"{file}: {names[0]} cannot be built from it ({type(fault).__name__}: {first[:200]}); correct the sizes"
         ) from fault
     facts = _facts(config) | {"family": str(config.model_type)}
-    if "input_ids" in kwargs:
-        facts["seq"] = kwargs["input_ids"].shape[1]
-    return module.eval(), (), kwargs, facts
+    if "input_ids" in examples[0]:
+        facts["seq"] = examples[0]["input_ids"].shape[1]
+    return module, examples, facts
 
 
 def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
@@ -113,7 +116,7 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
         With the file, the key and the limit.
     """
     found: dict[str, int] = {}
-    for fact, keys in (*_FACTS.items(), ("length", _LENGTHS)):
+    for fact, keys in (*_FACTS.items(), ("length", LENGTHS)):
         for key in keys:
             value = getattr(config, key, None)
             if value is None:
@@ -144,35 +147,6 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
         raise ModelError(
             f"{file}: its sizes make about {count:.0e} parameters, the limit is {MOST_PARAMETERS:.0e}; make the model smaller"
         )
-
-
-def _length(config: PretrainedConfig, seq: int | None) -> int:
-    if seq is not None:
-        return seq
-    known = [value for key in _LENGTHS if isinstance(value := getattr(config, key, None), int) and value > 0]
-    return min([_DEFAULT_LENGTH, *known])
-
-
-def _example(module: torch.nn.Module, config: PretrainedConfig, length: int) -> dict[str, Any]:
-    """Example arguments of one sample, by what the model calls its main input."""
-    with torch.device("meta"):
-        tokens = torch.zeros((1, length), dtype=torch.long)
-        main = getattr(module, "main_input_name", "input_ids")
-        kwargs: dict[str, Any] = {main: tokens}
-        if main == "pixel_values":
-            side = getattr(config, "image_size", 224)
-            rows, cols = (side, side) if isinstance(side, int) else tuple(side)
-            kwargs = {main: torch.zeros(1, getattr(config, "num_channels", 3), rows, cols)}
-        elif main == "input_features":
-            frames = 2 * getattr(config, "max_source_positions", 1500)
-            kwargs = {main: torch.zeros(1, getattr(config, "num_mel_bins", 80), frames)}
-        elif main == "input_values":
-            kwargs = {main: torch.zeros(1, length)}
-        if getattr(config, "is_encoder_decoder", False):
-            kwargs["decoder_input_ids"] = torch.zeros((1, length), dtype=torch.long)
-        if main != "pixel_values" and hasattr(config, "use_cache"):
-            kwargs["use_cache"] = False
-    return kwargs
 
 
 def _facts(config: PretrainedConfig) -> dict[str, Any]:
