@@ -188,10 +188,23 @@ class UnknownOperator(nn.Module):
         return torch.linalg.svd(x)[0]
 
 
-@bad("sum", "operands", args=(torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5)))
-class EinsumOfThree(nn.Module):
-    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return torch.einsum("ab,bc,cd->ad", a, b, c)
+@bad("bad_programs.py", "linalg_inv", "Newton-Schulz", args=(torch.randn(4, 4),))
+class Inverse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.inv(x)
+
+
+@bad("bad_programs.py", "asks for a gradient itself", "torch.func.jvp")
+class OwnGradient(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: (y * y).sum())(x)
+
+
+@bad("bad_programs.py", "CTC", "return log_softmax", args=(torch.randn(6, 2, 8),))
+class Paths(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = torch.tensor([6, 6]), torch.tensor([2, 2])
+        return nn.functional.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=torch.long), *sizes)
 
 
 @bad("computes nothing", "depends on")
@@ -200,7 +213,7 @@ class ConstantResult(nn.Module):
         return torch.ones(3)
 
 
-@bad("bad_programs.py", "operator fft_fft", "no kernel")
+@bad("bad_programs.py", "operator fft_fft", "no kernel", "torch.fft.fft(torch.eye(n))")
 class Fourier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.fft(x).real
@@ -273,16 +286,6 @@ class Journal(nn.Module):
 class Bessel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.special.bessel_j0(x * 2)
-
-
-@bad("bad_programs.py", "pack_sequence", "torch cannot capture this", args=(torch.randn(6, 8),))
-class UnbatchedRecurrence(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.lstm(nn.utils.rnn.pack_sequence([x, x[:3]]))[0].data
 
 
 @bad("bad_programs.py", "import a_library_that_nobody_has", "torch cannot capture this (ModuleNotFoundError")

@@ -18,11 +18,11 @@ from wse_sim.frontend.zoo import build  # noqa: E402
 
 
 def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
-    """Four files stand next to torch's tracer; no other names anything of torch that starts with an underscore."""
+    """Five files stand next to torch's tracer; no other names anything of torch that starts with an underscore."""
     folder = Path(wse_sim.frontend.__file__).parent
     private = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*|from torch(?:\.\w+)*\._|from torch\._")
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
-    assert found == {"capture.py", "watch.py", "folding.py", "joint.py"}
+    assert found == {"capture.py", "watch.py", "folding.py", "joint.py", "decomposed.py"}
 
 
 def test_private_names_exist() -> None:
@@ -32,9 +32,18 @@ def test_private_names_exist() -> None:
     assert FakeTensorMode(allow_non_fake_inputs=True)
     assert torch._ops.OpOverload  # operator names
     assert torch._ops.HigherOrderOperator  # branches and loops
+    from torch._decomp import decomposition_table  # what operators without a kernel consist of
     from torch._subclasses.functional_tensor import FunctionalTensor  # values that a tracer wraps
     from torch.utils._python_dispatch import _disable_current_modes  # real values of the example's masks
 
+    assert torch.ops.aten.addmv.default in decomposition_table
+    from torch import _VF  # packed sequences
+    from torch.nn.attention import flex_attention
+
+    assert _VF._pack_padded_sequence
+    assert _VF._pad_packed_sequence
+    assert flex_attention.flex_attention_hop
+    assert flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG is False
     assert FunctionalTensor
     assert _disable_current_modes
     assert torch._from_functional_tensor

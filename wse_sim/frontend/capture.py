@@ -27,12 +27,14 @@ from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, hold, unread
+from wse_sim.frontend.decomposed import decomposed
 from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
 from wse_sim.frontend.obstacles import guesses, met
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+from wse_sim.frontend.unfused import defined
 from wse_sim.frontend.watch import (
     Caches,
     assigned_attributes,
@@ -249,6 +251,7 @@ def _watched(
             seeded(),
             unchecked(),
             scripts_called(),
+            defined() as unfused,
             modules_go_on(fake, products_seen, lambda: tests.latest)
             if guesses()
             else contextlib.nullcontext(),
@@ -257,6 +260,7 @@ def _watched(
         ):
             warnings.simplefilter("always")
             program = torch.export.export(fake, args, kwargs)
+        tests.notes += unfused
         tests.notes += [
             f"gradient: {name} has a backward pass of its own, which no capture sees; the graph has the gradient of its forward pass"
             for name in dict.fromkeys(functions or ())
@@ -309,6 +313,7 @@ def trace_exported(
                 program = program.run_decompositions({})
         except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
             raise ModelError(sentence_of(fault, name)) from fault
+    program = decomposed(program, lambda target: _operator(target)[0])
     trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
     trace.counts = (lambda trains: joint.counted_program(program, trains),)
     return trace
@@ -560,7 +565,8 @@ _SAME = {
     **{"multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "negative": "neg"},
     **{"absolute": "abs", "clip": "clamp", "concat": "cat", "concatenate": "cat", "fix": "trunc"},
     **{"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne"},
-    **{"arctan": "atan", "arctan2": "atan2", "special_expit": "sigmoid"},
+    **{"arctan": "atan", "arctan2": "atan2", "special_expit": "sigmoid", "vdot": "dot", "mH": "mT"},
+    **{"__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift", "__xor__": "bitwise_xor"},
 }
 
 

@@ -106,11 +106,26 @@ _REMEDIES = {
 }
 
 
+_STEMS: tuple[tuple[str, str], ...] = (
+    ("fft_", "multiply by tables of cosines and sines: c = torch.fft.fft(torch.eye(n)), then x @ c.real and x @ c.imag"),
+    ("_fft", "multiply by tables of cosines and sines: c = torch.fft.fft(torch.eye(n)), then x @ c.real and x @ c.imag"),
+    ("stft", "cut frames with unfold() and multiply them by a window times tables of cosines and sines"),
+    ("istft", "multiply by tables of cosines and sines, and add frames with torch.nn.functional.fold"),
+    ("linalg_", "iterate with products (Newton-Schulz for inverses and orthogonal factors, power iteration for norms)"),
+    ("matrix_exp", "sum the first terms of its series with products"),
+    ("_sparse", "stay dense: call to_dense() first"),
+    ("polar", "keep real and imaginary parts as two tensors"),
+    ("complex", "keep real and imaginary parts as two tensors"),
+)  # fmt: skip
+"""How the names of operators begin, and what takes their place."""
+
+
 def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str = "") -> UnsupportedOpError:
     """The fault for a node, with the user's line."""
     place = node.source or f"module {node.layer or '(top)'}"
     if node.op in _REMEDIES:
         why, remedy = _REMEDIES[node.op]
+    remedy = remedy or next((text for stem, text in _STEMS if node.op.startswith(stem)), "")
     remedy = remedy or "rewrite it with supported operators or add it with wse_sim.register_operator"
     return UnsupportedOpError(f"operator {node.op} at {place} {why}; {remedy}")
 
@@ -174,6 +189,8 @@ def _matmul(node: Node, trace: Trace) -> Draft:
     bias = node.args[0] if node.op == "baddbmm" else None
     x, y = node.args[1:3] if node.op == "baddbmm" else node.args[:2]
     a, b = shape_of(trace, x), shape_of(trace, y)
+    if len(b) == 1 and len(a) == 2 and trace.is_parameter(x) and not trace.is_parameter(y):
+        return Draft("gemm", {"m": 1, "k": b[0], "n": a[0]}, None, {}, [y, x])
     if len(b) == 1:
         return product(node, trace, x, y, b[0], 1)
     if len(b) == 2 and len(a) != 1:
@@ -196,9 +213,7 @@ def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, 
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
 
 
-def _spelled_out(
-    names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]
-) -> tuple[list[str], str]:
+def spelled_out(names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
     """Letters in place of '...': the last ones of as many as the longest '...' has dimensions."""
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in "".join(names)]
     ranks = [len(shape) - len(name.replace("...", "")) for name, shape in zip(names, shapes, strict=True)]
@@ -217,7 +232,7 @@ def _einsum(node: Node, trace: Trace) -> Draft:
     if len(names) > 2:
         raise unsupported(node, f"is used as '{equation}', and only sums of one or two operands are known")
     if "..." in equation:
-        names, right = _spelled_out(names, right, shapes)
+        names, right = spelled_out(names, right, shapes)
     if len(names) == 1:
         return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
     sizes: dict[str, int] = {}

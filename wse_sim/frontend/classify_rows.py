@@ -18,7 +18,8 @@ _BINARY = (
 )
 _UNARY = (
     "exp log neg abs sqrt rsqrt sin cos reciprocal bitwise_not logical_not erf log1p expm1 floor ceil round sign "
-    "square log2 log10 isnan isinf isfinite sinh cosh tan atan exp2 nan_to_num trunc sgn erfinv frac logit"
+    "square log2 log10 isnan isinf isfinite sinh cosh tan atan exp2 nan_to_num trunc sgn erfinv frac logit "
+    "acos asin acosh asinh atanh erfc lgamma digamma i0 i0e i1 i1e"
 )
 _LAYOUT = (
     "cat stack constant_pad_nd pad roll repeat repeat_interleave copy flip "

@@ -17,6 +17,8 @@ _QUANTISERS = (
     "torchao.dequantize_affine",
 )
 _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout"])
+FREE = _CASTS | _DROPOUTS | {"broadcast_tensors", "meshgrid", "atleast_1d"}
+"""Operators that clean-up takes away, or makes something else of."""
 _RANDOM = frozenset(
     ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
 )

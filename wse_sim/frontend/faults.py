@@ -9,6 +9,11 @@ from pathlib import Path
 # (what torch's message holds, reason, remedy), first match wins.
 _READ = "Tensor.item"
 
+OWN_GRADIENT = (
+    "forward() asks for a gradient itself (torch.func.grad, jacrev or torch.autograd.grad)",
+    "take torch.func.jvp, which goes forward, or leave the backward pass to training=True",
+)
+
 _RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"Could not extract specialized (?:integer|float)|item\(\) cannot be called on meta|Tensor\.item",
@@ -45,6 +50,17 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "quantised tensor types are not supported",
         "use PT2E quantize/dequantize operators or int8 weights",
     ),
+    (r"'Tensor' object has no attribute 'constant'", *OWN_GRADIENT),  # inside of torch.vmap
+    (
+        r"_ctc_loss",
+        "the paths that CTC sums over depend on the values of lengths",
+        "return log_softmax(...) from forward(): the loss alone stays out of the graph, gradients of the rest are in",
+    ),
+    (
+        r"nested_tensor|NestedTensor",
+        "nested tensors have rows of lengths that depend on values",
+        "give a padded tensor and a mask",
+    ),
     (r"sparse|compressed tensor", "sparse tensors are not supported", "call to_dense() first"),
     (
         r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
@@ -68,8 +84,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"does not require grad|does not have a grad_fn",
-        "forward() asks for a gradient itself",
-        "leave the backward pass to training=True",
+        *OWN_GRADIENT,
     ),
     (r"argument #1 'indices'", "the indices of an embedding are not integers", "give a torch.long tensor"),
     (r"Expected bool or tensor|torch\.cond", "torch.cond has branches chosen by data", "use torch.where"),

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
-from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import OWN_GRADIENT, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
@@ -99,6 +99,10 @@ class FoldedTests(TorchFunctionMode):
     ) -> object:
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
+        if func is torch.autograd.grad:  # that of torch.func.grad, too
+            reason, remedy = OWN_GRADIENT
+            met(ModelError(f"{_caller()}: {reason}; {remedy}"), "capture", products=products_seen())
+            return args[1]
         if func == _DATA and _is_captured(args[0]):
             return args[0].detach()
         if func in _READS and args and isinstance(args[0], torch.Tensor):
@@ -351,13 +355,36 @@ def _has_counted_values(x: object) -> bool:
 
 
 def _mean(node: torch.fx.Node) -> torch.Tensor | None:
-    """Uniform random numbers at their mean; None for another node."""
+    """Random numbers at their mean, truth values at the likelier one; None for another node."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0].removesuffix("_")
     made = node.meta.get("val")
-    if str(node.target).removeprefix("aten.").partition(".")[0] != "rand" or not isinstance(
-        made, torch.Tensor
-    ):
+    if name not in _DRAWS or not isinstance(made, torch.Tensor):
         return None
-    return torch.full(made.shape, 0.5, dtype=made.dtype)
+    names = ("low", "high") if "randint.low" in str(node.target) else _ARGUMENTS.get(name, ())
+    named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    if name == "bernoulli":
+        chance = named.get("p")
+        return None if not isinstance(chance, float) else _filled(made, float(chance >= 0.5))
+    if name in ("randn", "randn_like"):
+        return _filled(made, 0.0)
+    ends = [named.get("low", 0), named.get("high", node.args[0] if node.args else None)] if name == "randint" else []
+    if name == "uniform":
+        ends = [named.get("from", 0.0), named.get("to", 1.0)]
+    numbers = [x for x in ends or [0.0, 1.0] if isinstance(x, (int, float))]
+    if len(numbers) < 2:
+        return None
+    return _filled(made, sum(numbers) // 2 if name == "randint" else sum(numbers) / 2)
+
+
+def _filled(like: torch.Tensor, value: float) -> torch.Tensor:
+    return torch.full(like.shape, value, dtype=like.dtype)
+
+
+_ARGUMENTS = {
+    "uniform": ("self", "from", "to"),
+    "bernoulli": ("self", "p"),
+}
+_DRAWS = frozenset(["rand", "rand_like", "uniform", "bernoulli", "randint", "randn", "randn_like"])
 
 
 def _worked_out(

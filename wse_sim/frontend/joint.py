@@ -38,6 +38,19 @@ TOLERANCE = 0.005
 MOST_SHOWN = 3  # products in a note
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::")
+# Operands of products with vectors whose gradient is an outer product, which autograd makes of an elementwise operator.
+_OUTER = {"aten::mv": (0,), "aten::addmv": (1,), "aten::dot": (0, 1), "aten::vdot": (0, 1)}
+_UNCOUNTED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_trilinear",
+        "_euclidean_dist",
+        "_cdist_forward",
+        "_cdist_backward",
+        "affine_grid_generator",
+    )
+)
+"""Operators of torch that hold products and have no formula."""
 Product = tuple[str, int]
 """An operator of torch with the sizes of its operands, and its FLOPs."""
 
@@ -76,6 +89,7 @@ _OWN: dict[str, Callable[[Sequence[Any]], list[int]]] = {
     "aten::convolution_backward": _convolution_backward,
     "aten::_grouped_mm": _grouped_product,
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), lambda args: [2 * args[0].numel()]),
+    "aten::addbmm": lambda args: [2 * args[1].numel() * args[2].shape[-1]],
     "aten::addmv": lambda args: [2 * args[1].numel()],
     "transformers::grouped_mm_fallback": _grouped_product,
     "transformers::grouped_mm_fallback_backward": lambda args: _grouped_product(args) * 2,
@@ -119,10 +133,13 @@ class _Counting(TorchDispatchMode):
         packet, name = func._overloadpacket, func._schema.name
         if name in _OWN:
             counts = _OWN[name](args)
+            if self.phase == "forward" and torch.is_grad_enabled():
+                trained = [args[place] for place in _OUTER.get(name, ()) if args[place].requires_grad]
+                self.found.backward += sum(2 * x.numel() for x in trained)
         elif packet in flop_registry:
             counts = [int(flop_registry[packet](*args, **kwargs, out_val=out))]
         else:
-            if not name.startswith(_KNOWN):
+            if not name.startswith(_KNOWN) or name in _UNCOUNTED:
                 self.found.strange.add(name)
             return
         setattr(self.found, self.phase, getattr(self.found, self.phase) + sum(counts))
@@ -367,8 +384,9 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
             "keeps what gradients need"
         )
     # Products whose result nobody reads run in the module, and no captured program has them.
+    lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the program spells them out
     unread = first.forward > last.forward and first.backward == last.backward
-    if _is_equal(kept, first) or (unread and _is_equal(kept, last)):
+    if _is_equal(kept, first) or ((unread or lacking) and _is_equal(kept, last)):
         return _noted(graph, "as torch counts", notes)
     if first.strange:
         notes.append(

@@ -1,7 +1,8 @@
 """Functions of torch that stand for several operators, spelled out while a program is captured.
 
 A cell of a recurrent layer becomes two products and what follows them, so that it has products, epilogues and gradients
-like any other module.  The products are those that torch's counter counts.
+like any other module.  The products are those that torch's counter counts.  A sum over several operands (``einsum``) takes
+two at a time, a bilinear form is one product and a sum.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from wse_sim.frontend.classify import spelled_out
 
 
 def _gates(x: Tensor, h: Tensor, weights: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
@@ -47,7 +50,61 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return cell
 
 
+def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y_o = x W_o y: one product with all W_o, and sums over what it gives times y."""
+    outs, width, inner = weight.shape
+    met = functional.linear(x, weight.transpose(1, 2).reshape(outs * inner, width))
+    made = (met.unflatten(-1, (outs, inner)) * y.unsqueeze(-2)).sum(-1)
+    return made if bias is None else made + bias
+
+
+def _einsum(equation: Any, *operands: Any) -> Tensor:
+    """A sum over more than two operands, two at a time in the order that torch takes them."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) < 3:
+        return torch.einsum(equation, *operands)
+    parts, out = _letters(equation.replace(" ", ""), operands)
+    left = list(zip(parts, operands, strict=True))
+    for places in _path(",".join(parts) + "->" + out, operands):
+        taken = [left.pop(place) for place in sorted(places, reverse=True)][::-1]
+        needed = set(out).union(*(part for part, _ in left))
+        kept = (
+            out if not left else "".join(dict.fromkeys(c for part, _ in taken for c in part if c in needed))
+        )
+        made = torch.einsum(",".join(part for part, _ in taken) + "->" + kept, *(x for _, x in taken))
+        left.append((kept, made))
+    return left[0][1]
+
+
+def _path(equation: str, operands: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
+    """Which operands meet in each step: by opt_einsum where torch uses it, else from left to right."""
+    if torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled:
+        from opt_einsum import contract_path
+
+        how = torch.backends.opt_einsum.strategy or "auto"
+        path = contract_path(equation, *(tuple(x.shape) for x in operands), optimize=how, shapes=True)[0]
+        return [tuple(places) for places in path]
+    # What a step makes goes to the end of the list.
+    count = len(operands)
+    return [(0, 1), *((0, count - step - 1) for step in range(1, count - 1))]
+
+
+def _letters(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
+    """Letters of each operand and of the result; an ellipsis becomes letters of its own."""
+    left, arrow, out = equation.partition("->")
+    if not arrow:  # letters that occur once, in the order of the alphabet
+        letters = left.replace(",", "").replace("...", "")
+        out = "..." * ("..." in left) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    parts = left.split(",")
+    if "..." not in left:
+        return parts, out
+    return spelled_out(parts, out, [tuple(x.shape) for x in operands])
+
+
 SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.bilinear: _bilinear,
+    torch.einsum: _einsum,
     torch.gru_cell: _gru,
     torch.lstm_cell: _lstm,
     torch.rnn_tanh_cell: _plain(torch.tanh),

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError
 from wse_sim.frontend.containers import root_of
 from wse_sim.frontend.obstacles import met
+from wse_sim.frontend.trace import shape_operand
 
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx
@@ -162,13 +163,15 @@ def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) ->
 
 
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
-    """Whether a node depends on one of the nodes `given`."""
+    """Whether a node depends on one of the nodes `given`, by more than its shape."""
     seen, waiting = {node}, [node]
     while waiting:
         current = waiting.pop()
         if current in given:
             return True
-        fresh = [n for n in current.all_input_nodes if n not in seen]
+        place = shape_operand(str(current.target).removeprefix("aten.").partition(".")[0])
+        named = current.args[place] if place is not None and place < len(current.args) else None
+        fresh = [n for n in current.all_input_nodes if n not in seen and n is not named]
         seen.update(fresh)
         waiting.extend(fresh)
     return False

@@ -1,0 +1,161 @@
+"""Operators without a kernel of their own, as torch takes them apart.
+
+An operator of ATen that no handler, view or pattern knows is replaced by what torch's decompositions make of it, until all are
+known or none can be taken apart.  What has a handler stays whole.  Of linear algebra and of Fourier transforms torch knows no
+parts: those keep the name that the user wrote, and are refused by it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+from wse_sim.frontend.classify_rows import known_operators
+from wse_sim.frontend.cleanup import FREE
+from wse_sim.frontend.patterns import PATTERNS
+from wse_sim.frontend.trace import VIEWS
+
+MOST_ROUNDS = 6
+"""Parts may have parts of their own; deeper nests are not known."""
+_WHOLE = (
+    "linalg_",
+    "fft_",
+    "_fft",
+    "stft",
+    "istft",
+    "cholesky",
+    "lu_",
+    "svd",
+    "matrix_exp",
+    "_sparse",
+    "to_sparse",
+    "to_dense",
+    "polar",
+    "complex",
+)
+_TAKEN_APART = frozenset(
+    [
+        "linalg_norm",
+        "linalg_matrix_norm",
+        "linalg_cross",
+        "linalg_matrix_power",
+        "linalg_multi_dot",
+        "linalg_diagonal",
+        "linalg_vander",
+    ]
+)
+_CHECKS = frozenset(
+    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
+)
+_aten = torch.ops.aten
+
+
+def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
+    """|x_i - y_j| by the p-norm, for all pairs of rows."""
+    apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+    if p == 0:
+        return (apart != 0).to(x.dtype).sum(-1)
+    if p == float("inf"):
+        return apart.amax(-1)
+    if p == 1:
+        return apart.sum(-1)
+    if p == 2:
+        return (apart * apart).sum(-1).sqrt()
+    return apart.pow(p).sum(-1).pow(1 / p)
+
+
+def _places(boundaries: Tensor, values: Tensor, *, out_int32: bool = False, right: bool = False,
+            side: str | None = None, sorter: Tensor | None = None) -> Tensor:  # fmt: skip
+    """How many boundaries lie below each value."""
+    if sorter is not None:
+        boundaries = boundaries.gather(-1, sorter)
+    row = boundaries.unsqueeze(-2)
+    below = row <= values.unsqueeze(-1) if right or side == "right" else row < values.unsqueeze(-1)
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _drawn(weights: Tensor, samples: int, replacement: bool = False, *, generator: object = None) -> Tensor:
+    """Places drawn by weight: the largest of weights over exponential numbers, as torch draws them."""
+    if replacement and samples > 1:
+        return NotImplemented
+    scored = weights / -torch.rand_like(weights).log()
+    return scored.topk(samples, -1)[1]
+
+
+def _summed_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return beta * x + alpha * torch.bmm(a, b).sum(0)
+
+
+_OWN: dict[OpOverload, Callable[..., Any]] = {
+    _aten._cdist_forward.default: _distances,
+    _aten.searchsorted.Tensor: _places,
+    _aten.multinomial.default: _drawn,
+    _aten.addbmm.default: _summed_products,
+}
+
+
+def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -> ExportedProgram:
+    """A program in which operators that nobody knows are taken apart; `name_of` gives an operator's name."""
+    known = {
+        *known_operators(),
+        *VIEWS,
+        *FREE,
+        *_CHECKS,
+        *(root for pattern in PATTERNS for root in pattern.roots),
+    }
+    for _ in range(MOST_ROUNDS):
+        table = {
+            target: found
+            for target in _unknown(program, known, name_of)
+            if (found := _parts_of(target, name_of(target))) is not None
+        }
+        if not table:
+            break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                program = program.run_decompositions(cast(Any, table))
+            except Exception:  # of any type: a decomposition that does not hold for these operands
+                break  # each operator that is left is refused by its name
+    return program
+
+
+def _unknown(
+    program: ExportedProgram, known: set[str], name_of: Callable[[OpOverload], str]
+) -> list[OpOverload]:
+    """Operators of ATen without a handler, among those that work on inputs or weights."""
+    kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
+    live: set[torch.fx.Node] = set()
+    found: dict[OpOverload, None] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and kinds.get(node.name) != "CONSTANT_TENSOR":
+            live.add(node)
+        if node.op != "call_function" or live.isdisjoint(node.all_input_nodes):
+            continue
+        live.add(node)
+        if (
+            isinstance(node.target, OpOverload)
+            and node.target.namespace == "aten"
+            and name_of(node.target) not in known
+        ):
+            found[node.target] = None
+    return list(found)
+
+
+def _parts_of(target: OpOverload, name: str) -> Callable[..., Any] | None:
+    """How an operator is taken apart; None if nobody knows."""
+    if target in _OWN:
+        return _OWN[target]
+    if name.startswith(_WHOLE) and name not in _TAKEN_APART:
+        return None
+    if target in decomposition_table:
+        return decomposition_table[target]
+    whole = torch.export.default_decompositions()
+    return whole[target] if target in whole else None  # noqa: SIM401 - a table without get()
