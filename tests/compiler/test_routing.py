@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.generated import examples
 from tests.handmade import transformer
+from wse_sim import api
 from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS, assign_colors, colors_for_streams, conflicts
 from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, bundle_width, edge_channel, hops_of
 from wse_sim.compiler.plan import Infeasible, Region
@@ -249,3 +250,12 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     result = simulate(compile_pipelined(graph, thin, free, batch=64, layouts=False), trace=False)
     assert result.binding == "links"
     assert result.samples_per_s <= WAFER.clock_hz / slow.link_cycles * 1.0001
+
+
+def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
+    """Four colors are taken by what a region keeps for itself: none is left for streams, wherever regions lie."""
+    wafer = load_wafer("wse2").model_copy(update={"colors": 4})
+    refused = api.compile(api.load_model("fc-mnist"), wafer, mode="pipelined", batch=8)
+    assert isinstance(refused, Infeasible)
+    assert "router in row" in refused.message
+    assert "the limit is 0 colors" in refused.message

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
+import weakref
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from wse_sim.cstorch import counters as report
 from wse_sim.cstorch import metrics, summaries
 from wse_sim.cstorch.experimental import metrics as elder
 from wse_sim.cstorch.faults import ProgramError
+from wse_sim.cstorch.metrics import metric
 from wse_sim.cstorch.metrics.metric import reset_all
 from wse_sim.cstorch.utils.tensorboard import JsonLinesWriter
 from wse_sim.cstorch.utils.tracker import RateTracker
@@ -76,8 +77,10 @@ def test_own_metric_keeps_one_tensor_and_starts_anew() -> None:
     assert largest.best is held
 
 
-def test_all_metrics_by_name() -> None:
-    gc.collect()
+def test_all_metrics_by_name(monkeypatch) -> None:
+    monkeypatch.setattr(
+        metric, "_live", weakref.WeakSet()
+    )  # those of other tests live until they are collected
     first, second = metrics.AccuracyMetric("twice"), metrics.AccuracyMetric("twice")
     first(labels=LABELS, predictions=LABELS)
     second(labels=LABELS, predictions=PREDICTED)

@@ -176,6 +176,8 @@ def test_chrome_and_holistic_trace_analysis_files(tmp_path) -> None:
     held = json.loads(files[1].read_text())
     assert held["distributedInfo"] == {"backend": "nccl", "rank": 1, "world_size": 2}
     kinds = {r["cat"] for r in held["traceEvents"]}
+    devices = {r["args"]["device"] for r in held["traceEvents"] if r["cat"] in ("kernel", "gpu_memcpy")}
+    assert devices == {0}  # a rank has one, which is the first of its own
     assert kinds == {"kernel", "gpu_memcpy", "user_annotation", "cpu_op"}
     busy = sum(r["dur"] for r in held["traceEvents"] if r["cat"] == "kernel" and "sample" in r["name"])
     assert busy == 3 * 800.0  # microseconds

@@ -40,6 +40,7 @@ def check(told: str, path: Path) -> None:
     assert "core (129, 129) waits for " in path.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stopping")
 def test_the_command_line_says_who_waits_and_where_the_list_is(
     wse: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

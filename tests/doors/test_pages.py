@@ -15,6 +15,8 @@ WALKS = runpy.run_path(str(ROOT / "docs" / "pictures" / "walks.py"))
 SOURCES = sorted(path for folder in ("wse_sim", "kernels") for path in (ROOT / folder).rglob("*.py"))
 EXAMPLES = sorted({path.resolve() for path in SOURCES if "\n    >>> " in path.read_text(encoding="utf-8")})
 
+LONG = {"over_plain"}  # composes a model
+
 
 @pytest.mark.parametrize("name", sorted(WALKS["WALKS"]))
 def test_the_stops_of_a_walk_exist_and_its_picture_is_fresh(name: str):
@@ -45,7 +47,10 @@ def test_words_are_defined_once():
     assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in EXAMPLES],
+)
 def test_examples_in_docstrings_run(path: Path):
     """Doctests print what they say."""
     parts = path.relative_to(ROOT).with_suffix("").parts

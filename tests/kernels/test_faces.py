@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from wse_sim.bench.command import run_kernel
 from wse_sim.errors import KernelError
+from wse_sim.fabric.run import run_program
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import REGISTRY, Tiling, family, load_families, load_path
@@ -222,6 +224,17 @@ POINTS = [
 ]
 
 
+def test_cells_and_old_cells_swap_roles_from_step_to_step() -> None:
+    """Three steps of a stencil are one step run three times; only `program` writes them out."""
+    case = family("stencil25").program(
+        {"nz": 8, "block": 8}, Tiling(9, 9, "grid"), WSE2, attrs={"steps": 3}, dtype="fp32"
+    )
+    result = run_program(case.program, case.config, inputs=case.inputs)
+    assert case.expected
+    for name, wanted in case.expected.items():
+        np.testing.assert_allclose(result.read(name), wanted, atol=case.tolerance)
+
+
 @pytest.mark.parametrize(("name", "dims", "tiling", "band", "options"), POINTS)
 def test_faces_agree(name, dims, tiling, band, options):
     """The program gives the reference values, in the cycles of `cost`, in the bytes of `footprint`."""
@@ -230,10 +243,6 @@ def test_faces_agree(name, dims, tiling, band, options):
 
 def test_programs_give_the_values_of_compute():
     """The SUMMA program's C equals the product worked out by the compute face, tile by tile."""
-    import numpy as np
-
-    from wse_sim.fabric.run import run_program
-
     gemm, p, tile = family("gemm"), 3, 4
     case = gemm.program({"m": 12, "k": 12, "n": 12}, Tiling(p, p, "grid", "summa"), WSE2, dtype="fp32")
     result = run_program(case.program, case.config, inputs=case.inputs).read("c")

@@ -7,6 +7,10 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # parses every file
+
 ROOT = Path(__file__).parents[2]
 
 # Annotations that are Any and nothing else, at most, in all folders; lower the number when the count falls.  What torch keeps to

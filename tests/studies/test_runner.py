@@ -151,6 +151,7 @@ def cluster():
         yield made
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_while_it_works_and_every_run_is_counted_once(tmp_path, cluster):
     spec = study(grid={"batch": list(range(8, 128))})
     seen: list[str] = []

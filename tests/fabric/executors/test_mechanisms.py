@@ -236,3 +236,16 @@ def test_a_control_wavelet_that_no_core_is_to_see_is_not_seen_far_away(
     assert result.received[0, -1] == 2
     assert result.cycles == cores + 7
     assert result.words_left == 0
+
+
+@both
+def test_a_long_count_does_not_hide_short_steps_beside_it(wse2: FabricConfig, executor: str) -> None:
+    """One core counts 500 cycles; the other takes 40 steps of one cycle meanwhile and is through after 40."""
+    b = Builder(1, 2, wse2)
+    long, short = b.core_class("long"), b.core_class("short")
+    long.busy(500)
+    with short.loop(40):
+        short.busy(1)
+    b.place(long, (0, 0))
+    b.place(short, (0, 1))
+    assert run_program(b.build(), wse2, executor=executor).halt_cycles[0].tolist() == [500, 40]

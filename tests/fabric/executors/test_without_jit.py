@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.fabric.without_jit import digests
 
 
+@pytest.mark.slow
 def test_ten_programs_come_out_the_same_without_the_jit() -> None:
     """Cycles, counters, deadlocks and values of three executors, interpreted against compiled; no overflow on the way."""
     out = subprocess.run(

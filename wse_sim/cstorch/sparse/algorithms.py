@@ -139,9 +139,6 @@ class SparsityAlgorithm:
         while self._models:
             self.sparsify_model(self._models.pop())
 
-    def owns(self, parameter: torch.Tensor) -> bool:
-        return any(s.parameter is parameter for s in self.parameters)
-
     def sparsify_model(self, model: torch.nn.Module) -> None:
         """Make masks for the parameters that the filter takes.
 

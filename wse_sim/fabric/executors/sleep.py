@@ -17,11 +17,11 @@ from wse_sim.jit import helper_kernel, inlined_kernel
 def slots_read(program: Program) -> npt.NDArray[np.uint64]:
     """Bit mask of slots that instructions and tasks of a class take words from."""
     masks = np.zeros(len(program.class_names), np.uint64)
-    owner = program.class_of_instruction()
-    for i in np.flatnonzero(program.code[:, P.OP] > P.Op.CONTROL):
-        for place in (P.A, P.B):
-            if program.code[i, place + P.KIND] == Kind.FABRIC:
-                masks[owner[i]] |= np.uint64(1) << np.uint64(program.code[i, place + P.BUF])
+    owner, code = np.asarray(program.class_of_instruction()), program.code
+    for place in (P.A, P.B):
+        reads = (code[:, P.OP] > P.Op.CONTROL) & (code[:, place + P.KIND] == Kind.FABRIC)
+        slots = np.uint64(1) << code[reads, place + P.BUF].astype(np.uint64)
+        np.bitwise_or.at(masks, owner[reads], slots)
     for c in range(len(masks)):
         for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
             if row[P.T_KIND] == P.TaskKind.DATA:

@@ -52,6 +52,9 @@ def _cost_table(program: Program, config: FabricConfig, code: P.IntArray) -> npt
     return table
 
 
+_RATE_OF = {Op.MOV: "mov_milli", Op.MUL: "mul_milli", Op.MAX: "max_milli", Op.MIN: "max_milli"}
+
+
 def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> int:
     """Cost of one element in 1/1000 cycle: rate by type and width, bank rule, map cost."""
     op, dtype = Op(int(row[P.OP])), int(row[P.DTYPE])
@@ -62,14 +65,10 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
     if op == Op.MAP:
         return config.fn_milli[row[P.FN]]
     from_memory = sum(row[p + P.KIND] == Kind.MEMORY and row[p + P.STRIDE] != 0 for p in (P.A, P.B))
-    rate = {
-        Op.MOV: config.mov_milli,
-        Op.ADD: config.add_memory_milli if from_memory == 2 else config.add_milli,
-        Op.SUB: config.add_memory_milli if from_memory == 2 else config.add_milli,
-        Op.MUL: config.mul_milli,
-        Op.MAX: config.max_milli,
-        Op.MIN: config.max_milli,
-    }.get(op, config.fma_milli)[dtype]
+    if op in (Op.ADD, Op.SUB):
+        rate = (config.add_memory_milli if from_memory == 2 else config.add_milli)[dtype]
+    else:
+        rate = getattr(config, _RATE_OF.get(op, "fma_milli"))[dtype]
     if op != Op.FMACV and row[P.D + P.KIND] == Kind.MEMORY and row[P.D + P.STRIDE] == 0:
         rate = max(rate, 1000)  # an accumulator depends on itself: one element a cycle at most
     if has_bank_conflict(program, row, config):

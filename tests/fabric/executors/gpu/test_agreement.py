@@ -41,6 +41,7 @@ for seed in (2, 3, 4, 5, 8, 9, 10, 11):
 """
 
 
+@pytest.mark.slow
 def test_threads_as_plain_python_equal_the_oracle() -> None:
     """Eight short programs, interpreted: compiling the executor takes longer than all other quick tests of a folder."""
     out = subprocess.run(
