@@ -213,6 +213,7 @@ class Draws(nn.Module):
         (lambda: torch.empty(1).uniform_() > 0.3, 2),
         (lambda: torch.empty(1).uniform_(0, 0.4) > 0.3, 0),
         (lambda: torch.bernoulli(torch.rand(1), 0.8) > 0, 2),
+        (lambda: torch.bernoulli(torch.full((1,), 0.2)) > 0, 0),
         (lambda: torch.rand_like(torch.ones(1)) < 0.1, 0),
         (lambda: torch.randint(0, 10, (1,)) >= 5, 2),
     ],

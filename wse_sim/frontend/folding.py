@@ -367,7 +367,11 @@ def _mean(node: torch.fx.Node) -> torch.Tensor | None:
         return None if not isinstance(chance, float) else _filled(made, float(chance >= 0.5))
     if name in ("randn", "randn_like"):
         return _filled(made, 0.0)
-    ends = [named.get("low", 0), named.get("high", node.args[0] if node.args else None)] if name == "randint" else []
+    ends = (
+        [named.get("low", 0), named.get("high", node.args[0] if node.args else None)]
+        if name == "randint"
+        else []
+    )
     if name == "uniform":
         ends = [named.get("from", 0.0), named.get("to", 1.0)]
     numbers = [x for x in ends or [0.0, 1.0] if isinstance(x, (int, float))]
@@ -407,6 +411,10 @@ def _worked_out(
             values[node] = found.clone() if writes else found
         elif (mean := _mean(node)) is not None:
             values[node] = mean
+            random.append(node)
+        elif node.target is torch.ops.aten.bernoulli.default and isinstance(node.args[0], torch.fx.Node):
+            chances = values[node.args[0]]
+            values[node] = (chances >= 0.5).to(chances.dtype)
             random.append(node)
         elif node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(
             node.target, "tags", ()
