@@ -31,3 +31,14 @@ def test_no_half_of_the_default_is_faster() -> None:
     best = rate(graph, 512, 1)
     for micro_batch in (32, 64, 128, 256):
         assert rate(graph, 512, 1, micro_batch=micro_batch) < 1.002 * best
+
+
+def test_samples_that_fill_up_are_no_useful_work() -> None:
+    """Seven samples on four systems take the time of eight, and are seven samples of work."""
+    graph = api.load_model("fc-mnist", training=True)
+    seven, eight = (
+        api.simulate(api.compile(graph, mode="weight-streaming", batch=batch, systems=4)) for batch in (7, 8)
+    )
+    assert seven.step_s == eight.step_s
+    assert seven.flops_per_step == pytest.approx(7 / 8 * eight.flops_per_step)
+    assert seven.mfu == pytest.approx(7 / 8 * eight.mfu)

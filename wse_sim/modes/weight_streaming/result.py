@@ -45,7 +45,8 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(wafer, plan.lanes)
-    flops = float(sum(p.flops for p in plan.phases if not p.recompute)) * times * plan.systems
+    # Samples that fill up the last micro-batch or the last system are work, but no work that was asked for.
+    flops = float(sum(p.flops for p in plan.phases if not p.recompute)) / plan.micro_batch * plan.batch
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples
     cause = max(run.books.causes, key=lambda name: run.books.causes[name])
