@@ -269,6 +269,13 @@ Schedule = Annotated[
     ),
 ]
 Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
+Send = Annotated[
+    str | None,
+    about(
+        "Results that leave the wafer in inference: everything, last (position), top:K (of every position) or loss "
+        "(default: last where tokens go in and rows of logits come out, else everything)."
+    ),
+]
 JitterSeed = Annotated[Whole, about("Seed of what is drawn at random.", ge=0, le=MOST_SEED)]
 StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
 
@@ -277,7 +284,15 @@ class RunOptions(Declared):
     """What a run asks for; the defaults are those of the command line."""
 
     fault: ClassVar[type[WseError]] = ModelError
-    of_modes: ClassVar = ("micro_batch", "lanes", "recompute", "schedule", "density", "search_micro_batch")
+    of_modes: ClassVar = (
+        "micro_batch",
+        "lanes",
+        "recompute",
+        "schedule",
+        "density",
+        "send",
+        "search_micro_batch",
+    )
     """Options that go to the compiler of a mode; a mode declares those of them that it has."""
 
     mode: str = option(
@@ -302,6 +317,7 @@ class RunOptions(Declared):
     recompute: Recompute = None
     schedule: Schedule = None
     density: Density = 1.0
+    send: Send = None
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
     train: str | None = option(
         None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as the model says)."

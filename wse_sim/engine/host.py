@@ -4,10 +4,10 @@ Symbols: W workers, each of ``r`` samples/s and ``R`` bytes/s, ``b`` bytes per s
 wafer I/O, ``l`` seconds that one sample holds the busiest link of the fabric::
 
     worker interval  w = max(1 / r, b / R) (1 + jitter u),  u uniform in (-1, 1)
-    gate interval    g = b / B
+    gate interval    g = max(b, o) / B, with o bytes of results that go back per sample (both ways at once)
     input rate         = min(W / w, 1 / g, 1 / l)
 
-The links of the fabric hold samples up on the wafer, not here.  A worker runs at most `prefetch` samples ahead of the wafer.
+Samples come in no faster than their results leave, as they do in the steady state once the wafer is full.  The links of the fabric hold samples up on the wafer, not here.  A worker runs at most `prefetch` samples ahead of the wafer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 import simpy
 
@@ -31,11 +31,12 @@ class InputPath:
     worker_s: float
     io_s: float
     link_s: float
+    results_s: float = 0.0
 
     @property
     def gate_s(self) -> float:
-        """Time that one sample holds the wafer's I/O."""
-        return self.io_s
+        """Time that one sample holds the wafer's I/O, on its way in or, meanwhile, with its results on their way out."""
+        return max(self.io_s, self.results_s)
 
     @property
     def rates(self) -> Mapping[str, float]:
@@ -43,9 +44,15 @@ class InputPath:
         times = {
             "input_workers": self.worker_s / self.workers,
             "wafer_io": self.io_s,
+            "results_io": self.results_s,
             "links": self.link_s,
         }
         return frozen({name: 1.0 / time if time > 0 else inf for name, time in times.items()})
+
+    @property
+    def slowest(self) -> str:
+        """The part that lets the fewest samples through."""
+        return min(self.rates, key=lambda name: self.rates[name])
 
     @property
     def samples_per_s(self) -> float:
@@ -53,11 +60,30 @@ class InputPath:
         return min(self.rates.values())
 
 
+def remedies(path: InputPath, wanted_per_s: float) -> tuple[str, ...]:
+    """A sentence for the part of the host's path that holds up a wafer which computes `wanted_per_s` samples/s: the option
+    and the number that lift it.  None where nothing does.
+    """
+    name, rate = path.slowest, path.samples_per_s
+    if rate >= wanted_per_s * (1 - 1e-6) or name == "links":
+        return ()
+    says = {
+        "input_workers": f"input workers bind: {path.workers} send {rate:,.0f} samples/s; "
+        f"input_workers_per_system: {ceil(wanted_per_s * path.worker_s)} in a cluster file",
+        "wafer_io": f"the wafer's I/O binds: it takes {rate:,.0f} samples/s; samples of {rate / wanted_per_s:.2g} of their "
+        "bytes (a narrower type of the inputs), or as much more io_bytes_per_s in a wafer file,",
+        "results_io": f"results bind: the wafer's I/O takes those of {rate:,.0f} samples/s; "
+        f"{rate / wanted_per_s:.2g} of their bytes (--send last, top:K or loss)",
+    }
+    return (f"{says[name]} would let through the {wanted_per_s:,.0f} samples/s that the wafer computes",)
+
+
 def input_path(
     cluster: Cluster,
     *,
     sample_bytes: float,
     io_bytes_per_s: float,
+    result_bytes: float = 0.0,
     link_s: float = 0.0,
     min_workers: int = 1,
 ) -> InputPath:
@@ -67,6 +93,7 @@ def input_path(
         worker_s=max(1.0 / cluster.worker_samples_per_s, sample_bytes / cluster.worker_bytes_per_s),
         io_s=sample_bytes / io_bytes_per_s,
         link_s=link_s,
+        results_s=result_bytes / io_bytes_per_s,
     )
 
 

@@ -120,8 +120,8 @@ class Track:
     area: int = -1  # index into the result's areas; -1 for a resource
 
 
-INPUT_RESOURCES = ("input_workers", "wafer_io")
-"""Bindings that free input does away with."""
+INPUT_RESOURCES = ("input_workers", "wafer_io", "results_io")
+"""Bindings of the host: samples on their way in, results on their way out."""
 
 
 @saved

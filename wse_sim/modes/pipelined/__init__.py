@@ -137,6 +137,7 @@ def _host(plan: PipelinedPlan) -> InputPath:
     return input_path(
         plan.cluster,
         sample_bytes=plan.input_bytes_per_sample,
+        result_bytes=plan.result_bytes_per_sample,
         io_bytes_per_s=plan.wafer.io_bytes_per_s,
         link_s=busiest_link_s(plan),
         min_workers=plan.replicas,

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from wse_sim.compiler.objectives import SHELVES, THROUGHPUT
 from wse_sim.errors import ModelError, WseError
-from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedule, Whole, option
+from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedule, Send, Whole, option
 
 
 class PlacedOptions(Declared):
@@ -27,6 +27,7 @@ class PlacedOptions(Declared):
         None, "Seconds for all searches of one compilation together.", unit="seconds", ge=0
     )
     recompute: Recompute = None
+    send: Send = None
 
 
 class PipelinedOptions(PlacedOptions):

@@ -32,6 +32,7 @@ class PipelinedPlan:
     # Least pace at which the stages' least areas, with the cores that regions set aside, sum to the living cores.
     lower_bound_cycles: float
     notes: tuple[str, ...] = ()
+    result_bytes_per_sample: float = 0.0  # that go back to the host
     mode: str = "pipelined"
     host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
     placer: str = "shelves"

@@ -19,7 +19,7 @@ import simpy
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
-from wse_sim.engine.host import Host, InputPath
+from wse_sim.engine.host import Host, InputPath, remedies
 from wse_sim.engine.result import KernelUse, Result, Slice, areas_of, tracks_of
 from wse_sim.engine.steady import Books
 from wse_sim.graph.blocks import common_names
@@ -96,7 +96,9 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
     if run.trace.is_on:
         _add_host_spans(run, path)
         add_link_spans(run)
-    notes, timeline, queues = _notes(run, measure), run.trace.slices(), queue_uses(run)
+    computed = min(plan.batch / compute.step_s, path.rates["links"])
+    notes = (*_notes(run, measure), *remedies(path, computed))
+    timeline, queues = run.trace.slices(), queue_uses(run)
     names = common_names(plan.graph)
     kernels = tuple(
         _kernel_use(measure, region.stage, measure.books[i], names) for i, region in enumerate(run.regions)
@@ -109,7 +111,7 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
         systems=1,
         batch=plan.batch,
         samples_per_s=plan.batch / step_s,
-        compute_samples_per_s=min(plan.batch / compute.step_s, path.rates["links"]),
+        compute_samples_per_s=computed,
         transmission_samples_per_s=path.samples_per_s,
         active_pe_fraction=cores / plan.wafer.cores,
         compute_utilization=arithmetic / (cores * max(steady, measure.period_cycles)),

@@ -31,6 +31,7 @@ from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
+from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import reference_layouts
@@ -220,7 +221,7 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
     in_rounds = options.schedule == GPIPE and sizer.graph.training
     if in_rounds:
         sizer.in_flight = dict.fromkeys(sizer.in_flight, options.batch)
-    sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, options.batch)
+    sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, options)
     if in_rounds:  # every stage holds all samples of its replica
         sizer.in_flight = dict.fromkeys(sizer.in_flight, ceil(options.batch / sizer.replicas))
 
@@ -375,7 +376,7 @@ def _routed(
     routed = route_streams(sizer, stages, pace, "pipelined")
     if isinstance(routed, Infeasible):
         return routed
-    bound = area_bound_cycles(sizer)
+    bound, sent = area_bound_cycles(sizer), what_is_sent(graph, options.send)
     bound_by_memory = sizer.memory_bound_fraction(pace) > 0.5
     plan = PipelinedPlan(
         graph=graph,
@@ -387,11 +388,13 @@ def _routed(
         streams=routed.streams,
         link_bytes_per_sample=routed.loads,
         input_bytes_per_sample=float(graph.input_bytes),
+        result_bytes_per_sample=sent_bytes(graph, sent),
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
         lower_bound_cycles=bound if bound is not None else float("nan"),
         notes=(
             *_notes(graph, wafer),
+            *note_of(graph, sent),
             *_defect_notes(sizer, pace, options.placer, options.objective),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
         ),
@@ -421,7 +424,7 @@ def _link_note(plan: PipelinedPlan) -> str:
     )
 
 
-def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
+def _replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> int:
     """Copies of a small model: as many as the host feeds and the wafer holds; one for others."""
     wafer = sizer.wafer
     cores = usable_cores(wafer) * wafer.pipeline_efficiency
@@ -431,10 +434,13 @@ def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
         return 1
     size = max(float(sizer.graph.input_bytes), 1e-9)
     worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
-    host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / size)
+    sent = sent_bytes(sizer.graph, what_is_sent(sizer.graph, options.send))
+    host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / max(size, sent))
     wanted = ceil(host * pace / wafer.clock_hz * (1 - 1e-9))
-    most = max(1, min(wanted, int(FILL * cores / float(least.sum())), batch))
-    return ceil(batch / ceil(batch / most))  # the fewest whose largest share is as small as with `most`
+    most = max(1, min(wanted, int(FILL * cores / float(least.sum())), options.batch))
+    return ceil(
+        options.batch / ceil(options.batch / most)
+    )  # the fewest whose largest share is as small as with `most`
 
 
 def bytes_per_weight(graph: KernelGraph) -> int:

@@ -69,6 +69,7 @@ class PipelinedSystemsPlan:
         tuple[str, float, int], ...
     ] = ()  # (stage that updates, bytes of the weight, wafers between)
     notes: tuple[str, ...] = ()
+    result_bytes_per_sample: float = 0.0  # that go back to the host
     mode: str = "pipelined-systems"
 
     @property
@@ -98,6 +99,7 @@ class PipelinedSystemsPlan:
             stages=tuple(stages),
             streams=tuple(streams),
             input_bytes_per_sample=float(self.graph.input_bytes),
+            result_bytes_per_sample=self.result_bytes_per_sample,
             in_flight=max(stage.in_flight for part in self.parts for stage in part.stages),
             notes=self.notes,
             host_streams=(),

@@ -34,6 +34,7 @@ from wse_sim.graph import KernelGraph, Phase, TensorKind
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import Tensor, frozen
 from wse_sim.graph.optimizers import stored_bytes
+from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import System
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample
@@ -245,6 +246,7 @@ def _placed(
         assert isinstance(found, PipelinedPlan)  # of the steps above
         parts.append(found)
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    sent = what_is_sent(sizer.graph, options.send)
     plan = PipelinedSystemsPlan(
         graph=sizer.graph,
         wafer=system.wafer,
@@ -254,8 +256,10 @@ def _placed(
         parts=tuple(parts),
         cuts=_cuts(sizer, parts),
         tied_bytes=_tied(sizer, parts),
+        result_bytes_per_sample=sent_bytes(sizer.graph, sent),
     )
-    return dataclasses.replace(_deep(plan, sizer), notes=(*notes, *_notes(plan)))
+    notes = (*notes, *_notes(plan), *note_of(sizer.graph, sent))
+    return dataclasses.replace(_deep(plan, sizer), notes=notes)
 
 
 def _cuts(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[Cut, ...]:

@@ -133,6 +133,7 @@ def _path(plan: WeightStreamingPlan) -> InputPath:
     return input_path(
         plan.cluster,
         sample_bytes=plan.graph.input_bytes / plan.graph.samples,
+        result_bytes=plan.result_bytes_per_sample,
         io_bytes_per_s=min(plan.wafer.io_bytes_per_s, plan.cluster.activation_server_bytes_per_s),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from wse_sim.errors import ModelError, WseError
-from wse_sim.options import Batch, Declared, Density, Lanes, MicroBatch, Recompute
+from wse_sim.options import Batch, Declared, Density, Lanes, MicroBatch, Recompute, Send
 
 
 class StreamingChoice(Declared):
@@ -18,4 +18,5 @@ class StreamingChoice(Declared):
     lanes: Lanes = None
     recompute: Recompute = None
     density: Density = 1.0
+    send: Send = None
     search_micro_batch: bool = False

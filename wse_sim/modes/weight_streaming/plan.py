@@ -75,6 +75,7 @@ class WeightStreamingPlan:
     optimizer_bytes_per_parameter: float
     weight_density: float = 1.0
     notes: tuple[str, ...] = ()
+    result_bytes_per_sample: float = 0.0  # that go back to the host
     mode: str = "weight-streaming"
 
     @property

@@ -27,7 +27,7 @@ from wse_sim.engine.books import (
     STALLED_OUTPUT,
     WRITE_BYTES_PER_MAC,
 )
-from wse_sim.engine.host import InputPath
+from wse_sim.engine.host import InputPath, remedies
 from wse_sim.engine.result import Area, KernelUse, Result, tracks_of
 from wse_sim.engine.skew import expected_factor
 from wse_sim.graph.blocks import common, common_names
@@ -45,10 +45,12 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(wafer, plan.lanes)
-    flops = float(sum(p.flops for p in plan.phases if not p.recompute)) * times * plan.systems
+    # Samples that fill up the last micro-batch or the last system are work, but no work that was asked for.
+    flops = float(sum(p.flops for p in plan.phases if not p.recompute)) / plan.micro_batch * plan.batch
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples
-    binding = max(run.books.causes, key=lambda name: run.books.causes[name])
+    cause = max(run.books.causes, key=lambda name: run.books.causes[name])
+    binding = path.slowest if cause == "input" else BINDING_NAMES.get(cause, cause)
     timeline = run.trace.slices()
     areas = (Area("all cores in use", area, "wafer", _core_times_s(run, step_s), plan.memory),)
     return Result(
@@ -64,7 +66,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
         compute_utilization=arithmetic_s / step_s,
         step_s=step_s,
         mfu=flops / step_s / (plan.systems * wafer.peak_fp16_flops_per_s),
-        binding=BINDING_NAMES.get(binding, binding),
+        binding=binding,
         bindings=frozen(_bindings(run, path)),
         kernels=_kernels(run),
         timeline=timeline,
@@ -75,7 +77,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
         events=run.env.events + (free.env.events if free is not run else 0),
         extrapolated_samples=run.skipped * plan.micro_batch,
         counters=run.trace.counters(),
-        notes=(*plan.notes, *_notes(run)),
+        notes=(*plan.notes, *_notes(run), *remedies(path, plan.batch_per_system / free.step_s)),
         figures=frozen({"slowest_system_factor": run.slowest[-1]} if run.options.skew else {}),
         areas=areas,
         tracks=tracks_of(timeline, areas),
@@ -83,7 +85,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
 
 
 # A name of a cause that is not a resource by itself is told by the resource behind it.
-BINDING_NAMES = {"input": "input_workers", "weight_latency": "iteration_boundary"}
+BINDING_NAMES = {"weight_latency": "iteration_boundary"}
 
 
 def _bindings(run: StreamingRun, path: InputPath) -> dict[str, float]:

@@ -38,6 +38,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import optimizer_of, stored_bytes
+from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
@@ -50,6 +51,7 @@ from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
+LEAST_GAIN = 1e-3  # of the time of a step, for which weights stream twice as often
 
 
 def compile_streaming(
@@ -161,7 +163,11 @@ def try_micro_batches(
     options: StreamingChoice,
     per_system: int,
 ) -> WeightStreamingPlan | Infeasible:
-    """Run :data:`ATTEMPT`: the whole batch at once, halves until one fits; or the best of the divisors."""
+    """Run :data:`ATTEMPT`: the whole batch at once, halves until one fits and as long as they are faster.
+
+    With ``search_micro_batch`` the best of the divisors.  A micro-batch whose activations fit without recomputation or spills may be faster than the whole batch, though weights
+    stream once for each.
+    """
     given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
 
     def attempt(micro_batch: int) -> WeightStreamingPlan | Infeasible:
@@ -175,8 +181,20 @@ def try_micro_batches(
     while True:
         plan = attempt(micro_batch)
         if isinstance(plan, WeightStreamingPlan) or options.micro_batch or micro_batch == 1:
-            return plan
+            break
         micro_batch = -(-micro_batch // 2)
+    best, is_better = plan, True
+    while micro_batch > 1 and not options.micro_batch and (is_better or _is_crowded(plan)):
+        micro_batch = -(-micro_batch // 2)
+        plan = attempt(micro_batch)
+        is_better = _estimated_s(plan) < _estimated_s(best) * (1 - LEAST_GAIN)
+        best = plan if is_better else best
+    return best
+
+
+def _is_crowded(plan: WeightStreamingPlan | Infeasible) -> bool:
+    """Whether a smaller micro-batch may do without work or traffic for lack of memory."""
+    return isinstance(plan, WeightStreamingPlan) and (plan.spilled_bytes > 0 or plan.recompute != "none")
 
 
 @step("stated", "prices")
@@ -276,6 +294,7 @@ def state_plan(
 ) -> WeightStreamingPlan:
     """Put the plan together."""
     optimizer, wafer, options = optimizer_of(stated), prices.wafer, system.options
+    sent = what_is_sent(stated, options.send)
     return WeightStreamingPlan(
         graph=stated,
         wafer=wafer,
@@ -292,7 +311,8 @@ def state_plan(
         spilled_bytes=spilled_bytes,
         optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
         weight_density=options.density,
-        notes=_notes(stated, wafer, recompute, spilled_bytes, lanes),
+        result_bytes_per_sample=sent_bytes(stated, sent) / stated.samples,
+        notes=(*_notes(stated, wafer, recompute, spilled_bytes, lanes), *note_of(stated, sent)),
     )
 
 

@@ -1,0 +1,87 @@
+"""What leaves the wafer: how many bytes of a model's results go back to the host.
+
+In training that is the loss.  In inference a loop that serves or evaluates seldom needs all that a model works out: GPT-2
+small makes 103 MB of logits from 4 kB of tokens, and one row of them, 0.1 MB, chooses the next token.
+"""
+
+from __future__ import annotations
+
+from wse_sim.errors import ModelError
+from wse_sim.graph.kernel_graph import KernelGraph, Tensor, TensorKind
+
+EVERYTHING, LAST, LOSS, TOP = "everything", "last", "loss", "top:"
+LOSS_BYTES = 4  # fp32, one a sample
+INDEX_BYTES = 4  # int32, beside every value of a choice
+TOKEN_DTYPES = ("int32", "int64")
+
+
+def results_of(graph: KernelGraph) -> tuple[Tensor, ...]:
+    """The tensors that the forward pass of `graph` returns."""
+    return tuple(tensor for tensor in graph.tensors.values() if tensor.kind is TensorKind.OUTPUT)
+
+
+def takes_tokens(graph: KernelGraph) -> bool:
+    """Whether an input is integers, and a result has a row for every position of a sample."""
+    inputs = (tensor for tensor in graph.tensors.values() if tensor.kind is TensorKind.INPUT)
+    return any(tensor.dtype in TOKEN_DTYPES for tensor in inputs) and any(
+        len(tensor.shape) >= 3 for tensor in results_of(graph)
+    )
+
+
+def what_is_sent(graph: KernelGraph, asked: str | None) -> str:
+    """`asked`, or by default what a loop that serves or evaluates needs: the loss in training; in inference the last
+    position where tokens go in and rows of logits come out, else everything.
+    """
+    if graph.training:
+        return LOSS
+    if asked is not None:
+        return asked
+    return LAST if takes_tokens(graph) else EVERYTHING
+
+
+def sent_bytes(graph: KernelGraph, what: str) -> float:
+    """Bytes that leave the wafer for the samples that `graph` is stated for.
+
+    `what` is "everything"; "last", of tensors (samples, positions, values) the last position; "top:K", of every
+    position the K largest values, each with its index; or "loss", one number a sample.
+
+    Raises
+    ------
+    ModelError
+        If `what` is none of these, or K is not a positive number.
+    """
+    found = results_of(graph)
+    if what == LOSS:
+        return float(LOSS_BYTES * graph.samples)
+    if what == EVERYTHING:
+        return float(sum(tensor.bytes for tensor in found))
+    if what == LAST:
+        return float(sum(tensor.bytes / _positions(tensor) for tensor in found))
+    if what.startswith(TOP) and what[len(TOP) :].isdecimal() and int(what[len(TOP) :]):
+        most = int(what[len(TOP) :])
+        return float(sum(_largest_bytes(tensor, most) for tensor in found))
+    raise ModelError(
+        f"send '{what}' is not known; use '{EVERYTHING}', '{LAST}', '{LOSS}' or '{TOP}K', e.g. '{TOP}5'"
+    )
+
+
+def note_of(graph: KernelGraph, what: str) -> tuple[str, ...]:
+    """A sentence where less leaves the wafer than the model returns."""
+    whole, sent = (sent_bytes(graph, one) / graph.samples for one in (EVERYTHING, what))
+    if graph.training or sent >= whole:
+        return ()
+    return (
+        f"of {whole / 1e6:.3g} MB of results a sample {sent / 1e6:.3g} MB leave the wafer (send={what}; "
+        f"send={EVERYTHING} sends all)",
+    )
+
+
+def _positions(tensor: Tensor) -> int:
+    """Positions of a sample: the second dimension of three or more."""
+    return tensor.shape[1] if len(tensor.shape) >= 3 else 1
+
+
+def _largest_bytes(tensor: Tensor, most: int) -> float:
+    values = tensor.shape[-1] if tensor.shape else 1
+    rows = tensor.elements // max(1, values)
+    return rows * min(most, values) * (tensor.bytes / max(1, tensor.elements) + INDEX_BYTES)
