@@ -273,7 +273,7 @@ Send = Annotated[
     str | None,
     about(
         "Results that leave the wafer in inference: everything, last (position), top:K (of every position) or loss "
-        "(default: last where tokens go in and rows of logits come out, else everything)."
+        "(default: last where tokens go in, else everything)."
     ),
 ]
 JitterSeed = Annotated[Whole, about("Seed of what is drawn at random.", ge=0, le=MOST_SEED)]

@@ -9,6 +9,7 @@ import pytest
 from wse_sim import api
 from wse_sim.engine.result import Result
 from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph, Tensor, TensorKind, frozen
 from wse_sim.graph.results import sent_bytes, what_is_sent
 from wse_sim.hardware import load_cluster, load_wafer
 
@@ -38,6 +39,18 @@ def test_bytes_of_results_are_those_on_paper(send: str, wanted_bytes: float) -> 
     graph = api.load_model("gpt2-small", seq=SEQ)
     assert sent_bytes(graph, send) == pytest.approx(wanted_bytes)
     assert sent_bytes(graph.with_samples(6), send) == pytest.approx(6 * wanted_bytes)
+
+
+def test_caches_stay_on_the_wafer() -> None:
+    """Of tokens in: of three dimensions the last row, of four nothing; without tokens all of it."""
+    logits, cache = (
+        Tensor(name, shape, "fp16", TensorKind.OUTPUT)
+        for name, shape in (("y", (2, 8, 100)), ("k", (2, 4, 8, 16)))
+    )
+    for dtype, wanted_bytes in (("int64", 2 * 100 * 2), ("fp16", 2 * (8 * 100 + 4 * 8 * 16) * 2)):
+        given = Tensor("x", (2, 8), dtype, TensorKind.INPUT)
+        graph = KernelGraph("both", (), frozen({t.name: t for t in (given, logits, cache)}), samples=2)
+        assert sent_bytes(graph, what_is_sent(graph, None)) == wanted_bytes
 
 
 def test_the_default_is_what_a_loop_needs() -> None:

@@ -12,6 +12,7 @@ from wse_sim.graph.kernel_graph import KernelGraph, Tensor, TensorKind
 EVERYTHING, LAST, LOSS, TOP = "everything", "last", "loss", "top:"
 LOSS_BYTES = 4  # fp32, one a sample
 INDEX_BYTES = 4  # int32, beside every value of a choice
+ROWS_OF_SAMPLES = 3  # dimensions: samples, positions, values
 TOKEN_DTYPES = ("int32", "int64")
 
 
@@ -21,16 +22,14 @@ def results_of(graph: KernelGraph) -> tuple[Tensor, ...]:
 
 
 def takes_tokens(graph: KernelGraph) -> bool:
-    """Whether an input is integers, and a result has a row for every position of a sample."""
+    """Whether an input is integers."""
     inputs = (tensor for tensor in graph.tensors.values() if tensor.kind is TensorKind.INPUT)
-    return any(tensor.dtype in TOKEN_DTYPES for tensor in inputs) and any(
-        len(tensor.shape) >= 3 for tensor in results_of(graph)
-    )
+    return any(tensor.dtype in TOKEN_DTYPES for tensor in inputs)
 
 
 def what_is_sent(graph: KernelGraph, asked: str | None) -> str:
     """`asked`, or by default what a loop that serves or evaluates needs: the loss in training; in inference the last
-    position where tokens go in and rows of logits come out, else everything.
+    position where tokens go in, else everything.
     """
     if graph.training:
         return LOSS
@@ -43,18 +42,19 @@ def sent_bytes(graph: KernelGraph, what: str) -> float:
     """Bytes that leave the wafer for the samples that `graph` is stated for.
 
     `what` is "everything"; "last", of tensors (samples, positions, values) the last position; "top:K", of every
-    position the K largest values, each with its index; or "loss", one number a sample.
+    position the K largest values, each with its index; or "loss", one number a sample.  Tensors of more dimensions are
+    sent with everything alone: they are caches of keys and values, which the next token reads on the wafer, or images.
 
     Raises
     ------
     ModelError
         If `what` is none of these, or K is not a positive number.
     """
-    found = results_of(graph)
     if what == LOSS:
         return float(LOSS_BYTES * graph.samples)
     if what == EVERYTHING:
-        return float(sum(tensor.bytes for tensor in found))
+        return float(sum(tensor.bytes for tensor in results_of(graph)))
+    found = [tensor for tensor in results_of(graph) if len(tensor.shape) <= ROWS_OF_SAMPLES]
     if what == LAST:
         return float(sum(tensor.bytes / _positions(tensor) for tensor in found))
     if what.startswith(TOP) and what[len(TOP) :].isdecimal() and int(what[len(TOP) :]):
@@ -77,8 +77,8 @@ def note_of(graph: KernelGraph, what: str) -> tuple[str, ...]:
 
 
 def _positions(tensor: Tensor) -> int:
-    """Positions of a sample: the second dimension of three or more."""
-    return tensor.shape[1] if len(tensor.shape) >= 3 else 1
+    """Positions of a sample: the second dimension of three."""
+    return tensor.shape[1] if len(tensor.shape) == ROWS_OF_SAMPLES else 1
 
 
 def _largest_bytes(tensor: Tensor, most: int) -> float:
