@@ -182,6 +182,9 @@ class VectorWalker(Walker):
                 mine = x.base % int(sets[S.BANK_PERIOD_32] if x.width == 2 else sets[S.BANK_PERIOD_16])
                 collides |= (reads == 2 and mine == bank) or in_one_bank
                 bank = mine
+        room = operands[0].n if operands[0].form == S.MEMORY else 0
+        if room:  # a shorter destination in memory bounds the operation
+            length = min(length, room)
         if length == 0 and not has_length:
             length = 1
         column = A.COST_COLLIDING if collides else (A.COST_MEMORY if reads >= 2 else A.COST)

@@ -15,6 +15,7 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import operation_table
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
+from wse_sim.fabric.vm.registers import REGISTERS
 
 Array = npt.NDArray[Any]
 _LATE = (O.Op.VEC, O.Op.SYS, O.Op.BLOCK)
@@ -147,7 +148,7 @@ def make_machine(
         sets=sets, die_edges=np.repeat(edges, image.cols), code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
         loads=np.ascontiguousarray(image.dsr_loads, np.int32), shapes=np.ascontiguousarray(image.shapes, np.int32),
         rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots), constants=constants, fifos=fifos,
-        task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, vop=operation_table(config), prices=np.zeros(1, np.int64),
+        task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, owner=S.owners(image, words), vop=operation_table(config), prices=np.zeros(1, np.int64),
         slot_of=slot_of, color_of=np.array(colors or [0], np.int32), host_slot=host_slot, in_depth=in_depth, out_depth=out_depth,
         memory=lazy((n * words,), np.uint16), regs=lazy((n * n_registers + SLACK,), np.int64), calls=lazy((n * n_calls * 2 + 2,), np.int32),
         core=core, arguments=lazy((n, 16), np.int64), threads=lazy((S.N_THREADS, n, S.THREAD_FIELDS), np.int32), dsr=lazy((n, 3 * n_dsrs), np.int64),
@@ -157,6 +158,7 @@ def make_machine(
         iq_meta=lazy((n_queues, n, in_deepest), np.uint8), oq_count=lazy((outputs, n), np.int32), oq_head=lazy((outputs, n), np.int32),
         oq_word=lazy((outputs, n, out_deepest), np.uint32), oq_meta=lazy((outputs, n, out_deepest), np.uint8),
         oq_time=lazy((outputs, n, out_deepest), np.int64), route=route, rstate=rstate, switch_word=lazy((1 if is_wse3 else slots * n,), np.uint16), filter_row=filter_row, filter_count=filter_count,
+        kept=lazy((n if _uses(image, O.Sys.READ_CONFIG, O.Sys.WRITE_CONFIG) else 0, REGISTERS), np.uint16, is_sparse=True),
         pointer=np.zeros(n, np.uint8), waiting=np.zeros(n, np.int32), occupied=np.zeros(n, np.int64), q_count=lazy((slots * n * 5,), np.uint8),
         q_head=lazy((slots * n * 5,), np.uint8), q_word=lazy((slots * n * 5, cap), np.uint32), q_flag=lazy((slots * n * 5, cap), np.uint8),
         q_stamp=lazy((slots * n * 5, cap), np.int64), port_free=lazy((n, 5), np.int64), links=lazy((n, 5), np.int64),

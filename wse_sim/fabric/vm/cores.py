@@ -5,7 +5,8 @@ priority can be moved.  Only its vector operations compete: scalar code leaves t
 beside a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
 priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words).  Activated tasks
 take turns: the next id above the task that ran last, else the lowest (two tasks of a public program activate themselves until a third
-one, with a higher id, has received a word).  Of those that words start, the lowest id.
+one, with a higher id, has received a word).  Each of them has one turn before a task that a word starts, so a task that activates itself, or
+two that activate each other, do not keep words waiting for ever.  Of those that words start, the lowest id.
 
 One file, because all of it is compiled into one loop and shares the state of a core.
 """
@@ -366,6 +367,45 @@ def next_activated(c, allowed, core, task_ids):
 
 
 @inlined_kernel
+def start_by_word(c, t, turn, controls, m):
+    """Begin the task of the lowest id that a word starts, of high (turn 0) or low priority; `controls`: queues that a control wavelet with a task heads."""
+    core = m.core
+    cls = core[c, S.CLASS]
+    blocked, high = core[c, S.BLOCKED], core[c, S.HIGH_TASKS]
+    for i in range(m.task_ids[cls, 0]):
+        task = np.int64(m.task_ids[cls, 1 + i])
+        if (blocked >> task) & 1 or (high >> task) & 1 == turn:
+            continue
+        entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
+        if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
+            for q in range(m.iq_count.shape[0]):
+                if (controls >> q) & 1 and (np.int64(m.iq_word[q, c, m.iq_head[q, c]]) >> 16) & 63 == task:
+                    core[c, S.TASK] = task
+                    word = take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
+                    start_task(c, entry, word, m.core, m.sets, m.regs)
+                    return True
+        if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
+            q, slot = task, np.int64(-1)
+            if m.sets[S.IS_WSE3] == 0:
+                slot = np.int64(m.slot_of[task])
+                q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
+            if q >= 0 and visible(c, q, t, m.iq_count, m.iq_last) > 0:
+                meta = head_meta(c, q, m.iq_meta, m.iq_head)
+                if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
+                    core[c, S.TASK] = task
+                    start_task(
+                        c,
+                        entry,
+                        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core),
+                        m.core,
+                        m.sets,
+                        m.regs,
+                    )
+                    return True
+    return False
+
+
+@inlined_kernel
 def choose_task(c, t, m):
     """Give an idle main thread its next task; False if none can run."""
     core = m.core
@@ -417,44 +457,18 @@ def choose_task(c, t, m):
                 m.size[S.N_LOG] = n + 1
     high = core[c, S.HIGH_TASKS]
     for turn in range(0 if high != 0 else 1, 2):  # high priority, then low
-        task = next_activated(c, (high if turn == 0 else ~high) & ~blocked, core, m.task_ids)
+        allowed = (high if turn == 0 else ~high) & ~blocked
+        task = next_activated(c, allowed, core, m.task_ids)
+        if task < 0 or (core[c, S.HAD_TURN] >> task) & 1:  # words have their turn
+            core[c, S.HAD_TURN] &= ~allowed
+            if start_by_word(c, t, turn, controls, m):
+                return True
         if task >= 0:
             core[c, S.ACTIVE] &= ~(np.int64(1) << task)
+            core[c, S.HAD_TURN] |= np.int64(1) << task
             core[c, S.TASK] = task
             start_task(c, np.int64(m.task_table[cls, task, S.E_ENTRY]), np.int64(0), m.core, m.sets, m.regs)
             return True
-        for i in range(m.task_ids[cls, 0]):
-            task = np.int64(m.task_ids[cls, 1 + i])
-            if (blocked >> task) & 1 or (high >> task) & 1 == turn:
-                continue
-            entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
-            if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
-                for q in range(m.iq_count.shape[0]):
-                    if (controls >> q) & 1 and (
-                        np.int64(m.iq_word[q, c, m.iq_head[q, c]]) >> 16
-                    ) & 63 == task:
-                        core[c, S.TASK] = task
-                        word = take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
-                        start_task(c, entry, word, m.core, m.sets, m.regs)
-                        return True
-            if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
-                q, slot = task, np.int64(-1)
-                if m.sets[S.IS_WSE3] == 0:
-                    slot = np.int64(m.slot_of[task])
-                    q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
-                if q >= 0 and visible(c, q, t, m.iq_count, m.iq_last) > 0:
-                    meta = head_meta(c, q, m.iq_meta, m.iq_head)
-                    if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
-                        core[c, S.TASK] = task
-                        start_task(
-                            c,
-                            entry,
-                            take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core),
-                            m.core,
-                            m.sets,
-                            m.regs,
-                        )
-                        return True
     return False
 
 

@@ -1,7 +1,8 @@
 """What a vector operation is about: its operands from DSDs, DSRs and registers, its length, its thread and its cost.
 
-Length of an operation: the first one that is not zero of source 0, source 1, destination; without any, 1.  A length without end (0x7fff of a
-fabric DSD) gives way to the partner's.
+Length of an operation: the first one that is not zero of source 0, source 1, destination; without any, 1.  A destination in memory that is
+shorter bounds it, so nothing is written behind its end; a fabric one does not (a public program sends n words by a descriptor of one).
+A length without end (0x7fff of a fabric DSD) gives way to the partner's.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -215,6 +216,37 @@ def memory_operand(th, o, value, width, index, m):
 
 
 @inlined_kernel
+def leaves_variable(c, th, o, n, width, m):
+    """True if a memory operand of n elements begins in a variable and leaves it; FAULT_A is its first word, FAULT_B the first beyond."""
+    first = np.int64(th[o + S.P_ADDRESS])
+    low, high = first, first
+    if th[o + S.P_KIND] == S.LINE:
+        last = first + (n - 1) * np.int64(th[o + S.P_STRIDE])
+        low, high = min(first, last), max(first, last)
+    elif th[o + S.P_KIND] == S.SHAPE:
+        row, moved = np.int64(th[o + S.P_ROW]), np.int64(0)
+        if shape_total(m.shapes, row) > n:
+            return False
+        for k in range(m.shapes[row, 0]):
+            extent = np.int64(m.shapes[row, 1 + k]) - 1
+            reach = (np.int64(m.shapes[row, 5 + k]) + moved) * extent
+            moved += reach
+            low, high = low + min(np.int64(0), width * reach), high + max(np.int64(0), width * reach)
+    else:
+        return False
+    if low < 0 or high + width > m.sets[S.WORDS]:  # the end of the memory is looked at element by element
+        return False
+    cls = m.core[c, S.CLASS]
+    mine, beyond = m.owner[cls, first], low
+    if m.owner[cls, low] == mine:
+        beyond = high + width - 1
+    if mine == 0 or m.owner[cls, beyond] == mine:
+        return False
+    m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_B] = S.F_BOUNDS, first, beyond
+    return True
+
+
+@inlined_kernel
 def reduce_into(c, row, th, op, length, m):
     """A reduction of scalars: the place of the result becomes source 0 as well."""
     is_reduction = m.issues[row, O.V_DEST] == _POINTER and m.issues[row, O.V_SRC0] == _SCALAR
@@ -260,7 +292,7 @@ def resolve(c, t, row, first, m):
     if m.issues[row, O.V_INDEX] >= 0:
         index = m.regs[first + m.issues[row, O.V_INDEX]] & 0xFFFF
     th[S.T_INDEX] = np.int32(index)
-    length, has_length, endless = np.int64(0), False, False
+    length, room, has_length, endless = np.int64(0), np.int64(0), False, False
     n_memory, banks, collides = 0, np.int64(0), False
     for turn in range(4):
         place = (
@@ -315,10 +347,21 @@ def resolve(c, t, row, first, m):
                 endless = True
             elif length == 0:
                 length = n
+            if place == 0 and th[o + S.P_FORM] == S.MEMORY:
+                room = n
+    if room > 0 and length > room:
+        length = room
     if length > 0 or not endless:
         endless = False
         if not has_length:
             length = np.int64(1)
+    if length > 0 and sets[S.BOUNDS] != 0:
+        for place in range(4):
+            o = S.OPERAND0 + place * S.OPERAND_FIELDS
+            if th[o + S.P_FORM] == S.MEMORY and leaves_variable(
+                c, th, o, length, np.int64(m.vop[op, place]), m
+            ):
+                return BAD
     reduce_into(c, row, th, op, length, m)
     th[S.T_ENDLESS] = np.int32(endless)
     th[S.T_REST] = np.int32(length)

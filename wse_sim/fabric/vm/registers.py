@@ -21,6 +21,8 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.jit import inlined_kernel
 
 ROUTES, SWITCH, REGISTER_COLORS = 0x7F20, 0x7F40, 24
+FIRST_REGISTER, REGISTERS = 0x7E00, 512
+"""Registers that `@get_config` and `@set_config` reach; those that are none of the above keep what is written, and change nothing."""
 FIRST_BYTE = 0xFC00
 """Byte addresses from here on are registers; no word address of the memory is as large."""
 WRITTEN = 1 << 15
@@ -129,7 +131,12 @@ def access_register(c, word, value, m):
     """Read (`value` below 0) or write the register at a word address; its value, or -1: there is none."""
     slot = register_slot(word, m)
     if slot == -2:
-        return np.int64(-1)
+        own = word - FIRST_REGISTER
+        if own < 0 or own >= REGISTERS or c >= m.kept.shape[0]:
+            return np.int64(-1)
+        if value >= 0:
+            m.kept[c, own] = np.uint16(value)
+        return np.int64(m.kept[c, own])
     if slot < 0:
         return np.int64(0)
     rs = slot * m.sets[S.ROWS] * m.sets[S.COLS] + c

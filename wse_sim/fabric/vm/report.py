@@ -55,6 +55,8 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
     kind, a, b = (int(m.core[c, k]) for k in (S.FAULT, S.FAULT_A, S.FAULT_B))
     pc = int(m.core[c, S.FAULT_PC]) or int(m.core[c, S.PC])
     words = int(m.sets[S.WORDS])
+    if kind == S.F_BOUNDS:
+        return Fault(x, y, int(m.size[S.CLOCK]), _beyond(m, image, c, a, b), image.where(pc))
     text = {
         S.F_ADDRESS: f"address {a} lies outside the memory of the program, words 0 to {words - 1}",
         S.F_DIVISION: "an integer is divided by 0",
@@ -72,6 +74,46 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
     return Fault(x, y, int(m.size[S.CLOCK]), text, where)
 
 
+def _beyond(m: S.Machine, image: Image, c: int, first: int, beyond: int) -> str:
+    """Which variable a vector operation leaves, and where."""
+    cls = int(m.core[c, S.CLASS])
+    held = image.classes[cls].symbols[int(m.owner[cls, first]) - 1]
+    other = int(m.owner[cls, beyond])
+    name = f", in '{image.classes[cls].symbols[other - 1].name}'" if other else ""
+    return (
+        f"a vector operation begins in '{held.name}' at word {first} and reaches word {beyond}{name}; '{held.name}' is words "
+        f"{held.address} to {held.address + held.words - 1}: its descriptor is longer than the array, or begins too far in it"
+    )
+
+
+def what_classes_do(m: S.Machine, image: Image) -> list[str]:
+    """One clause for the cores of a class that do the same: how many (one by its place), the task, the line."""
+    groups: dict[tuple[bool, int, str, str], list[int]] = {}
+    core = m.core
+    for c in np.flatnonzero(core[:, S.MODE] != S.NO_PROGRAM):
+        k, task, mode = int(core[c, S.CLASS]), int(core[c, S.TASK]), int(core[c, S.MODE])
+        names = {t.id: f"task '{t.name}'" for t in image.classes[k].tasks}
+        waits = [t for t in range(1, S.N_THREADS) if (int(core[c, S.LIVE]) >> t) & 1]
+        entries = {t.id: t.entry for t in image.classes[k].tasks}
+        pc = entries.get(task, int(core[c, S.PC])) if mode in (S.IDLE, S.ENDING) else int(core[c, S.PC])
+        rests = mode in (S.IDLE, S.HALTED) and not int(core[c, S.ACTIVE]) & ~int(core[c, S.BLOCKED])
+        if not rests:
+            what = names.get(task, "a command of the host" if task == 64 else "a handler")
+            groups.setdefault((False, k, f"in {what}", image.where(pc)), []).append(int(c))
+        elif waits:
+            place = image.where(int(m.threads[waits[0], c, S.T_PC]))
+            groups.setdefault((False, k, f"in microthread {waits[0] - 1}", place), []).append(int(c))
+        else:
+            groups.setdefault((True, k, "at rest", ""), []).append(int(c))
+    found = []
+    for (_, k, what, where), cores in sorted(groups.items(), key=lambda g: (g[0][:2], g[1][0])):
+        y, x = divmod(cores[0], image.cols)
+        many = f"{len(cores)} cores, first ({x}, {y})" if len(cores) > 1 else f"core ({x}, {y})"
+        name = image.classes[k].name.partition(":")[2] or image.classes[k].name
+        found.append(f"{many} of {name} {what}" + (f" at {where}" if where else ""))
+    return found
+
+
 def who_waits(m: S.Machine, image: Image) -> list[WaitingCore]:
     """All waits of the present cycle."""
     found: list[WaitingCore] = []
@@ -84,7 +126,11 @@ def who_waits(m: S.Machine, image: Image) -> list[WaitingCore]:
         doing = (
             "has not begun its command" if core[c, S.COMMAND] >= 0 else "did not unblock the command stream"
         )
-        add(int(c), doing, where="" if core[c, S.MODE] == S.IDLE else image.where(int(core[c, S.PC])))
+        add(
+            int(c),
+            doing,
+            where="" if core[c, S.MODE] in (S.IDLE, S.ENDING) else image.where(int(core[c, S.PC])),
+        )
     for k in range(S.N_THREADS):
         for c in np.flatnonzero(m.threads[k, :, S.T_OP] > 0):
             what, color, queue = _thread_wait(m, int(c), k)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -24,13 +26,16 @@ from wse_sim.fabric.vm.bands import Bands, one_band
 from wse_sim.fabric.vm.build import changes_routes, make_machine
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.report import Fault, WaitingCore, format_print, who_waits, why_fault
+from wse_sim.fabric.vm.report import Fault, WaitingCore, format_print, what_classes_do, who_waits, why_fault
 from wse_sim.hardware.wafer import Wafer
 
 Array = npt.NDArray[Any]
 Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
+STILL = 64
+"""Why a run ended, beside the reasons of the loop: nothing changes any more."""
+FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 
 
@@ -39,7 +44,7 @@ class Outcome:
     """Why :meth:`Session.advance` returned, and at which cycle.
 
     ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen any more, and no condition was asked), "waits" (nothing can
-    happen, and a condition is unmet), "fault".
+    happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
     """
 
     reason: str
@@ -65,7 +70,8 @@ class Session:
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
     a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
-    depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``in_turns``: the bands share one thread, as they always do without machine code.
+    depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``bounds``: a vector operation that
+    leaves the variable in which it begins is a fault.  ``in_turns``: the bands share one thread, as they always do without machine code.
 
     Raises
     ------
@@ -84,6 +90,7 @@ class Session:
         costs: Mapping[str, int] | None = None,
         threads: int = 1,
         schedule: bool = False,
+        bounds: bool = False,
         in_turns: bool = False,
         **overrides: object,
     ) -> None:
@@ -108,6 +115,7 @@ class Session:
         self._everything = executor == "oracle"
         self.machine.sets[S.TRY_ALL] = self._everything
         self.machine.sets[S.SCHEDULE] = schedule
+        self.machine.sets[S.BOUNDS] = bounds
         # a router looks at the turns of its neighbour's route, which this program changes while it runs
         is_fixed = not self.config.turn_cycles or not changes_routes(image)
         self._threads = threads if is_fixed and not self._everything else 1
@@ -128,11 +136,14 @@ class Session:
         """The present cycle."""
         return int(self.machine.size[S.CLOCK])
 
-    def advance(self, until: Until | Iterable[Until] = "idle", *, cycles: int | None = None) -> Outcome:
+    def advance(
+        self, until: Until | Iterable[Until] = "idle", *, cycles: int | None = None, still_cycles: int = 0
+    ) -> Outcome:
         """Run until all conditions of `until` hold, nothing can happen, or `cycles` more have passed.
 
         "commands": every armed core has released its command stream; "drained": all words that were expected have come; "injected": all
-        words of the host are on the fabric; "idle" and "cycle": nothing but the limit.
+        words of the host are on the fabric; "idle" and "cycle": nothing but the limit.  With `still_cycles` it also ends where no word moved
+        and no memory changed from one look to the next, so many cycles apart; the results do not depend on it.
         """
         m = self.machine
         if self.fault is not None:
@@ -145,11 +156,9 @@ class Session:
             self.machine = m = m._replace(host_words=self._sent.words)
         else:
             injections = np.zeros((1, S.INJECTION_FIELDS), np.int64)
-        starts = self._starts()
-        if starts:
-            why = self._run_bands(self._bands(starts), injections, last, asked)
-        else:
-            why = self._run_alone(injections, last, asked)
+        why = self._run_watched(injections, last, asked, still_cycles)
+        if why == STILL:
+            return Outcome("still", self.cycle)
         if not len(self._sent.heads):
             self._sent.clear()
         if why == L.FAULTED:
@@ -160,6 +169,42 @@ class Session:
                 m.size[S.CLOCK] = max(last, self.cycle)
             return Outcome("waits" if asked else "idle", self.cycle)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
+
+    def _run_watched(self, injections: Array, last: int, asked: int, still_cycles: int) -> int:
+        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes any more."""
+        starts = self._starts()
+        bands = self._bands(starts) if starts else None
+        seen, look_at = 0, self.cycle + still_cycles
+        part = FIRST_PART_CYCLES
+        while True:
+            began_s, end = time.perf_counter(), min(last, self.cycle + part)
+            if still_cycles:
+                end = min(end, look_at)
+            if bands is not None:
+                why = self._run_bands(bands, injections, end, asked)
+            else:
+                why = self._run_alone(injections, end, asked)
+            if why != L.AT_CYCLE or self.cycle >= last:
+                return why
+            part = part * 2 if time.perf_counter() - began_s < PART_S else max(FIRST_PART_CYCLES, part // 2)
+            if still_cycles and self.cycle >= look_at:
+                found = self._progress()
+                if found == seen:
+                    return STILL
+                seen, look_at = found, self.cycle + still_cycles
+
+    def _progress(self) -> int:
+        """A number that differs if a word moved, a memory changed, or a command was released."""
+        m = self.machine
+        counts = [
+            m.core[:, S.SENT].sum(),
+            m.core[:, S.RECEIVED].sum(),
+            m.links.sum(),
+            m.iq_count.sum(),
+            m.q_count.sum(),
+        ]
+        counts += [m.size[S.PENDING_COMMANDS], m.size[S.OUTSTANDING], len(self._printed)]
+        return 1 + zlib.crc32(np.array(counts, np.int64).tobytes(), zlib.crc32(m.memory.data))
 
     def _run_alone(self, injections: Array, last: int, asked: int) -> int:
         """All rows in this thread; returns why it ended."""
@@ -291,6 +336,8 @@ class Session:
             raise ProgramError(
                 f"a command has {len(values)} words of arguments; at most {m.arguments.shape[1]} fit"
             )
+        if self.cycle == 0 and any(cls.start >= 0 for cls in self.image.classes):
+            self.advance("cycle", cycles=1)  # what a program asks of its registers before everything else
         cores = self._region(x, y, w, h)
         entries = self._entries(name_or_entry)
         table = np.array([-1, *(entries.get(k, -1) for k in range(len(self.image.classes)))], np.int64)
@@ -437,6 +484,10 @@ class Session:
     def status(self) -> list[WaitingCore]:
         """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
         return who_waits(self.machine, self.image)
+
+    def doing(self) -> list[str]:
+        """What the cores of every class do at present: how many, in which task, at which line; those that rest last."""
+        return what_classes_do(self.machine, self.image)
 
     def counters(self) -> dict[str, Array]:
         """Per core (rows, cols): cycles busy, waiting for input, for output; opcodes; words sent and received; (rows, cols, 5) words per link."""

@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
     SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
-    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM,
-) = range(46)  # fmt: skip
-CORE_FIELDS = 46
+    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN,
+) = range(47)  # fmt: skip
+CORE_FIELDS = 47
 
 # LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory); MAP_REST thousandths of a
 # cycle that mapped operations have left over.
-# RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
+# HAD_TURN: activated tasks that ran since words last had their turn.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
 # Modes of the main thread.
 IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
 # What a core did in a cycle.
@@ -35,8 +35,8 @@ REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
 # Faults.
 (
     F_NONE, F_ADDRESS, F_DIVISION, F_ASSERT, F_CALLS, F_REGISTERS, F_THREAD, F_OPERAND, F_DEPTH, F_PRINT, F_TWO_INPUTS, F_NO_QUEUE, F_OPCODE,
-    F_EDGE, F_CONFIG,
-) = range(15)  # fmt: skip
+    F_EDGE, F_CONFIG, F_BOUNDS,
+) = range(16)  # fmt: skip
 
 # Fields of a thread, int32; then four operands.  T_OP: 1 + operation, 0 = none (so an unused thread touches no page).
 (
@@ -88,9 +88,9 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 (
     ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
     STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
-    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE,
-) = range(37)  # fmt: skip
-SETTINGS = 37
+    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS,
+) = range(38)  # fmt: skip
+SETTINGS = 38
 
 # Columns of `task_table` (class, id): entry or -1, kind, priority.
 E_ENTRY, E_KIND, E_PRIORITY = range(3)
@@ -143,6 +143,7 @@ class Machine(NamedTuple):
     task_ids: Array  # int32 (classes, 65): count, then ids in order of choice
     teardown: Array  # int32 (classes, 24): entry or -1
     empties: Array  # int32 (classes, 8): entry or -1
+    owner: Array  # uint16 (classes, WORDS): 1 + number of the variable that holds a word, 0: none
     vop: Array  # int32 (ops, 8): widths, rates
     prices: Array  # int64 (MATH functions and more)
     slot_of: Array  # int32 (32,)
@@ -175,6 +176,9 @@ class Machine(NamedTuple):
     route: Array  # uint16 (S * R * 4,): rx | tx << 5, 0 = invalid
     rstate: Array  # uint8 (S * R,): position | RING_BIT | pop << 3 | swaps | TORN
     switch_word: Array  # uint16 (S * R,), 0 on WSE-3: settings of a switch register once it was written, with bit 15 (registers.py)
+    kept: (
+        Array  # uint16 (R or 0, 512): configuration registers without a model, if the program names registers
+    )
     filter_row: Array  # int32 (S * R,)
     filter_count: Array  # int64 (S * R,)
     pointer: Array  # uint8 (R,)
@@ -221,6 +225,16 @@ def lazy_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike, *, is_sparse: bool 
     if hasattr(mmap, "MADV_HUGEPAGE"):
         raw.madvise(mmap.MADV_NOHUGEPAGE if is_sparse else mmap.MADV_HUGEPAGE)
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+def owners(image: Image, words: int) -> Array:
+    """Which variable of a class holds each word of its memory (1 + its place among the symbols), 0 where none does."""
+    found = np.zeros((max(1, len(image.classes)), words), np.uint16)
+    for k, cls in enumerate(image.classes):
+        held = [(s.words, s.exported, i, s.address) for i, s in enumerate(cls.symbols) if s.kind == "var"]
+        for length, _, i, address in sorted(held):  # a part that is exported by itself belongs to its whole
+            found[k, address : address + length] = 1 + i
+    return found
 
 
 def used_colors(image: Image) -> list[int]:
