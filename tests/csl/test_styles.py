@@ -185,7 +185,7 @@ REFUSED = {
     "union": (f"{HALVES} const U = union {{ w: u16, h: H }}; var u: U; fn run() void {{ u.w = 1; }}", "take the bits with shifts and masks"),
     "too wide": ("const H = struct { a: u16, b: u16 }; var x: u16; fn run() void { const h = @bitcast(H, x); x = h.a; }", "both must have one width"),
     "fifo length": (f"{BUFFER} const q = @allocate_fifo(a); fn run() void {{ @set_fifo_read_length(q, 3); }}", "change that one with @set_dsd_length"),
-    "rotating": ("task t() void {} comptime { @bind_rotating_tasks(.{ t, t }, @get_local_task_id(9)); } fn run() void {}", "let it choose by a counter"),
+    "rotating": ("task t() void {} comptime { @bind_rotating_tasks(t, t, @get_local_task_id(9), .{ .limit = 3 }); } fn run() void {}", "exists on wse3 only"),
     "half a fifo": (f"{BUFFER} const q = @allocate_fifo(a, .{{ .dest = @get_dsr(dsr_dest, 1) }}); fn run() void {{ _ = q; }}", "together, or none of them"),
     "register of another file": ("const r = @get_dsr(dsr_fifo_dest, @get_dsr(dsr_src1, 1)); fn run() void { _ = r; }", "of a dsr_dest"),
     "no xdsr": (f"{BUFFER} const c = @get_dsd(circbuf_dsd, .{{ .base_address = &a, .extent = 12 }}); fn run() void {{ @load_to_dsr_xdsr(@get_dsr(dsr_src1, 1), @get_sr(1), c); }}", "a value of @get_xdsr"),

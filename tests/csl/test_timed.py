@@ -32,7 +32,7 @@ const sys = @import_module("<memcpy/memcpy>", memcpy_params);
 const time = @import_module("<time>");
 var stamps = @zeros([6]u16);
 var stamps_pointer: [*]u16 = &stamps;
-var a = @zeros([400]f32);
+var a = @zeros([604]f32);
 const a_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i] });
 fn run(turns: u16) void {
   time.enable_tsc();

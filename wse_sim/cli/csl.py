@@ -47,6 +47,7 @@ def run_command(
             help="Say what decides the course of the program, and the cycles of launches by the max-plus executor.",
         ),
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -56,7 +57,9 @@ def run_command(
     if report is not None:
         claim_folder(report, "--report")
     try:
-        done = run_commands(file, report=report, timeout_s=timeout, threads=threads, static=static)
+        done = run_commands(
+            file, report=report, timeout_s=timeout, threads=threads, static=static, strict=strict
+        )
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
     raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
@@ -73,6 +76,9 @@ def check_command(
         float, typer.Option("--timeout", help="Seconds for one case.", min=1.0, max=1e7)
     ] = 600.0,
     threads: ThreadsOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Refuse what the language guide refuses.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run every command file of a folder in a copy, and say which pass."""
@@ -89,7 +95,7 @@ def check_command(
     if not as_json:
         print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
     for name, generation, file in found:
-        case = check_case(name, generation, file, timeout, threads)
+        case = check_case(name, generation, file, timeout, threads, strict=strict)
         cases.append(case)
         if not as_json:
             cycles = ", ".join(f"{c:,}" for c in case.cycles)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from wse_sim.csl import mathlib, tree
 from wse_sim.csl import types as ty
@@ -18,6 +19,7 @@ from wse_sim.csl.coerce import convert
 from wse_sim.csl.diagnostics import CslError, where
 from wse_sim.csl.lanes import integer
 from wse_sim.csl.modules import Scope
+from wse_sim.csl.parse import parse_type
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
@@ -35,11 +37,8 @@ from wse_sim.csl.values import (
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
 ABSENT = {
-    "@bind_rotating_tasks": "bind one task with @bind_local_task or @bind_data_task and let it choose by a counter",
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
-    "@get_tensor_ptr": "copies of the host find exported arrays themselves; use the array or a pointer to it",
-    "@get_symbol_value": "copies of the host find exported symbols themselves; use the symbol",
 }
 """Builtins of the language that are refused, and what to write instead."""
 
@@ -247,13 +246,15 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(ty.COMPTIME_STRUCT, {**one, **two})
 
     def field_name(self, node: tree.Builtin, scope: Scope) -> str:
-        name = self.known(node.args[1], scope)
-        return name.data
+        return str(self.data(node.args[1], scope, ty.COMPTIME_STRING))
+
+    def field_place(self, node: tree.Builtin, scope: Scope) -> Operand:
+        """The field that `@field` names, as a place where there is one."""
+        self.count(node, 2)
+        return self.member(self.access(node.args[0], scope), self.field_name(node, scope), node.at)
 
     def b_field(self, node: tree.Builtin, scope: Scope) -> Operand:
-        self.count(node, 2)
-        name = self.field_name(node, scope)
-        return self.load(self.member(self.access(node.args[0], scope), name, node.at), node.at)
+        return self.load(self.field_place(node, scope), node.at)
 
     def b_has_field(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
@@ -290,8 +291,12 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         value = self.eval(node.args[0], scope)
         t = value.type
         if not isinstance(t, (ty.HandleType, ty.EnumType)) and not ty.is_int(t):
-            raise CslError(node.at, f"@get_int takes a color, a queue or an id, found '{t}'")
-        return self.retype(value, ty.U16)
+            raise CslError(
+                node.at, f"@get_int takes a color, a queue, an id, an enum or an integer, found '{t}'"
+            )
+        if ty.is_int(t):
+            return value
+        return self.retype(value, t.base if isinstance(t, ty.EnumType) else ty.U16)
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         """The same bits under another type."""
@@ -299,12 +304,49 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
     def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
-        text = self.data(node.args[1], scope, ty.COMPTIME_STRING)
+        name = self.data(node.args[1], scope, ty.COMPTIME_STRING)
+        text = name if name.lstrip()[:1] in ("[", "{") else self.json_file(name, scope, node.at)
         try:
             plain = json.loads(text)
         except ValueError as error:
-            raise CslError(node.at, f"@import_comptime_value takes JSON text: {error}") from error
-        return self.coerce(from_json(plain), self.type_of(node.args[0], scope), node.at)
+            what = "" if text is name else f"'{name}' "
+            raise CslError(node.at, f"@import_comptime_value takes JSON: {what}{error}") from error
+        wanted = self.type_of(node.args[0], scope)
+        value = self.from_json(plain, scope, node.at)
+        if isinstance(wanted, ty.HandleType) and ty.is_int(value.type):
+            return Value(wanted, value.data)
+        return self.coerce(value, wanted, node.at)
+
+    def json_file(self, name: str, scope: Scope, at: int) -> str:
+        """The text of a file beside the module, or below the folder of the layout."""
+        path = self.unit.compiler.files.find(name, scope.instance.path)
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CslError(at, f"@import_comptime_value cannot read '{name}' (as {path}): {why}") from error
+
+    def from_json(self, plain: object, scope: Scope, at: int) -> Value:
+        """A JSON value as a compile-time value; a field of an object may carry its type, as in "size:u16"."""
+        if plain is None:
+            raise CslError(at, "null in JSON has no value here; leave the field out")
+        if isinstance(plain, list):
+            return Value(ty.COMPTIME_STRUCT, {i: self.from_json(x, scope, at) for i, x in enumerate(plain)})
+        if isinstance(plain, dict):
+            found: dict[str | int, Operand] = {}
+            for label, inner in plain.items():
+                name, colon, kind = str(label).partition(":")
+                value: Operand = self.from_json(inner, scope, at)
+                if colon:
+                    wanted = self.type_of(parse_type(kind), scope)
+                    value = (
+                        Value(wanted, value.data)
+                        if isinstance(wanted, ty.HandleType)
+                        else self.coerce(value, wanted, at)
+                    )
+                found[name.strip()] = value
+            return Value(ty.COMPTIME_STRUCT, found)
+        return from_json(plain)
 
     # ---- checks
     def b_comptime_assert(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -334,6 +376,8 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             value = self.retype(value, ty.U16)
         if not ty.is_int(value.type):
             raise CslError(node.at, f"{node.name} takes an integer, found '{value.type}'")
+        if name == "color" and self.judges(scope):
+            high = HANDLE_LIMITS["color"]
         if type(value) is Value and not low <= value.data <= high:
             raise CslError(
                 node.at,
@@ -390,7 +434,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(value.type, abs(value.data))
 
     def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
-        raise CslError(node.at, "this is known at run time only")
+        """In a comptime block, what sets the machine without an answer runs before the program begins."""
+        if self.strict or self.unit.program is None or self.type_of(node.args[0], scope) is not ty.VOID:
+            raise CslError(node.at, "this is known at run time only")
+        self.at_start(node, scope, [self.known(a, scope) for a in node.args[2:]])
+        return VOID_VALUE
 
     def b___class(self, node: tree.Builtin, scope: Scope) -> Value:
         """`@__class(T)`: "int", "float", "handle" ..., for libraries that are generic."""
@@ -407,7 +455,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
 
 def from_json(plain: object) -> Value:
-    """A JSON value as a compile-time value."""
+    """A scalar of JSON as a compile-time value."""
     if isinstance(plain, bool):
         return TRUE if plain else FALSE
     if isinstance(plain, int):
@@ -416,8 +464,4 @@ def from_json(plain: object) -> Value:
         return Value(ty.COMPTIME_FLOAT, plain)
     if isinstance(plain, str):
         return Value(ty.COMPTIME_STRING, plain)
-    if isinstance(plain, list):
-        return Value(ty.COMPTIME_STRUCT, {i: from_json(x) for i, x in enumerate(plain)})
-    if isinstance(plain, dict):
-        return Value(ty.COMPTIME_STRUCT, {k: from_json(x) for k, x in plain.items()})
     return VOID_VALUE

@@ -64,7 +64,15 @@ class DsdBuiltins(Evaluation):
                 )
         if t in (ty.FABIN, ty.FABOUT):
             return self.fabric_dsd(t, fields, node.at)
-        return self.memory_dsd(t, fields, node.at)
+        found = self.memory_dsd(t, fields, node.at)
+        element = found.data.element if type(found) is Value else None
+        is_loose = isinstance(element, (ty.IntType, ty.StructType)) and getattr(element, "bits", 0) not in (
+            16,
+            32,
+        )
+        if is_loose and self.options.strict and not scope.instance.library:
+            raise CslError(node.at, f"the elements of a {t} have 16 or 32 bits, found '{element}'")
+        return found
 
     # ---- memory
     def memory_dsd(self, t: ty.DsdType, fields: Mapping[str, Operand], at: int) -> Operand:
@@ -281,6 +289,8 @@ class DsdBuiltins(Evaluation):
                 queue = self.unit.free_queue(color)
             if color is not None and queue is not None and t is ty.FABIN:
                 self.unit.note_read(color, queue)
+            if queue is not None:
+                self.unit.queue_uses.append((queue_type.name, queue, at))
             return Value(
                 t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags)
             )
@@ -292,6 +302,14 @@ class DsdBuiltins(Evaluation):
         if isinstance(t, ty.HandleType) and value.type is ty.COMPTIME_INT and 0 <= value.data < 32:
             return Value(t, value.data)
         return self.coerce(value, t, at)
+
+    # ---- what it reaches
+    def check_reach(self, value: Operand, at: int) -> None:
+        """Refuse a known descriptor of memory that an operation takes and that leaves its array."""
+        if type(value) is Value and isinstance(value.data, Dsd):
+            said = beyond(value.data)
+            if said:
+                raise CslError(at, said)
 
     # ---- changes
     def dsd_argument(self, node: tree.Builtin, scope: Scope) -> Operand:
@@ -431,3 +449,39 @@ class DsdBuiltins(Evaluation):
                 fifo.at, "@load_to_dsr", [tree.Name(fifo.at, name), tree.Name(fifo.at, "fifo")]
             )
             self.unit.program.startup.append((load, inner))
+
+
+def beyond(d: Dsd) -> str:
+    """Why a descriptor of memory leaves its array; '' if it does not, or if an index of run time moves it."""
+    if d.ref is None or d.element is None or d.kind == "circbuf_dsd" or ("wavelet_index", 1) in d.fields:
+        return ""
+    start, t, at = 0, d.ref.root.type, 0
+    array = t if isinstance(t, ty.ArrayType) else None
+    for step in d.ref.path:  # the innermost array on the way
+        if isinstance(t, ty.ArrayType):
+            t = t.element
+            at += step * t.words
+        elif isinstance(t, ty.StructType):
+            at += t.offsets[step]
+            t = t.fields[step][1]
+        if isinstance(t, ty.ArrayType):
+            array, start = t, at
+    if array is None or not array.words:
+        return ""
+    width = d.element.words
+    low = high = d.ref.words() + d.offset
+    moved = 0
+    for n, jump in d.shape if d.shape else ((d.length, d.stride),):
+        if n == 0:
+            return ""
+        reach = (jump + moved) * (n - 1)
+        moved += reach
+        low, high = low + min(0, reach * width), high + max(0, reach * width)
+    if start <= low and high + width <= start + array.words:
+        return ""
+    each = array.element.words
+    worst = (low if low < start else high + width - 1) - start
+    return (
+        f"the descriptor reaches element {worst // each} of '{d.ref.root.name}', an array of {array.count} (0 to {array.count - 1}); "
+        "make it shorter or the array longer"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,7 @@ import numpy.typing as npt
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import read_route
-from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluation import Evaluation
+from wse_sim.csl.diagnostics import CslError, warn
 from wse_sim.csl.lanes import Lanes
 from wse_sim.csl.modules import (
     BoundTask,
@@ -21,13 +20,16 @@ from wse_sim.csl.modules import (
     ProgramState,
     Scope,
 )
+from wse_sim.csl.rotation import rotating_task
+from wse_sim.csl.strict import StrictRules
 from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Global, Operand, Ref, Value
+from wse_sim.fabric.vm.registers import FIRST_REGISTER, REGISTER_COLORS, REGISTERS, ROUTES, SWITCH
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
 
 
-class ProgramBuiltins(Evaluation):
+class ProgramBuiltins(StrictRules):
     """Mixed into the evaluator."""
 
     def layout_state(self, node: tree.Builtin) -> LayoutState:
@@ -44,6 +46,7 @@ class ProgramBuiltins(Evaluation):
 
     def b_import_module(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
+        self.not_in_code(node, scope)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         params: dict[str, Value] = {}
         if len(node.args) > 1:
@@ -87,9 +90,12 @@ class ProgramBuiltins(Evaluation):
         act(*args)
 
     def b_set_tile_code(self, node: tree.Builtin, scope: Scope) -> Value:
-        self.count(node, 3, 4)
+        self.count(node, 2, 4)
         state = self.layout_state(node)
         where = self.pe(node, scope, state)
+        if len(node.args) == 2:  # the program stands in this file
+            self.effect(state.set_code, scope.instance.path, {}, where, node.at)
+            return VOID_VALUE
         name = self.data(node.args[2], scope, ty.COMPTIME_STRING)
         params: dict[str, Value] = {}
         if len(node.args) > 3:
@@ -112,17 +118,22 @@ class ProgramBuiltins(Evaluation):
         state = self.layout_state(node)
         where = self.pe(node, scope, state)
         color = self.color_argument(node.args[2], scope)
-        route = read_route(self.known(node.args[3], scope), color, self.options.arch, node.at)
+        route = read_route(
+            self.known(node.args[3], scope), color, self.options.arch, node.at, strict=self.judges(scope)
+        )
         self.effect(state.set_color, color, self.unit.compiler.route(route), where, node.at)
         return VOID_VALUE
 
     def b_set_local_color_config(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
+        self.not_in_code(node, scope)
         state = self.program_state(node)
         color = self.color_argument(node.args[0], scope)
         if color in state.colors:
             raise CslError(node.at, f"color {color} of this PE has its configuration already")
-        route = read_route(self.known(node.args[1], scope), color, self.options.arch, node.at)
+        route = read_route(
+            self.known(node.args[1], scope), color, self.options.arch, node.at, strict=self.judges(scope)
+        )
         state.colors[color] = (self.unit.compiler.route(route), node.at)
         return VOID_VALUE
 
@@ -138,12 +149,14 @@ class ProgramBuiltins(Evaluation):
             )
         if name in state.names:
             raise CslError(node.at, f"the name '{name}' is exported twice")
+        self.check_export(name, t, node.args[1].at)
         self.effect(state.names.__setitem__, name, ExportedName(name, t, mutable, node.at))
         return VOID_VALUE
 
     # ---- program
     def b_export_symbol(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
+        self.not_in_code(node, scope)
         state = self.program_state(node)
         target = self.access(node.args[0], scope)
         if type(target) is Value and not isinstance(target.data, Function):
@@ -190,6 +203,7 @@ class ProgramBuiltins(Evaluation):
 
     def bind(self, node: tree.Builtin, scope: Scope, kind: str) -> Value:
         self.count(node, 2)
+        self.top_level(node, scope)
         state = self.program_state(node)
         task = self.task_argument(node.args[0], scope)
         value = self.known(node.args[1], scope)
@@ -222,9 +236,54 @@ class ProgramBuiltins(Evaluation):
     def b_bind_control_task(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.bind(node, scope, "control")
 
+    def b_bind_rotating_tasks(self, node: tree.Builtin, scope: Scope) -> Value:
+        self.count(node, 4)
+        self.top_level(node, scope)
+        state = self.program_state(node)
+        if not self.options.wse3:
+            raise CslError(node.at, "@bind_rotating_tasks exists on wse3 only")
+        main, other = (self.task_argument(a, scope) for a in node.args[:2])
+        value = self.known(node.args[2], scope)
+        if value.type is not ty.DATA_TASK_ID:
+            raise CslError(
+                node.args[2].at,
+                f"@bind_rotating_tasks takes a data_task_id, found '{value.type}'; make one with @get_data_task_id",
+            )
+        given = self.coerce(self.known(node.args[3], scope), ty.COMPTIME_STRUCT, node.args[3].at).data
+        unknown = next((n for n in given if n not in ("limit", "init")), None)
+        if unknown is not None or "limit" not in given:
+            raise CslError(
+                node.args[3].at,
+                "the options of @bind_rotating_tasks are .limit (runs of the first task) and .init",
+            )
+        limit, start = (
+            int(self.coerce(given.get(n, Value(ty.COMPTIME_INT, 0)), ty.U16, node.args[3].at).data)
+            for n in ("limit", "init")
+        )
+        if not limit >= 1 or start >= limit:
+            raise CslError(
+                node.args[3].at,
+                f"the limit is {limit} and the count begins at {start}; the limit must be 1 at least and above it",
+            )
+        if not 1 <= len(main.node.params) <= 2 or len(other.node.params) not in (0, len(main.node.params)):
+            raise CslError(
+                node.at,
+                f"'{main.name}' takes the words of a data task, and '{other.name}' nothing or the same",
+            )
+        key = ("task", value.data)
+        if key in state.tasks:
+            raise CslError(
+                node.at,
+                f"task id {value.data} is bound to '{state.tasks[key].function.name}' already; an id takes one task",
+            )
+        task = rotating_task(main, other, limit, start, len(state.tasks))
+        state.tasks[key] = BoundTask(task, "data", value.data, node.at, (main, other))
+        return VOID_VALUE
+
     def b_bind_task(self, node: tree.Builtin, scope: Scope) -> Value:
         """The form of older programs: a color, a queue or an id says which kind of task it is."""
         self.count(node, 2)
+        self.top_level(node, scope)
         value = self.known(node.args[1], scope)
         kinds: dict[ty.Type, str] = {
             ty.LOCAL_TASK_ID: "local",
@@ -262,7 +321,9 @@ class ProgramBuiltins(Evaluation):
     def b_activate(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         state = self.program_state(node)
-        state.active.append((self.known(node.args[0], scope), node.at))
+        value = self.known(node.args[0], scope)
+        self.check_activation(value, node, scope)
+        state.active.append((value, node.at))
         return VOID_VALUE
 
     def space(self, value: Operand, at: int) -> int:
@@ -285,6 +346,7 @@ class ProgramBuiltins(Evaluation):
 
     def b_initialize_queue(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
+        self.not_in_code(node, scope)
         state = self.program_state(node)
         queue = self.known(node.args[0], scope)
         if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
@@ -298,6 +360,8 @@ class ProgramBuiltins(Evaluation):
                     node.args[1].at,
                     f"@initialize_queue has no option '{name}'; its options are color, priority, ctrl_table_id",
                 )
+        if self.judges(scope):
+            self.check_queue(queue, given, node.at)
         color = given.get("color", given.get("fabric_color"))
         if color is not None and color.type is not ty.COLOR:
             raise CslError(node.args[1].at, f"the color of a queue must be a color, found '{color.type}'")
@@ -320,6 +384,7 @@ class ProgramBuiltins(Evaluation):
 
     def b_set_teardown_handler(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
+        self.top_level(node, scope)
         state = self.program_state(node)
         color = self.color_argument(node.args[1], scope)
         if color in state.teardown:
@@ -372,7 +437,89 @@ class ProgramBuiltins(Evaluation):
         self.program_state(node).startup.append((node, scope))
         return VOID_VALUE
 
-    b_set_config = b_set_config_unchecked = b_set_active_prng = b_set_dsr_base_addr = deferred
+    b_set_active_prng = b_set_dsr_base_addr = deferred
+
+    def at_start(self, node: tree.Builtin, scope: Scope, values: Sequence[Value]) -> None:
+        """Run a builtin on the core before the program begins, with the values that its last arguments have now."""
+        inner = Scope(scope.instance, scope)
+        names: list[tree.Node] = []
+        for k, value in enumerate(values):
+            inner.names[f"#{k}"] = value
+            names.append(tree.Name(node.at, f"#{k}"))
+        kept = node.args[: len(node.args) - len(values)]
+        self.program_state(node).startup.append((tree.Builtin(node.at, node.name, [*kept, *names]), inner))
+
+    def register_address(self, node: tree.Builtin, scope: Scope, ranges: int) -> Operand:
+        """The address of a configuration register; argument `ranges` names ranges that hold it."""
+        address = self.coerce(self.eval(node.args[0], scope), ty.U16, node.args[0].at)
+        if len(node.args) > ranges:
+            self.check_ranges(address, self.known(node.args[ranges], scope), node.args[ranges].at)
+        if type(address) is Value:
+            self.check_register(address.data, node)
+        return address
+
+    def check_register(self, number: int, node: tree.Builtin) -> None:
+        """Refuse what is no register; say of those without a model that they change nothing."""
+        if not FIRST_REGISTER <= number < FIRST_REGISTER + REGISTERS:
+            raise CslError(
+                node.args[0].at,
+                f"{number:#x} is no configuration register; their word addresses are {FIRST_REGISTER:#x} to {FIRST_REGISTER + REGISTERS - 1:#x}",
+            )
+        has_model = not self.options.wse3 and any(
+            0 <= number - first < REGISTER_COLORS for first in (ROUTES, SWITCH)
+        )
+        said = (str(number), node.name)
+        if not has_model and said not in self.unit.compiler.warned:
+            self.unit.compiler.warned.add(said)
+            warn(
+                node.at,
+                f"the register {number:#x} has no model: it keeps what is written to it, and nothing else changes",
+            )
+
+    def check_ranges(self, address: Operand, given: Value, at: int) -> None:
+        items = list(given.data.values()) if isinstance(given.data, dict) else []
+        pairs = items if items and all(isinstance(i.data, dict) for i in items) else [given]
+        held = False
+        for pair in pairs:
+            ends = (
+                [self.coerce(v, ty.U16, at).data for v in pair.data.values()]
+                if isinstance(pair.data, dict)
+                else []
+            )
+            if len(ends) != 2 or ends[0] > ends[1]:
+                raise CslError(
+                    at,
+                    "the range of a register is .{first, last}, or several of them in .{ }, first not above last",
+                )
+            held |= type(address) is Value and ends[0] <= address.data <= ends[1]
+        if type(address) is Value and not held:
+            raise CslError(at, f"the register {address.data:#x} lies in none of the ranges given")
+
+    def b_set_config(self, node: tree.Builtin, scope: Scope) -> Operand:
+        self.count(node, 2, 3)
+        state = self.program_state(node)
+        address = self.register_address(node, scope, 2)
+        value = self.coerce(self.known(node.args[1], scope), ty.U16, node.args[1].at)
+        state.registers[address.data] = value.data
+        self.at_start(
+            tree.Builtin(node.at, node.name, node.args[:2]),
+            scope,
+            [Value(ty.U16, address.data), Value(ty.U16, value.data)],
+        )
+        return VOID_VALUE
+
+    def b_get_config(self, node: tree.Builtin, scope: Scope) -> Operand:
+        self.count(node, 1, 2)
+        state = self.program_state(node)
+        address = self.register_address(node, scope, 1)
+        if address.data not in state.registers:
+            raise CslError(
+                node.at,
+                f"the register {address.data:#x} has no value at compile time; @get_config reads here what @set_config wrote before it",
+            )
+        return Value(ty.U16, state.registers[address.data])
+
+    b_set_config_unchecked, b_get_config_unchecked = b_set_config, b_get_config
 
     def b_rpc(self, node: tree.Builtin, scope: Scope) -> Operand:
         """Older programs declare the command task themselves; commands need no task here."""
@@ -387,13 +534,32 @@ class ProgramBuiltins(Evaluation):
 
     def b_get_symbol_id(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
-        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        name = self.symbol_argument(node, scope)
         names = list(self.unit.compiler.layout.names) if self.unit.compiler.layout else []
         if name not in names:
             raise CslError(
                 node.at, f"the layout exports no name '{name}'; it exports {', '.join(names) or 'none'}"
             )
         return Value(ty.U16, names.index(name))
+
+    def symbol_argument(self, node: tree.Builtin, scope: Scope) -> str:
+        """The exported name that a symbol has, or that a text gives."""
+        place = self.access(node.args[0], scope)
+        if place.type is ty.COMPTIME_STRING:
+            return str(self.load(place, node.at).data)
+        target: Ref | Function | None = place if type(place) is Ref else None
+        if type(place) is Value:
+            target = place.data if isinstance(place.data, Function) else None
+            constant = self.exported_constant(node.args[0], scope)
+            if target is None and constant is not None:
+                target = Ref(constant, (), constant.type)
+        symbols = self.unit.program.symbols if self.unit.program is not None else {}
+        found = [n for n, s in symbols.items() if target is not None and self.same_symbol(s.target, target)]
+        if not found:
+            raise CslError(
+                node.args[0].at, "@get_symbol_id takes a symbol that @export_symbol names, or its name"
+            )
+        return found[0]
 
     def b_get_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 0)

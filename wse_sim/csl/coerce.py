@@ -35,7 +35,7 @@ def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
     """Whether a pointer may stand where `t` is wanted: same target, const added, array to its elements."""
     if source.const and not t.const:
         return False
-    if source.target is t.target:
+    if source.target is t.target or t.target is ty.ANYOPAQUE:
         return True
     if isinstance(source.target, ty.ArrayType):
         inner = source.target

@@ -88,8 +88,8 @@ def chosen(value: Operand, names: dict[str, int], what: str, at: int) -> int:
     return names[on[0]]
 
 
-def read_route(value: Operand, color: int, arch: str, at: int) -> ColorRoute:
-    """The configuration that a structure describes.
+def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool = False) -> ColorRoute:
+    """The configuration that a structure describes; `strict` refuses what the language guide refuses.
 
     Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
     """
@@ -101,6 +101,8 @@ def read_route(value: Operand, color: int, arch: str, at: int) -> ColorRoute:
                 f"a color configuration has no field '{name}'; its fields are routes, switches, filter, teardown",
             )
     rx = tx = swap = 0
+    if strict:
+        check_fields(fields, at)
     if "routes" in fields:
         rx, tx, swap = read_routes(fields["routes"], arch, at)
     positions = [(rx, tx), (0, 0), (0, 0), (0, 0)]
@@ -118,6 +120,32 @@ def read_route(value: Operand, color: int, arch: str, at: int) -> ColorRoute:
     )
     teardown = truth(fields["teardown"], "teardown", at) if "teardown" in fields else False
     return ColorRoute(tuple(positions), start, ring, pop, teardown, swap, filtered)
+
+
+def check_fields(fields: dict[str | int, Value], at: int) -> None:
+    """Rules of the guide that change nothing here: routes are given, and a switch position changes one side."""
+    if "routes" not in fields:
+        raise CslError(
+            at,
+            "a color configuration without a routes field is not allowed; write .routes = .{} if it has none",
+        )
+    routes = fields_of(fields["routes"], "routes", at)
+    for name in ("rx", "tx"):
+        given = routes.get(name)
+        several = list(given.data.values()) if given is not None and isinstance(given.data, dict) else []
+        if len({str(d.data) for d in several}) < len(several):
+            raise CslError(at, f"{name} names a direction twice; the directions must be unique")
+    switches = fields_of(fields["switches"], "switches", at) if "switches" in fields else {}
+    for name in ("pos1", "pos2", "pos3"):
+        if name not in switches:
+            continue
+        position = fields_of(switches[name], name, at)
+        if len(position) != 1:
+            raise CslError(
+                at, f"{name} has {len(position)} fields; a switch position has one of rx, tx and invalid"
+            )
+        if "rx" in position and isinstance(position["rx"].data, dict) and len(position["rx"].data) != 1:
+            raise CslError(at, f"the rx of {name} must be a single direction")
 
 
 def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:

@@ -116,7 +116,7 @@ class CompileOptions(TypedDict, total=False):
     """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
     `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    fits; `strict` refuses what the language guide refuses beside what cannot be compiled; `params` are text or numbers, typed by the ``param`` declarations that they meet.
     """
 
     arch: str
@@ -128,6 +128,7 @@ class CompileOptions(TypedDict, total=False):
     channels: int
     import_paths: tuple[str, ...]
     max_inlined_iterations: int
+    strict: bool
 
 
 FIELDS = {"fabric_dims": "fabric", "fabric_offsets": "offsets"}
@@ -156,6 +157,10 @@ def compile_program(
     gc.disable()  # most of what a compilation makes lives to its end; looking through it again and again took two thirds of its time
     try:
         return _compile(str(path), options, params, colors, out)
+    except RecursionError:
+        raise WseError(
+            f"'{path}' nests expressions, calls or types too deep to follow; split them, and look for one that names itself"
+        ) from None
     finally:
         sys.setrecursionlimit(limit)
         if collects:

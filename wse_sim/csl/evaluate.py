@@ -21,6 +21,7 @@ from wse_sim.csl.values import (
     Entry,
     Operand,
     Range,
+    Ref,
     Value,
     copy,
     zero,
@@ -81,12 +82,36 @@ class Evaluator(ExpressionEvaluator):
         if isinstance(node.target, tree.Name) and node.target.id == "_":
             self.eval(node.value, scope)
             return None
+        if self.assigned_field(node, scope):
+            return None
         place = self.target(node, scope)
-        value = self.eval(node.value, scope)
+        value = self.eval(node.value, scope) if node.op == "=" else self.compound_value(node, place, scope)
         if node.op != "=":
             value = self.binary(node.op[:-1], self.load(place, node.at), value, node.at)
         self.store(place, value, node.at)
         return None
+
+    def compound_value(self, node: tree.Assign, place: Operand, scope: Scope) -> Operand:
+        """The right side of `place op= value`."""
+        return self.eval(node.value, scope)
+
+    def assigned_field(self, node: tree.Assign, scope: Scope) -> bool:
+        """Set a field of an anonymous structure that exists at compile time; False if the target is something else."""
+        target = node.target
+        if isinstance(target, tree.Member):
+            base, name = self.access(target.base, scope), target.name
+        elif isinstance(target, tree.Builtin) and target.name == "@field" and len(target.args) == 2:
+            base, name = self.access(target.args[0], scope), self.field_name(target, scope)
+        else:
+            return False
+        if type(base) is not Ref or base.type is not ty.COMPTIME_STRUCT or base.path or not base.root.mutable:
+            return False
+        old = self.member(base, name, node.at)
+        value = self.eval(node.value, scope)
+        if node.op != "=":
+            value = self.binary(node.op[:-1], old, value, node.at)
+        base.root.data = {**base.root.data, name: self.coerce(value, old.type, node.at)}
+        return True
 
     def target(self, node: tree.Assign, scope: Scope) -> Operand:
         """The place that an assignment writes."""

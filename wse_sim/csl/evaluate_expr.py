@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from wse_sim.csl import tree
@@ -99,7 +100,14 @@ class ExpressionEvaluator(PlaceEvaluator):
         op = node.op
         if op in {"and", "or"}:
             return self.logical(node, scope)
-        return self.binary(op, self.eval(node.left, scope), self.eval(node.right, scope), node.at)
+        left, right = self.sides(node, scope)
+        if self.options.strict:
+            self.check_sides(op, left, right, node, scope)
+        return self.binary(op, left, right, node.at)
+
+    def sides(self, node: tree.Binary, scope: Scope) -> tuple[Operand, Operand]:
+        """Both sides of an operator; the floors above type those that are chosen at run time."""
+        return self.eval(node.left, scope), self.eval(node.right, scope)
 
     def logical(self, node: tree.Binary, scope: Scope) -> Operand:
         left = self.condition(node.left, scope)
@@ -145,6 +153,7 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     def chosen_arm(self, node: tree.Switch, value: Value, scope: Scope) -> tree.Node | None:
         default = None
+        self.check_cases(node, value.type, scope)
         for keys, body in node.arms:
             if keys is None:
                 default = body
@@ -239,7 +248,13 @@ class ExpressionEvaluator(PlaceEvaluator):
             if n < 0:
                 raise CslError(size.at, f"the size of an array is {n}; it must not be negative")
             shape.append(n)
-        return Value(ty.TYPE, ty.array(tuple(shape), self.type_of(node.element, scope)))
+        element = self.type_of(node.element, scope)
+        if self.judges(scope) and isinstance(element, ty.ArrayType):
+            raise CslError(
+                node.at,
+                "the elements of an array must not be arrays; write its dimensions together, as [2, 3]T",
+            )
+        return Value(ty.TYPE, ty.array(tuple(shape), element))
 
     def x_FnType(self, node: tree.FnType, scope: Scope) -> Value:
         params = tuple(None if p.type is None else self.type_of(p.type, scope) for p in node.params)
@@ -266,21 +281,52 @@ class ExpressionEvaluator(PlaceEvaluator):
         known = self.unit.compiler.structs
         if key not in known:
             names: dict[str, int] = {}
-            n = 0
-            for name, value in node.names:
-                n = n if value is None else self.data(value, scope, base)
+            given = {name: self.data(value, scope, base) for name, value in node.names if value is not None}
+            free = (n for n in itertools.count() if n not in given.values())
+            for name, _ in node.names:
                 if name in names:
                     raise CslError(node.at, f"the enum names '{name}' twice")
-                names[name] = n
-                n += 1
+                number = given[name] if name in given else next(free)
+                if number in names.values():
+                    raise CslError(node.at, f"the enum gives the value {number} twice, to '{name}' as well")
+                if isinstance(base, ty.IntType) and not base.low <= number <= base.high:
+                    raise CslError(
+                        node.at, f"'{name}' is {number}, which does not fit the type '{base}' of the enum"
+                    )
+                names[name] = number
             known[key] = ty.EnumType(base, names)
         return Value(ty.TYPE, known[key])
+
+    # ---- variables of anonymous structures
+    def with_layout(self, value: Operand) -> Operand:
+        """An anonymous structure whose fields all have types of run time, as a value of the structure type that they make."""
+        if value.type is not ty.COMPTIME_STRUCT or type(value) is not Value or not value.data:
+            return value
+        fields: list[tuple[str, ty.Type]] = []
+        given: dict[str | int, Operand] = {}
+        for name, inner in value.data.items():
+            inner = self.with_layout(inner)
+            if not inner.type.runtime or inner.type is ty.VOID:
+                return value
+            fields.append((str(name), inner.type))
+            given[name] = inner
+        is_tuple = isinstance(next(iter(given)), int)
+        key = ("anonymous", is_tuple, tuple(fields))
+        known = self.unit.compiler.structs
+        if key not in known:
+            label = ", ".join(str(t) if is_tuple else f".{n}: {t}" for n, t in fields)
+            known[key] = ty.StructType(fields, label=f".{{ {label} }}", is_tuple=is_tuple)
+        t = known[key]
+        assert isinstance(t, ty.StructType)
+        return self.aggregate(t, list(given.values()), 0)
 
     # ---- conversions
     def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand:
         """`value` as a value of type `t`, where the language converts by itself."""
         if value.type is t:
             return value
+        if self.options.strict:
+            self.check_pointer(value.type, t, at)
         if value.type is ty.COMPTIME_STRUCT and type(value) is Value:
             if isinstance(t, ty.StructType):
                 return self.aggregate(t, self.struct_fields(value, t, at), at)

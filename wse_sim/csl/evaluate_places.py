@@ -153,15 +153,25 @@ class PlaceEvaluator(Builtins):
                 value = self.comptime_eval(decl.value, scope)
                 if t is not None:
                     value = self.coerce(value, t, decl.value.at)
+            if decl.kind == "var" and self.unit.program is not None:
+                value = self.with_layout(value)
             if (
                 decl.kind == "var"
                 and not value.type.runtime
                 and value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT)
             ):
                 raise CslError(decl.at, f"the variable '{g.name}' needs a type: its value is a {value.type}")
+            if decl.kind == "var" and value.type is ty.ANYOPAQUE:
+                raise CslError(
+                    decl.at, f"the variable '{g.name}' has type 'anyopaque', which only pointers point to"
+                )
             for word, amount in decl.attributes:
                 if word == "align":
                     g.align = self.data(amount, scope, ty.COMPTIME_INT)
+                    if g.align < 1 or g.align & (g.align - 1):
+                        raise CslError(
+                            amount.at, f"align({g.align}): the alignment in bytes must be a power of two"
+                        )
             g.type, g.data = value.type, copy(value.data) if decl.kind == "var" else value.data
             if (
                 value.type is ty.TYPE
@@ -236,11 +246,16 @@ class PlaceEvaluator(Builtins):
             return self.index(base, [self.index_value(i, scope) for i in node.indices], node.at)  # type: ignore[attr-defined]
         if kind is tree.Deref:
             return self.deref(self.load(self.access(node.base, scope), node.at), node.at)  # type: ignore[attr-defined]
+        if kind is tree.Builtin and node.name == "@field":  # type: ignore[attr-defined]
+            return self.field_place(node, scope)  # type: ignore[arg-type]
         return self.eval(node, scope)
 
     def index_value(self, node: tree.Node, scope: Scope) -> Operand:
         """The value of an index; the floors above price its arithmetic."""
         return self.eval(node, scope)
+
+    def with_layout(self, value: Operand) -> Operand:  # the floor above makes the type
+        return value
 
     def local_place(self, found: Entry) -> Operand:
         if type(found) is not Cell:
@@ -363,6 +378,11 @@ class PlaceEvaluator(Builtins):
             if key not in fields:
                 raise CslError(at, f"the structure has no element {key}; it has {len(fields)}")
             return fields[key]
+        if isinstance(t, ty.StructType) and t.is_tuple and len(indices) == 1:
+            k = indices[0].data
+            if not 0 <= k < len(t.fields):
+                raise CslError(at, f"index {k} is outside of the tuple of {len(t.fields)} fields")
+            return self.field(base, k, at)
         if t is ty.COMPTIME_STRING:
             text, k = self.load(base, at).data, indices[0].data
             if not 0 <= k < len(text):

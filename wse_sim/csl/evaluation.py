@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from wse_sim.csl import types as ty
     from wse_sim.csl.modules import Options, Scope
     from wse_sim.csl.unit import CodeUnit
-    from wse_sim.csl.values import Entry, Operand, Ref, Value
+    from wse_sim.csl.values import Entry, Function, Operand, Ref, Value
 
 
 class Evaluation:
@@ -19,6 +19,8 @@ class Evaluation:
     if TYPE_CHECKING:
         unit: CodeUnit
         options: Options
+        strict: bool  # inside run-time code: variables of the program have no value yet
+        depth: int
 
         def eval(self, node: tree.Node, scope: Scope) -> Operand: ...
         def known(self, node: tree.Node, scope: Scope) -> Value: ...
@@ -36,4 +38,5 @@ class Evaluation:
         def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand: ...
         def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand: ...
         def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None: ...
+        def function_type(self, fn: Function) -> ty.FnType: ...
         def effect(self, act: Callable[..., None], *args: object) -> None: ...

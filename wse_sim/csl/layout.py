@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.evaluate_loops import LoopEvaluator
 from wse_sim.csl.modules import LayoutState, ProgramState
-from wse_sim.csl.tiles import CodeClass
+from wse_sim.csl.storage import SharedNames
+from wse_sim.csl.tiles import CodeClass, freeze
 from wse_sim.csl.unit import CodeUnit, Compiler
 from wse_sim.csl.values import Cell, Function, Global, Instance, Operand, Value
 
+MOST_IMPORTS = 60
 HOST_INTERFACE = ("<memcpy/get_params>", "<memcpy/memcpy>")
 
 
@@ -24,6 +26,10 @@ class EvaluatedUnit(CodeUnit):
     """A unit with its evaluator, and what lowering adds to it."""
 
     used: dict[int, Cell]  # variables that need memory
+    assigned: set[int]  # descriptors that code gives another value, and what has its address taken
+    taken: dict[
+        int, tuple[Global, int]
+    ]  # variables that operations take as their descriptors, with a place that does
     constants: dict[tuple[ty.Type, str], Cell]
     comptime: Evaluator
     function: Callable[[Function, Mapping[str, Operand], ty.Type, int], Code]
@@ -33,10 +39,25 @@ class EvaluatedUnit(CodeUnit):
     ) -> None:
         super().__init__(compiler, layout, program)
         self.evaluator = LoopEvaluator(self) if layout is not None else Evaluator(self)
+        self.shared = SharedNames()
+        self.importing: list[tuple[str, Hashable]] = []
 
     def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
         path, file, library = self.compiler.files.load(name, importer.path, at)
-        return self.instantiate(path, file, params, library, at)
+        key = (path, freeze(Value(ty.COMPTIME_STRUCT, params)))
+        if key in self.importing or len(self.importing) >= MOST_IMPORTS:
+            chain = [p for p, _ in self.importing]
+            names = " imports ".join(
+                Path(p).name for p in [*chain[chain.index(path) if path in chain else 0 :], path][-6:]
+            )
+            raise CslError(
+                at, f"modules import each other without end: {names}; put what both need into a third module"
+            )
+        self.importing.append(key)
+        try:
+            return self.instantiate(path, file, params, library, at)
+        finally:
+            self.importing.pop()
 
     def instantiate(
         self, path: str, file: tree.File, params: dict[str, Value], library: bool, at: int
@@ -53,12 +74,17 @@ class EvaluatedUnit(CodeUnit):
                     warn(at, f"'{Path(path).name}' has no parameter '{name}'")
         evaluator = self.evaluator
         if self.program is not None:
+            self.shared.add(instance, self.symbol_name)
             for g in instance.members.values():
                 if isinstance(g, Global) and imports(g.decl.value):
                     evaluator.ensure(g)
         for block in instance.comptime:
             evaluator.exec(block.body, Scope(instance))
         return instance
+
+    def symbol_name(self, node: tree.Node, instance: Instance) -> str:
+        """The value of a `linkname`."""
+        return str(self.evaluator.data(node, Scope(instance), ty.COMPTIME_STRING))
 
 
 def stream_colors(params: Mapping[str, Value]) -> set[int]:
@@ -91,6 +117,7 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
 
     Raises :class:`CslError`: no layout block, a PE without code, an unknown parameter.
     """
+    compiler.files.home = Path(path).parent
     path, file, _ = compiler.files.load(Path(path).name, path, NOWHERE)
     state = LayoutState()
     unit = EvaluatedUnit(compiler, layout=state)
@@ -127,7 +154,9 @@ def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
     """Evaluate the comptime blocks of one code class."""
     unit = EvaluatedUnit(compiler, program=ProgramState())
     file = compiler.files.trees[code.path]
+    unit.importing.append((code.path, freeze(Value(ty.COMPTIME_STRUCT, code.params))))
     unit.instantiate(code.path, file, code.params, False, code.at)
+    unit.shared.check(lambda node, of: unit.evaluator.type_of(node, Scope(of)), unit.evaluator.ensure)
     return unit
 
 

@@ -27,6 +27,8 @@ from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
+from wse_sim.csl.storage import check_defined
+from wse_sim.csl.strict import check_queues
 from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
@@ -140,6 +142,10 @@ class ClassLinker:
         for s in state.symbols.values():
             if isinstance(s.target, Ref):
                 used.setdefault(id(s.target.root), s.target.root)
+        for g in self.unit.shared.exported_variables():
+            self.evaluator.ensure(g)
+            if g.type.runtime:
+                used.setdefault(id(g), g)
         self.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
         for f in self.unit.fifos:
             used.setdefault(id(f.buffer.root), f.buffer.root)
@@ -151,6 +157,9 @@ class ClassLinker:
         )
         roots += [start] if start is not None else []
         self.place_variables(used)
+        for g, at in self.unit.taken.values():
+            if id(g) not in self.unit.assigned:
+                self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
         self.place_frames(order)
         self.fill(used)
@@ -159,6 +168,8 @@ class ClassLinker:
         for row, callee in self.late:
             table, first = self.linker.tables[row]
             table[row - first, 3] = callee.entry
+        layout = self.unit.compiler.layout
+        self.evaluator.check_program(state, self.unit.queue_uses, {} if layout is None else layout.names)
         depth = max([self.total(c)[1] for c in roots], default=0)
         registers = max([self.total(c)[0] for c in roots], default=1)
         symbols = [self.symbol(n, s, functions) for n, s in state.symbols.items()]
@@ -262,6 +273,7 @@ class ClassLinker:
             if isinstance(root, FrameCell):
                 continue
             if isinstance(root, Global):
+                check_defined(root)
                 self.evaluator.ensure(root)
             for inner in roots_of(root.data):
                 if id(inner) not in seen:
@@ -574,6 +586,7 @@ def build_image(compiler: Compiler) -> Image:
                     f"color {color} of PE ({x}, {y}) is configured here and in the layout; one of both must go",
                 )
             config[color, where] = 1 + linker.config(route)
+    check_queues(compiler.queues)
     pool = tuple(linker.constants.rows)
     return Image(
         arch=compiler.options.arch,

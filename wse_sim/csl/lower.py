@@ -32,6 +32,41 @@ class Lowerer(LoopLowerer):
         self.expected = None
         return value if t is None else self.coerce(value, t, node.at)
 
+    def sides(self, node: tree.Binary, scope: Scope) -> tuple[Operand, Operand]:
+        """Both sides of an operator; a value that is chosen at run time takes the type of the other side."""
+        if node.op in ("<<", ">>") or not (is_choice(node.left) or is_choice(node.right)):
+            return super().sides(node, scope)
+        if is_choice(node.left):
+            if not is_choice(node.right):
+                self.expect(self.trial(node.right, scope))
+            left = self.eval(node.left, scope)
+        else:
+            left = self.eval(node.left, scope)
+        self.expected = None
+        if is_choice(node.right):
+            self.expect(left.type)
+        right = self.eval(node.right, scope)
+        self.expected = None
+        return left, right
+
+    def expect(self, t: ty.Type) -> None:
+        """The arms of the choice that comes next take this type, if it is one of run time."""
+        self.expected = t if ty.is_number(t) and t.runtime else None
+
+    def compound_value(self, node: tree.Assign, place: Operand, scope: Scope) -> Operand:
+        if is_choice(node.value) and node.op not in ("<<=", ">>="):
+            self.expect(place.type)
+        value = self.eval(node.value, scope)
+        self.expected = None
+        return value
+
+    def index_value(self, node: tree.Node, scope: Scope) -> Operand:
+        if is_choice(node):
+            self.expect(ty.I16)
+        value = super().index_value(node, scope)
+        self.expected = None
+        return value
+
     def x_Block(self, node: tree.Block, scope: Scope) -> Operand:
         if not node.statements:
             return VOID_VALUE
@@ -152,6 +187,11 @@ class Lowerer(LoopLowerer):
         return VOID_VALUE if t is ty.VOID else self.numbered(t, iter(regs), node.at)
 
 
+def is_choice(node: tree.Node) -> bool:
+    """Whether an expression has arms of which one is taken."""
+    return isinstance(node, (tree.IfExpr, tree.Switch, tree.Block))
+
+
 class ProgramCode:
     """Run-time code of one code class; what the linker reads.
 
@@ -161,6 +201,8 @@ class ProgramCode:
     def __init__(self, unit: EvaluatedUnit) -> None:
         self.unit = unit
         unit.used = {}
+        unit.assigned = set()
+        unit.taken = {}
         unit.constants = {}
         unit.comptime = Evaluator(unit, strict=True)
         unit.function = self.function

@@ -11,7 +11,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_map import MapLowerer
-from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Operand, Value
+from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Operand, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Op, Sys
 
@@ -19,10 +19,14 @@ from wse_sim.fabric.vm.opcodes import Op, Sys
 class RuntimeBuiltins(MapLowerer):
     """Mixed into the lowerer; overrides builtins of the evaluator where code must be emitted."""
 
+    expected: ty.Type | None  # what the arms of the choice that comes next become
+
     # ---- tasks
     def b_activate(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
-        number = self.task_number(self.eval(node.args[0], scope), node.at)
+        value = self.eval(node.args[0], scope)
+        self.check_activation(value, node, scope)
+        number = self.task_number(value, node.at)
         self.code.emit(Op.ACT, 0, self.register(number, node.at), 0, "task_bit", node.at)
         return VOID_VALUE
 
@@ -171,19 +175,59 @@ class RuntimeBuiltins(MapLowerer):
         self.count(node, 1)
         return self.system(Sys.QUEUE_FLUSH, [self.eval(node.args[0], scope)], ty.VOID, "register", node.at)
 
-    def b_get_config(self, node: tree.Builtin, scope: Scope) -> Operand:
+    def exported_by_id(
+        self, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None
+    ) -> Operand:
+        """The value of the exported variable with an id: of type `wanted`, or (None) a pointer, cast to words."""
+        layout, state = self.unit.compiler.layout, self.unit.program
+        inner = Scope(scope.instance, scope)
+        words = ty.pointer(ty.U16, many=True)
+        inner.names["#words"] = Value(ty.TYPE, words)
+        arms: list[tuple[list[tree.Node] | None, tree.Node]] = []
+        for k, name in enumerate(layout.names if layout is not None else ()):
+            symbol = state.symbols.get(name) if state is not None else None
+            if symbol is None or not isinstance(symbol.target, Ref) or symbol.target.path:
+                continue
+            t = symbol.target.type
+            if t is not wanted if wanted is not None else not isinstance(t, ty.PointerType):
+                continue
+            inner.names[f"#{k}"] = symbol.target.root
+            value: tree.Node = tree.Name(node.at, f"#{k}")
+            if wanted is None:
+                value = tree.Builtin(node.at, "@ptrcast", [tree.Name(node.at, "#words"), value])
+            arms.append(([tree.Number(node.at, k)], value))
+        if not arms:
+            what = "pointer" if wanted is None else f"variable of type '{wanted}'"
+            raise CslError(
+                node.at,
+                f"{node.name}: the program exports no {what}; name one with @export_name and @export_symbol",
+            )
+        arms[-1] = (None, arms[-1][1])  # of another id the result is undefined
+        self.expected = words if wanted is None else wanted
+        return self.eval(arms[0][1] if len(arms) == 1 else tree.Switch(node.at, number, arms), inner)
+
+    def b_get_tensor_ptr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
+        return self.exported_by_id(node, scope, node.args[0], None)
+
+    def b_get_symbol_value(self, node: tree.Builtin, scope: Scope) -> Operand:
+        self.count(node, 2)
+        return self.exported_by_id(node, scope, node.args[1], self.type_of(node.args[0], scope))
+
+    def b_get_config(self, node: tree.Builtin, scope: Scope) -> Operand:
+        self.count(node, 1, 2)
         return self.system(
             Sys.READ_CONFIG,
-            [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)],
+            [self.register_address(node, scope, 1)],
             ty.U16,
             "config",
             node.at,
         )
 
     def b_set_config(self, node: tree.Builtin, scope: Scope) -> Operand:
-        self.count(node, 2)
-        values = [self.coerce(self.eval(a, scope), ty.U16, a.at) for a in node.args]
+        self.count(node, 2, 3)
+        value = self.coerce(self.eval(node.args[1], scope), ty.U16, node.args[1].at)
+        values = [self.register_address(node, scope, 2), value]
         return self.system(Sys.WRITE_CONFIG, values, ty.VOID, "config", node.at)
 
     b_get_config_unchecked = b_get_config

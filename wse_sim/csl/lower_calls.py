@@ -303,8 +303,10 @@ def _collect(node: object, found: set[str]) -> None:
         return
     if isinstance(node, tree.Unary) and node.op == "&":
         base = node.operand
-        while isinstance(base, (tree.Member, tree.Index)):
-            base = base.base
+        while isinstance(base, (tree.Member, tree.Index)) or (
+            isinstance(base, tree.Builtin) and base.name == "@field"
+        ):
+            base = base.args[0] if isinstance(base, tree.Builtin) else base.base
         if isinstance(base, tree.Name):
             found.add(base.id)
     for name in fields_of(type(node)):

@@ -209,7 +209,9 @@ class ExpressionLowerer(PlaceLowerer):
         if isinstance(node, tree.Binary) and node.op in ("and", "or"):
             return self.branch_logical(node, scope, target, when)
         if isinstance(node, tree.Binary) and node.op in NEGATED:
-            left, right = self.eval(node.left, scope), self.eval(node.right, scope)
+            left, right = self.sides(node, scope)
+            if self.options.strict:
+                self.check_sides(node.op, left, right, node, scope)
             if type(left) is Value and type(right) is Value and not isinstance(left.type, ty.PointerType):
                 return self.binary(node.op, left, right, node.at).data  # type: ignore[no-any-return]
             self.branch_compare(node.op if when else NEGATED[node.op], node.op, left, right, target, node.at)

@@ -120,6 +120,7 @@ class MapLowerer(VectorLowerer):
             reg = self.settle(run, self.code.next, arg.at)
             return Elements(Run(ty.MEM1D, reg, arg.at), None, number)
         if isinstance(value.type, ty.DsdType):
+            self.look_at_reach(value, arg, scope)
             element = value.data.element if type(value) is Value else None
             reg = self.settle(value, self.code.next, arg.at)
             if value.type in (ty.FABIN, ty.FABOUT):

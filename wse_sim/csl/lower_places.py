@@ -30,6 +30,7 @@ class PlaceLowerer(Evaluator):
     """Emits rows into `code`."""
 
     unit: EvaluatedUnit
+    is_code = True
 
     code: Code
     if TYPE_CHECKING:  # of the floor above
@@ -51,6 +52,14 @@ class PlaceLowerer(Evaluator):
     def price_width(self, t: ty.Type) -> str:
         """The width class that a sum or a product of type `t` costs."""
         return "16" if self.in_index else width(t)
+
+    def look_at_reach(self, value: Operand, arg: tree.Node, scope: Scope) -> None:
+        """A known descriptor must stay in its array; one in a variable too, if it turns out that nothing assigns the variable."""
+        self.check_reach(value, arg.at)
+        if isinstance(arg, tree.Name) or (isinstance(arg, tree.Member) and isinstance(arg.base, tree.Name)):
+            place = self.access(arg, scope)
+            if type(place) is Ref and isinstance(place.root, Global) and not place.path:
+                self.unit.taken.setdefault(id(place.root), (place.root, arg.at))
 
     # ---- operands
     def register(self, value: Operand, at: int) -> int:
@@ -259,6 +268,8 @@ class PlaceLowerer(Evaluator):
             return
         if not isinstance(place, (Ref, Mem)):
             raise CslError(at, "this cannot be assigned: it is a constant or a parameter, and no variable")
+        if type(place) is Ref and isinstance(place.type, ty.DsdType):
+            self.unit.assigned.add(id(place.root))
         mem = self.address(place, at)
         if not mem.mutable:
             raise CslError(at, "this cannot be assigned: it is read through a pointer to const")
@@ -418,13 +429,19 @@ class PlaceLowerer(Evaluator):
             raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
         words = t.target.words
         mutable = not t.const
+        i = indices[0]
         if type(pointer) is Value:
             ref: Ref = pointer.data
+            array = ref.type if isinstance(ref.type, ty.ArrayType) and ref.type.element is t.target else None
+            if array is not None and type(i) is Value and not 0 <= i.data < array.count:
+                raise CslError(
+                    at,
+                    f"index {i.data} is outside of the array '{array}' that the pointer points to (0 to {array.count - 1})",
+                )
             self.use(ref.root)
             mem = Mem(t.target, at, ref.root, None, ref.words(), mutable=mutable)
         else:
             mem = Mem(t.target, at, None, self.register(pointer, at), 0, mutable=mutable)
-        i = indices[0]
         if type(i) is Value:
             mem.offset += i.data * words
             return mem
@@ -460,6 +477,7 @@ class PlaceLowerer(Evaluator):
             place = self.constant_place(node, place, scope)
         if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
+        self.unit.assigned.add(id(place.root))
         return Value(ty.pointer(place.type, not place.root.mutable), place)
 
     def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:

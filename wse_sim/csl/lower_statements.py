@@ -104,6 +104,7 @@ class StatementLowerer(CallLowerer):
         return reg
 
     def variable(self, node: tree.Declaration, value: Operand, mark: int) -> Entry:
+        value = self.with_layout(value)
         t = value.type
         if t in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
             raise CslError(
@@ -176,6 +177,7 @@ class StatementLowerer(CallLowerer):
     ) -> tuple[list[tuple[int, tree.Node]], int | None]:
         """Compare and jump to every arm; the arms with their labels, and the label of `else`."""
         code = self.code
+        self.check_cases(node, value.type, scope)
         reg = self.register(value, node.at)
         arms: list[tuple[int, tree.Node]] = []
         default = None
@@ -280,6 +282,8 @@ class StatementLowerer(CallLowerer):
     def s_Assign(self, node: tree.Assign, scope: Scope) -> Signal:
         if node.op != "=" or (isinstance(node.target, tree.Name) and node.target.id == "_"):
             return super().s_Assign(node, scope)
+        if self.assigned_field(node, scope):
+            return None
         place = self.target(node, scope)
         t = None if place.type is ty.COMPTIME_STRUCT else place.type
         self.store(place, self.eval_as(node.value, scope, t), node.at)

@@ -107,9 +107,11 @@ class VectorLowerer(ExpressionLowerer):
         row = vector_row(node.name[1:])
         self.reserve(start, len(kinds))
         fifo = fabric = dsr = False
+        operands: list[Operand] = []
         for i, (arg, kind) in enumerate(zip(args, kinds, strict=False)):
             code.next = start + len(kinds)
             form, value = self.vector_operand(arg, scope, kind, i)
+            operands.append(value)
             row[O.V_DEST + i] = form
             if form == Form.DSR:
                 row[O.V_DSR0 + i] = DSR_FILES[value.data.file] * 64 + value.data.id
@@ -118,6 +120,7 @@ class VectorLowerer(ExpressionLowerer):
                 self.move(value, start + i, max(start + len(kinds), self.locals_end), arg.at)
                 fifo |= value.type is ty.FIFO
                 fabric |= value.type in (ty.FABIN, ty.FABOUT)
+        self.check_operands(node.name, operands, [a.at for a in args[: len(kinds)]])
         if (
             all(f in (Form.SCALAR, Form.POINTER) for f in row[O.V_DEST : O.V_DEST + len(kinds)])
             and row[O.V_DEST] == Form.SCALAR
@@ -146,6 +149,7 @@ class VectorLowerer(ExpressionLowerer):
         value = self.eval(arg, scope)
         t = value.type
         if isinstance(t, ty.DsdType) or t is ty.FIFO:
+            self.look_at_reach(value, arg, scope)
             return Form.DSD, value
         if isinstance(t, ty.DsrType):
             return Form.DSR, value
@@ -182,6 +186,8 @@ class VectorLowerer(ExpressionLowerer):
             raise CslError(
                 arg.at, f"the options are a structure such as .{{ .async = true }}, found '{given.type}'"
             )
+        if self.judges(scope) and {"activate", "unblock"} <= set(given.data):
+            raise CslError(arg.at, "at most one of activate and unblock may be specified")
         for name, value in given.data.items():
             if name not in OPTIONS:
                 raise CslError(arg.at, f"there is no option '{name}'; the options are {', '.join(OPTIONS)}")
@@ -324,6 +330,9 @@ class VectorLowerer(ExpressionLowerer):
             )
         if not isinstance(dsd.type, ty.DsdType) and dsd.type is not ty.FIFO:
             raise CslError(node.args[1].at, f"@load_to_dsr takes a DSD second, found '{dsd.type}'")
+        self.look_at_reach(dsd, node.args[1], scope)
+        if self.judges(scope):
+            self.check_load(dsr.data.file, dsd.type, node.args[1].at)
         row = [0] * O.LOAD_FIELDS
         row[O.L_FILE], row[O.L_ID] = DSR_FILES[dsr.data.file], dsr.data.id
         row[O.L_ACTIVATE] = row[O.L_UNBLOCK] = row[O.L_THREAD] = row[O.L_CONTROL_TASK] = -1

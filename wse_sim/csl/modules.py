@@ -39,6 +39,7 @@ class Options:
     max_inlined_iterations: int = 50
     fp16: str = "f16"
     import_paths: tuple[str, ...] = ()
+    strict: bool = False
 
     @property
     def wse3(self) -> bool:
@@ -50,6 +51,7 @@ class Files:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.home = Path()  # the folder of the layout file
         self.trees: dict[str, tree.File] = {}
 
     def load(self, name: str, importer: str, at: int) -> tuple[str, tree.File, bool]:
@@ -58,13 +60,19 @@ class Files:
         path = name if library else str(Path(importer).parent / name)
         if library:
             path = self._library(name, at)
-        elif not os.path.isfile(path) and not path.endswith(".csl"):
-            path += ".csl"
+        else:
+            path = self.find(name, importer)
         found = self.trees.get(path)
         if found is None:
             text = self._read(path, name, importer, at)
             found = self.trees[path] = parse(text, path)
         return path, found, path.startswith("<")
+
+    def find(self, name: str, importer: str) -> str:
+        """The file that a name means: beside the importer, else below the folder of the layout; `.csl` may be left out."""
+        folders = (Path(importer).parent, self.home)
+        places = [str(folder / f"{name}{end}") for folder in folders for end in ("", ".csl")]
+        return next((p for p in places if os.path.isfile(p)), places[0])
 
     def _library(self, name: str, at: int) -> str:
         """A library of a search path comes first, as a file; else ours, by its name."""
@@ -88,7 +96,7 @@ class Files:
             return Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:  # ValueError: no text in UTF-8, a null byte in the name
             why = getattr(error, "strerror", None) or error
-            raise CslError(at, f"cannot read '{name}' (as {path}): {why}") from error
+            raise CslError(at, f"cannot read '{name}' (as {path or name}): {why}") from error
 
 
 def _bundled(inner: str) -> Traversable:
@@ -216,3 +224,4 @@ class ProgramState:
     dsr_loads: list[tuple[Any, ...]] = field(default_factory=list)
     startup: list[tuple[tree.Builtin, Scope]] = field(default_factory=list)
     priorities: dict[str, int] = field(default_factory=dict)
+    registers: dict[int, int] = field(default_factory=dict)  # what comptime blocks wrote with @set_config

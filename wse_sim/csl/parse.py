@@ -558,4 +558,18 @@ def parse(text: str, name: str = "<text>") -> tree.File:
 
     Raises :class:`CslError` at the first token that does not fit.
     """
-    return Parser(SOURCES.add(name, text)).file()
+    parser = Parser(SOURCES.add(name, text))
+    try:
+        return parser.file()
+    except RecursionError:
+        at = parser.places[min(parser.i, len(parser.places) - 1)]
+        raise CslError(at, "expressions or blocks are nested too deep to follow; split them") from None
+
+
+def parse_type(text: str) -> tree.Node:
+    """Parse a type that stands in a text of its own, such as `[8]i16`."""
+    parser = Parser(SOURCES.add("<type>", text))
+    node = parser.type()
+    if parser.kinds[parser.i] != "end":
+        parser.fail("the end of the type")
+    return node

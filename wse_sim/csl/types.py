@@ -122,6 +122,7 @@ class StructType(Type):
     layout: str = ""
     label: str = ""
     offsets: list[int] = field(default_factory=list)
+    is_tuple: bool = False  # fields without names: they are read by number
 
     def __post_init__(self) -> None:
         self.name = self.label or f"{self.kind}#{next(_serial)}"
@@ -183,6 +184,7 @@ MODULE = Simple("imported_module")
 DIRECTION = Simple("direction")
 RANGE = Simple("range")
 FIFO = Simple("fifo")
+ANYOPAQUE = Simple("anyopaque")  # what a pointer without a type points to
 
 
 @cache
@@ -231,6 +233,7 @@ NAMED: dict[str, Type] = {
             MODULE,
             DIRECTION,
             RANGE,
+            ANYOPAQUE,
         ),
         *(F16, BF16, CB16, F32, MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF, *HANDLES.values(), *DSRS.values()),
     )

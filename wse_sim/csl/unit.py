@@ -25,6 +25,9 @@ class Compiler:
         self.notes: list[str] = []
         self.layout: LayoutState | None = None
         self.routes: dict[ColorRoute, ColorRoute] = {}
+        self.queues: dict[
+            tuple[str, int], dict[int, bool]
+        ] = {}  # by kind and place of use: number -> has a color
         self.warned: set[tuple[str, str]] = set()
         self.host_colors: set[int] = set()  # colors that an import of the host interface binds to its streams
 
@@ -47,6 +50,9 @@ class CodeUnit(ABC):
         self.instances: list[Instance] = []
         self.fifos: list[Fifo] = []
         self.reads: dict[int, int] = {}
+        self.queue_uses: list[
+            tuple[str, int, int]
+        ] = []  # queues that descriptors name: kind, number, position
         self.paths: dict[tuple[str, str], str] = {}
 
     def free_queue(self, color: int) -> int:

@@ -99,12 +99,12 @@ def whole(value: object, what: str) -> int:
 
 
 def host_items(array: object, count: int, what: str) -> Array:
-    """The 32-bit items of a host array, flat, sharing its memory.
+    """The first `count` 32-bit items of a host array, flat, sharing its memory.
 
     Raises
     ------
     HostError
-        If it is not a numpy array of `count` contiguous items of 32 bits.
+        If it is not a numpy array of at least `count` contiguous items of 32 bits.
     """
     if not isinstance(array, np.ndarray):
         raise HostError(f"{what}: a {type(array).__name__} is not a numpy array; give one of 32-bit items")
@@ -113,13 +113,13 @@ def host_items(array: object, count: int, what: str) -> Array:
             f"{what}: items of {array.dtype} have {8 * array.dtype.itemsize} bits, 32 are needed; "
             "16-bit data goes into the low half of uint32 (sdk_utils.input_array_to_u32, memcpy_view)"
         )
-    if array.size != count:
+    if array.size < count:
         raise HostError(
-            f"{what}: the array has {array.size} items, the region takes {count}; it must be width x height x elements"
+            f"{what}: the array has {array.size} items, the region takes {count}; it must be width x height x elements at least"
         )
     if not array.flags.c_contiguous:
         raise HostError(f"{what}: the array is not contiguous; use numpy.ascontiguousarray")
-    return array.reshape(-1).view(np.uint32)
+    return array.reshape(-1).view(np.uint32)[:count]
 
 
 def to_region(items: Array, w: int, h: int, n: int, order: int) -> Array:

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
+from wse_sim.csl.host.script import run_script
 from wse_sim.errors import WseError
 from wse_sim.files import is_file, read_text
 
@@ -38,7 +38,9 @@ _VALUED_WITHOUT_EFFECT = {
     "--max-parallelism",
     "--link-section-start-address-bytes",
 }
-_FLAGS = {"--memcpy": "memcpy"}
+_FLAGS = {"--memcpy": "memcpy", "--strict": "strict"}
+STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
+"""Environment variable: 1 is --strict for every program that is compiled."""
 _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
 
 
@@ -79,7 +81,12 @@ def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 
 def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
     by_name = {_VALUED[name]: values for name, values in given.items() if name in _VALUED}
-    options: dict[str, Any] = {"memcpy": "--memcpy" in given, "out": by_name.get("out", ["out"])[-1]}
+    strict = "--strict" in given or os.environ.get(STRICT_VARIABLE) == "1"
+    options: dict[str, Any] = {
+        "memcpy": "--memcpy" in given,
+        "strict": strict,
+        "out": by_name.get("out", ["out"])[-1],
+    }
     if "arch" in by_name:
         options["arch"] = by_name["arch"][-1]
     for name in ("fabric_dims", "fabric_offsets"):
@@ -147,7 +154,11 @@ def cs_python(arguments: list[str]) -> int:
     sys.argv = [str(script), *arguments[1:]]
     sys.path[:0] = [str(script.resolve().parent), str(COMPAT)]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        run_script(script)
+    except SystemExit as end:
+        return exit_status(end)
+    except KeyboardInterrupt:
+        return 130
     except WseError as fault:
         raise WseError(f"{_line_of(fault, script)}{fault}") from fault
     except Exception as fault:  # a fault of the script itself ends as Python would end it
@@ -157,6 +168,16 @@ def cs_python(arguments: list[str]) -> int:
         traceback.print_exception(type(fault), fault, frames or fault.__traceback__)
         return 1
     return 0
+
+
+def exit_status(end: SystemExit) -> int:
+    """The status of a script that ended by `sys.exit`: 0 without an argument; a text is printed and gives 1."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def _line_of(fault: BaseException, script: Path) -> str:
@@ -200,10 +221,11 @@ def command_folder() -> str:
 
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
-                 timeout_s: float | None = None, threads: int | None = None, static: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
+    ``strict``: programs are compiled with --strict.
 
     Raises
     ------
@@ -222,6 +244,8 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment[FIGURES_VARIABLE] = str(figures.resolve())
     if threads is not None:
         environment[THREADS_VARIABLE] = str(threads)
+    if strict:
+        environment[STRICT_VARIABLE] = "1"
     kept = Path(folder) / "launches.jsonl"
     if static:
         environment[STATIC_VARIABLE] = str(kept)
@@ -306,7 +330,13 @@ def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
 
 
 def check_case(
-    name: str, arch: str, file: Path, timeout_s: float = 600.0, threads: int | None = None
+    name: str,
+    arch: str,
+    file: Path,
+    timeout_s: float = 600.0,
+    threads: int | None = None,
+    *,
+    strict: bool = True,
 ) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
@@ -316,7 +346,12 @@ def check_case(
         figures = Path(scratch) / "figures.jsonl"
         try:
             done = run_commands(
-                copy / file.name, figures=figures, quiet=True, timeout_s=timeout_s, threads=threads
+                copy / file.name,
+                figures=figures,
+                quiet=True,
+                timeout_s=timeout_s,
+                threads=threads,
+                strict=strict,
             )
             status, said = done.returncode, done.stderr + done.stdout
         except subprocess.TimeoutExpired:

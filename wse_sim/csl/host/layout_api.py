@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import json
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -349,7 +350,7 @@ class SdkLayout:
         source = Path(f"{out_prefix}.csl")
         source.write_text(plan.text(), encoding="utf-8")
         arch = self.platform.target.value
-        compile_program(source, arch=arch, out=out)
+        compile_program(source, arch=arch, out=out, strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1")
         (out / EXTRA_FILE).write_text(
             json.dumps({"streams": plan.stream_places()}, indent=1) + "\n", encoding="utf-8"
         )

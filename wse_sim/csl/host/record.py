@@ -71,15 +71,21 @@ def keep(record: Record) -> None:
 
 
 def _save_state(record: Record) -> None:
-    memory = record.session.machine.memory
-    if memory.nbytes > MAX_STATE_BYTES:
-        return
-    traces = json.dumps([[*key, values] for key, values in record.traces.items()])
-    np.savez_compressed(
-        record.folder / STATE_FILE,
-        memory=memory.reshape(record.program.image.n_cores, -1),
-        traces=np.frombuffer(traces.encode(), np.uint8),
-    )
+    if record.session.machine.memory.nbytes <= MAX_STATE_BYTES:
+        save_state(record.folder / STATE_FILE, record.program, record.session, record.traces)
+
+
+def save_state(
+    path: Path, program: CompiledProgram, session: Session, traces: dict[tuple[int, int, str], list[object]]
+) -> None:
+    """Write the memory of all cores and what they traced."""
+    rows = json.dumps([[*key, values] for key, values in traces.items()])
+    with open(path, "wb") as file:
+        np.savez_compressed(
+            file,
+            memory=session.machine.memory.reshape(program.image.n_cores, -1),
+            traces=np.frombuffer(rows.encode(), np.uint8),
+        )
 
 
 def kept(folder: str | os.PathLike[str]) -> Record | None:

@@ -30,9 +30,10 @@ import numpy.typing as npt
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, Transfer
+from wse_sim.csl.host.asked import STILL_VARIABLE, asked_still_cycles, asked_threads
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
-from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
+from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state
 from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session, Until
@@ -72,10 +73,12 @@ class SdkRuntime:
         unknown = sorted(set(options) - known)
         if unknown:
             raise HostError(f"SdkRuntime has no option '{unknown[0]}'; use one of {', '.join(sorted(known))}")
-        self.folder = Path(bindir)
+        self.folder = Path(bindir).absolute()  # a script may leave its folder
+        self._log_path = Path("sim.log").absolute()
         self.program = CompiledProgram.read(self.folder)
         self._ids = {export.name: export for export in self.program.exports}
         self._by_id = {export.id: export for export in self.program.exports}
+        self._still_cycles = asked_still_cycles(self.program.width * self.program.height)
         self._session: Session | None = None
         self._watch: LaunchWatch | None = None
         self._running = False
@@ -102,7 +105,7 @@ class SdkRuntime:
             wafer,
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
-            threads=_asked_threads(),
+            threads=asked_threads(),
             schedule=self._watch is not None,
         )
 
@@ -313,6 +316,11 @@ class SdkRuntime:
 
         return symbol_values(self.program, self.session, px, py, symbol, dtype)
 
+    def dump_core(self, path: str | os.PathLike[str] = "corefile.cs1") -> None:
+        """Write the memory of all cores, for `debug_util`, which finds it in the folder of the program as well."""
+        save_state(Path(path), self.program, self.session, self._traces)
+        save_state(self.folder / STATE_FILE, self.program, self.session, self._traces)
+
     # -- how commands run
 
     @property
@@ -515,15 +523,24 @@ class SdkRuntime:
     def _advance(
         self, until: Until | Iterable[Until], *, cycles: int | None = None, what: str = ""
     ) -> Outcome:
-        outcome = self.session.advance(until, cycles=cycles)
+        try:
+            outcome = self.session.advance(until, cycles=cycles, still_cycles=self._still_cycles)
+        except KeyboardInterrupt:
+            self._ended_badly = True
+            doing = self.session.doing()
+            print(f"wse-sim: interrupted at cycle {self.session.cycle}", *doing, sep="\n  ", file=sys.stderr)
+            raise
         self._collect()
-        self._ended_badly = outcome.reason in ("fault", "waits")
+        self._ended_badly = outcome.reason in ("fault", "waits", "still")
         if outcome.reason == "fault":
             self._write_log()
             raise HostError(f"the program faulted at cycle {outcome.cycle}: {outcome.fault}")
         if outcome.reason == "waits":
             self._write_log()
             raise HostError(f"{what} would wait for ever (cycle {outcome.cycle}): {self._who_waits()}")
+        if outcome.reason == "still":
+            self._write_log()
+            raise HostError(self._why_still(what or "the program", outcome.cycle))
         return outcome
 
     def _who_waits(self) -> str:
@@ -532,6 +549,16 @@ class SdkRuntime:
             return "no core can go on, and none waits for a queue; a task was never activated"
         more = f"; and {len(waiting) - MOST_NAMED} more" if len(waiting) > MOST_NAMED else ""
         return "; ".join(waiting[:MOST_NAMED]) + more
+
+    def _why_still(self, what: str, cycle: int) -> str:
+        """Cores work, and nothing comes of it."""
+        doing = self.session.doing()
+        waits = [f"waiting: {w}" for w in self.session.status() if "command" not in w.what]
+        said = "; ".join([*doing[:MOST_NAMED], *waits[: MOST_NAMED - 1]])
+        return (
+            f"{what} does not come forward, no word moved and no memory changed for {self._still_cycles:,} cycles (now {cycle}): {said}; "
+            f"{STILL_VARIABLE}=0 waits for ever"
+        )
 
     # -- what cores print
 
@@ -565,16 +592,8 @@ class SdkRuntime:
 
     def _write_log(self) -> None:
         lines = [f"@{cycle} {text}" for cycle, text in self._log]
-        Path("sim.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        self._log_path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def void(_: object) -> None:
     """Let a value go."""
-
-
-def _asked_threads() -> int:
-    """Threads that the environment asks for, 1 if it says nothing."""
-    text = os.environ.get(THREADS_VARIABLE, "1")
-    if not text.isdecimal() or int(text) < 1:
-        raise HostError(f"{THREADS_VARIABLE} is '{text}'; use the number of free processor cores, 1 or more")
-    return int(text)

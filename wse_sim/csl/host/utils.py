@@ -1,10 +1,13 @@
-"""Helpers that scripts of the host use: time stamps, 16-bit data in 32-bit items."""
+"""Helpers that scripts of the host use: time stamps, 16-bit data in 32-bit items, the exported functions of a program."""
 
 from __future__ import annotations
 
+import json
+import os
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsInt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsInt
 
 import numpy as np
 
@@ -39,11 +42,11 @@ def calculate_cycles(timestamp_buf: object) -> int:
 
 
 def memcpy_view(arr: np.ndarray, datatype: npt.DTypeLike) -> np.ndarray:
-    """A view of 32-bit items as `datatype` (16 or 32 bits): 16-bit elements are the low halves."""
+    """A view of 32-bit items as `datatype` (8, 16 or 32 bits): narrower elements are the low bits."""
     kind = np.dtype(datatype)
-    if arr.dtype.itemsize != 4 or kind.itemsize not in (2, 4):
+    if arr.dtype.itemsize != 4 or kind.itemsize not in (1, 2, 4):
         raise HostError(
-            f"a view of {arr.dtype} as {kind} is not possible; items of 32 bits, elements of 16 or 32"
+            f"a view of {arr.dtype} as {kind} is not possible; items of 32 bits, elements of 8, 16 or 32"
         )
     if kind.itemsize == 4:
         return arr.view(kind)
@@ -71,3 +74,96 @@ def cast_uint32(value: SupportsInt) -> int:
     if isinstance(value, float | np.floating):
         return int(np.float32(value).view(np.uint32))
     return int(value) & 0xFFFFFFFF
+
+
+PRIMITIVES = ("f32", "f16", "i32", "u32", "i16", "u16", "i8", "u8", "bool")
+"""Types of arguments that a host can give to an exported function."""
+Callables = dict[str, tuple[list[str], list[str]]]
+
+
+def is_valid_primitive_type(name: str) -> bool:
+    """Whether a host can give an argument of this type."""
+    return name in PRIMITIVES
+
+
+def parse_host_callable_api(rpc_symbols: Sequence[Mapping[str, Any]]) -> Callables:
+    """Names and types of the arguments of every exported function, from the rows of ``out_rpc.json``.
+
+    Raises
+    ------
+    HostError
+        If an argument has a type that no host can give.
+    """
+    found: Callables = {}
+    for symbol in rpc_symbols:
+        if symbol.get("kind") != "Func":
+            continue
+        pairs = [
+            (i["name"], i["type"]) if isinstance(i, Mapping) else (i[0], i[1])
+            for i in symbol.get("inputs", ())
+        ]
+        wrong = next((kind for _, kind in pairs if not is_valid_primitive_type(kind)), None)
+        if wrong is not None:
+            raise HostError(f"'{symbol['name']}' takes a '{wrong}'; a host gives {', '.join(PRIMITIVES)}")
+        found[symbol["name"]] = ([name for name, _ in pairs], [kind for _, kind in pairs])
+    return found
+
+
+def get_api_info_dict_from_json(json_path: str | os.PathLike[str]) -> Callables:
+    """The exported functions that a file ``out_rpc.json`` lists.
+
+    Raises
+    ------
+    HostError
+        If it cannot be read.
+    """
+    try:
+        rows = json.loads(Path(json_path).read_text(encoding="utf-8"))["rpc_symbols"]
+    except (OSError, ValueError, KeyError) as fault:
+        raise HostError(
+            f"'{json_path}' lists no exported names ({fault}); give the out_rpc.json of a compiled program"
+        ) from None
+    return parse_host_callable_api(rows)
+
+
+def get_api_info_dict(app_path: str | os.PathLike[str]) -> Callables:
+    """The exported functions of an output folder: name to (names, types) of the arguments."""
+    return get_api_info_dict_from_json(Path(app_path) / "bin" / "out_rpc.json")
+
+
+_KINDS: dict[type, tuple[str, ...]] = {
+    float: ("f32",), np.float32: ("f32",), np.float16: ("f16",), int: ("i32", "u32", "i16", "u16"), np.int64: ("i32",),
+    np.int32: ("i32",), np.uint32: ("u32",), np.uint64: ("u32",), np.int16: ("i16",), np.uint16: ("u16",),
+}  # fmt: skip
+
+
+def check_rpc_api(name: str, arg_list: Sequence[object], api_info_dict: Callables) -> bool:
+    """Whether the arguments fit an exported function.
+
+    Raises
+    ------
+    HostError
+        If there is no such function, or its arguments are others in number or type.
+    """
+    if name not in api_info_dict:
+        raise HostError(f"'{name}' is no exported function; they are {', '.join(api_info_dict) or 'none'}")
+    wanted = api_info_dict[name][1]
+    if len(wanted) != len(arg_list):
+        raise HostError(f"'{name}' takes {len(wanted)} arguments, {len(arg_list)} are given")
+    for arg, kind in zip(arg_list, wanted, strict=True):
+        if kind not in _KINDS.get(type(arg), ()):
+            raise HostError(
+                f"'{name}': {arg!r} is a {type(arg).__name__}, and the argument is of type {kind}"
+            )
+    return True
+
+
+def output_name(option_list: Sequence[str]) -> str:
+    """The output folder that options of ``cslc`` name by ``-o NAME`` or ``-o=NAME``; ``out`` without one."""
+    found = "out"
+    for k, word in enumerate(option_list):
+        if word.startswith("-o="):
+            found = word[3:]
+        elif word in ("-o", "--o") and k + 1 < len(option_list):
+            found = option_list[k + 1]
+    return found

@@ -1,0 +1,257 @@
+"""What the language guide refuses and this compiler otherwise lets through: `--strict`, on in `wse-sim csl check`.
+
+Methods take what they judge and raise :class:`CslError` with the guide's rule; without `strict` they do nothing.  Libraries are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluation import Evaluation
+from wse_sim.csl.modules import ExportedName, ExportedSymbol, ProgramState, Scope
+from wse_sim.csl.values import Function, Global, Operand, Value, show
+
+MOST_HOST_ARGUMENTS = 15
+
+
+class StrictRules(Evaluation):
+    """Mixed into the evaluator."""
+
+    is_code = False  # of the lowerer: this evaluates what runs on the core
+
+    def judges(self, scope: Scope | None = None) -> bool:
+        return self.options.strict and (scope is None or not scope.instance.library)
+
+    def demand(self, holds: bool, at: int, rule: str) -> None:
+        if self.options.strict and not holds:
+            raise CslError(at, rule)
+
+    def top_level(self, node: tree.Builtin, scope: Scope) -> None:
+        """A builtin that stands in a comptime block of a module and in no function."""
+        if self.judges(scope) and (self.is_code or self.strict or self.depth > 0):
+            raise CslError(
+                node.at, f"{node.name} must appear in a top-level comptime block, not in a function"
+            )
+
+    def not_in_code(self, node: tree.Builtin, scope: Scope) -> None:
+        """A builtin that is evaluated with the comptime blocks of a module, by a function that they call as well."""
+        if self.judges(scope) and (self.is_code or self.strict):
+            raise CslError(
+                node.at, f"{node.name} can only be called while a top-level comptime block is evaluated"
+            )
+
+    # ---- operators and switches
+    def check_sides(self, op: str, left: Operand, right: Operand, node: tree.Node, scope: Scope) -> None:
+        """Operands of one type, unless one is a number of compile time; shifts by unsigned amounts."""
+        if not self.judges(scope) or not (ty.is_number(left.type) and ty.is_number(right.type)):
+            return
+        a, b = left.type, right.type
+        if op in ("<<", ">>"):
+            if isinstance(b, ty.IntType) and b.signed:
+                raise CslError(node.at, f"the amount of '{op}' has type '{b}'; it must be unsigned")
+            return
+        if op == "/" and a is b is ty.COMPTIME_FLOAT and type(right) is Value and right.data == 0:
+            raise CslError(node.at, "a comptime_float is divided by zero")
+        free = (ty.COMPTIME_INT, ty.COMPTIME_FLOAT)
+        if a is not b and a not in free and b not in free:
+            raise CslError(
+                node.at, f"'{op}' between '{a}' and '{b}'; both operands must have exactly the same type"
+            )
+
+    def check_pointer(self, s: ty.Type, t: ty.Type, at: int) -> None:
+        """An array of several dimensions does not become a pointer to its elements by itself."""
+        if (
+            isinstance(s, ty.PointerType)
+            and isinstance(t, ty.PointerType)
+            and t.many
+            and isinstance(s.target, ty.ArrayType)
+        ):
+            rank = len(s.target.shape)
+            self.demand(
+                rank == 1 or t.target is s.target,
+                at,
+                f"a '{t}' is made of an array of one dimension; this one has {rank}",
+            )
+
+    def check_activation(self, value: Operand, node: tree.Builtin, scope: Scope) -> None:
+        """`@activate` takes the id of a local task."""
+        if not self.judges(scope):
+            return
+        t = value.type
+        if isinstance(t, ty.HandleType) and t is not ty.LOCAL_TASK_ID:
+            raise CslError(node.args[0].at, f"@activate takes a local_task_id, found '{t}'")
+        state = self.unit.program
+        if self.is_code and t is ty.LOCAL_TASK_ID and type(value) is Value and state is not None:
+            bound = state.tasks.get(("task", value.data))
+            if bound is None or bound.kind != "local":
+                raise CslError(
+                    node.args[0].at,
+                    f"task id {value.data} is bound to no local task; bind one with @bind_local_task",
+                )
+
+    def check_cases(self, node: tree.Switch, t: ty.Type, scope: Scope) -> None:
+        """Every value of the subject's type has one arm."""
+        if not self.judges(scope):
+            return
+        seen: set[object] = set()
+        for keys, _ in node.arms:
+            for key in keys or ():
+                value = self.coerce(self.known(key, scope), t, key.at)
+                if value.data in seen:
+                    raise CslError(
+                        key.at, f"the case {case_name(t, value)} stands twice; case values must be unique"
+                    )
+                seen.add(value.data)
+        if any(keys is None for keys, _ in node.arms):
+            return
+        if isinstance(t, ty.EnumType):
+            left = [n for n, k in t.names.items() if k not in seen]
+            if left:
+                raise CslError(
+                    node.at, f"the switch covers no {', '.join(left)} of the enum; add them or an 'else'"
+                )
+        elif isinstance(t, ty.IntType) and len(seen) < 1 << t.bits:
+            raise CslError(node.at, f"not all possible '{t}' values are covered; an 'else' branch is needed")
+        elif t is ty.BOOL and len(seen) < 2:
+            raise CslError(node.at, "not both values of a bool are covered; an 'else' branch is needed")
+
+    # ---- vector operations
+    def check_operands(self, name: str, operands: Sequence[Operand], places: Sequence[int]) -> None:
+        """Kinds of descriptors and registers in the places of a vector operation, the destination first."""
+        for k, (value, at) in enumerate(zip(operands, places, strict=True)):
+            t = value.type
+            if t is ty.FABIN and k == 0:
+                raise CslError(
+                    at, f"the destination of {name} is a fabin_dsd; words are read from it, not written"
+                )
+            if t is ty.FABOUT and k > 0:
+                raise CslError(at, f"a source of {name} is a fabout_dsd; words are written to it, not read")
+            if isinstance(t, ty.DsrType) and self.options.strict:
+                kind = t.name.replace("fifo_", "")
+                if k == 0 and kind == "dsr_src1":
+                    raise CslError(
+                        at, f"the destination of {name} is a dsr_src1; it must be a dsr_dest or a dsr_src0"
+                    )
+                if k > 0 and kind == "dsr_dest":
+                    raise CslError(
+                        at, f"a source of {name} is a dsr_dest; it must be a dsr_src0 or a dsr_src1"
+                    )
+        sources = operands[1:]
+        if self.options.strict and len(sources) > 1 and sources[0].type is ty.FIFO:
+            raise CslError(places[1], f"a FIFO must not be the first source of {name}")
+        inputs = [at for value, at in zip(operands, places, strict=True) if value.type is ty.FABIN]
+        if len(inputs) > 1 and self.options.wse3:
+            self.demand(False, inputs[1], "on wse3 an operation has one fabric input at most")
+
+    def check_load(self, file: str, t: ty.Type, at: int) -> None:
+        """Descriptors of the fabric in registers of their direction."""
+        self.demand(
+            not (t is ty.FABIN and file == "dsr_dest"), at, "a fabin_dsd cannot be loaded to a dsr_dest"
+        )
+        self.demand(
+            not (t is ty.FABOUT and file != "dsr_dest"), at, f"a fabout_dsd cannot be loaded to a {file}"
+        )
+
+    # ---- queues
+    def check_queue(self, queue: Value, given: dict[str, Value], at: int) -> None:
+        """Options of `@initialize_queue` by generation."""
+        is_output = queue.type is ty.OUTPUT_QUEUE
+        if self.options.wse3:
+            self.demand(
+                "color" in given or "fabric_color" in given, at, f"on wse3 an {queue.type} needs .color"
+            )
+            self.demand("priority" not in given, at, "on wse3 a queue has no .priority; it stands in the DSD")
+            self.demand(
+                not (is_output and "ctrl_table_id" in given), at, ".ctrl_table_id is for input queues only"
+            )
+        else:
+            self.demand(
+                not (is_output and given),
+                at,
+                "on wse2 @initialize_queue of an output queue takes the queue alone",
+            )
+            self.demand("ctrl_table_id" not in given, at, ".ctrl_table_id exists on wse3 only")
+
+    def check_program(
+        self, state: ProgramState, uses: Iterable[tuple[str, int, int]], names: dict[str, ExportedName]
+    ) -> None:
+        """What a whole program says: queues that are used have a color, symbols are the names of the layout."""
+        if not self.options.strict:
+            return
+        if self.options.wse3:
+            bound = [("input_queue", b.id, b.at) for b in state.tasks.values() if b.kind == "data"]
+            for kind, number, at in [*uses, *bound]:
+                found = self.unit.compiler.queues.setdefault((kind, at), {})
+                found[number] = found.get(number, False) or (kind, number) in state.queues
+        for symbol in state.symbols.values():
+            self.check_symbol(symbol, names)
+        if state.teardown and ("task", 29) in state.tasks:
+            raise CslError(
+                state.tasks["task", 29].at,
+                "task id 29 is that of teardown, and a teardown handler is set; bind one of both",
+            )
+
+    def check_symbol(self, symbol: ExportedSymbol, names: dict[str, ExportedName]) -> None:
+        declared = names.get(symbol.name)
+        if declared is None:
+            raise CslError(
+                symbol.at, f"the layout exports no name '{symbol.name}'; declare it there with @export_name"
+            )
+        if isinstance(symbol.target, Function):
+            t: ty.Type = self.function_type(symbol.target)
+            is_same = (
+                isinstance(declared.type, ty.FnType)
+                and str(t).partition("(")[2] == str(declared.type).partition("(")[2]
+            )
+        else:
+            t, is_same = symbol.target.type, symbol.target.type is declared.type
+            if (
+                declared.mutable
+                and is_same
+                and isinstance(symbol.target.root, Global)
+                and symbol.target.root.kind != "var"
+            ):
+                raise CslError(
+                    symbol.at, f"the layout exports '{symbol.name}' as mutable, and here it is a constant"
+                )
+        if not is_same:
+            raise CslError(
+                symbol.at,
+                f"'{symbol.name}' has type '{t}' here and '{declared.type}' in @export_name; both must be the same",
+            )
+
+    def check_export(self, name: str, t: ty.Type, at: int) -> None:
+        """Types that a host can know."""
+        if isinstance(t, ty.FnType):
+            self.demand(
+                len(t.params) <= MOST_HOST_ARGUMENTS,
+                at,
+                f"'{name}' has {len(t.params)} parameters; 15 are the most",
+            )
+            return
+        refused = isinstance(t, (ty.ArrayType, ty.StructType, ty.EnumType)) or not t.runtime
+        self.demand(
+            not refused,
+            at,
+            f"the name '{name}' cannot have type '{t}'; arrays are exported by a pointer, as [*]T",
+        )
+
+
+def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
+    """A queue that a program names has a color in one of its classes at least: a core may hold code that it does not run."""
+    for (kind, at), numbers in uses.items():
+        if not any(numbers.values()):
+            raise CslError(
+                at,
+                f"{kind} {min(numbers)} is never initialized; on wse3 @initialize_queue gives every queue in use its color",
+            )
+
+
+def case_name(t: ty.Type, value: Operand) -> str:
+    """A case value as the program writes it."""
+    if isinstance(t, ty.EnumType):
+        return next((n for n, k in t.names.items() if k == value.data), show(value))
+    return show(value)
