@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +14,7 @@ from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.program import StepProgram, accumulate, make_program
 from wse_sim.cstorch.record import Recorder, recording
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, put_gradient
+from wse_sim.cstorch.watched import Watched
 
 
 class Capture:
@@ -31,7 +31,7 @@ class Capture:
         self.parameters = _parameters(run)
         self.gradients = {id(p): gradient_of(p) for p in self.parameters}
         self.buffers = _buffers(run)
-        self.numbers = _python_numbers(function) if function is not None else {}
+        self.watched = Watched(function) if function is not None else None
         self._recording: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
@@ -50,11 +50,13 @@ class Capture:
         """What was recorded, with `result` as what the step returns."""
         recorder, run = self.recorder, self.run
         _check_buffers(run, self.buffers)
-        if self.function is not None:
-            _warn_of_numbers(self.function, self.numbers)
         notes = _settle_gradients(run, recorder, self.parameters, self.gradients)
         program = make_program(self.name, recorder, self.batch, result)
         program.notes.extend(notes)
+        if self.watched is not None:
+            self.watched.optimizers = recorder.optimizers
+            self.watched.compare()
+            program.watched = self.watched
         return program
 
 
@@ -81,9 +83,11 @@ def capture(
 
 
 def _known_paths(run: runtime.Run, recorder: Recorder) -> None:
-    for model, _ in run.modules:
+    several = len(run.modules) > 1
+    for title, (model, _) in zip(run.titles(), run.modules, strict=True):
         for path, module in model.named_modules():
-            recorder.tape.paths.setdefault(id(module), path)
+            whole = f"{title}.{path}" if path else title
+            recorder.tape.paths.setdefault(id(module), whole if several else path)
 
 
 def _parameters(run: runtime.Run) -> list[torch.Tensor]:
@@ -142,57 +146,3 @@ def _settle_gradients(
             f"{accumulated} gradients survive the step without zero_grad(): they are state, summed from step to step"
         ]
     return []
-
-
-# -- Python numbers that change in a step -------------------------------------------------------------
-_PLAIN = (int, float, bool, str, complex)
-
-
-def _unwrapped(function: object) -> tuple[object, object]:
-    owner = None
-    while True:
-        if isinstance(function, functools.partial):
-            owner = function.args[0] if function.args else owner
-            function = function.func
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif hasattr(function, "__func__"):
-            owner, function = getattr(function, "__self__", None), function.__func__
-        else:
-            return function, owner
-
-
-def _python_numbers(function: object) -> dict[str, Any]:
-    """Plain values that the step can rebind: globals it names, cells of its closure, attributes of its owner."""
-    plain, owner = _unwrapped(function)
-    out: dict[str, Any] = {}
-    code = getattr(plain, "__code__", None)
-    if code is not None:
-        space = getattr(plain, "__globals__", {})
-        out |= {n: space[n] for n in code.co_names if isinstance(space.get(n), _PLAIN)}
-        for name, cell in zip(code.co_freevars, getattr(plain, "__closure__", None) or (), strict=False):
-            try:
-                if isinstance(cell.cell_contents, _PLAIN):
-                    out[name] = cell.cell_contents
-            except ValueError:
-                continue
-    for model, _ in runtime.run().modules:
-        for path, module in model.named_modules():
-            out |= {
-                f"{path}.{k}" if path else k: v
-                for k, v in vars(module).items()
-                if type(v) in (int, float) and k != "training"
-            }
-    if owner is not None and hasattr(owner, "__dict__"):
-        out |= {f"self.{k}": v for k, v in vars(owner).items() if isinstance(v, _PLAIN)}
-    return out
-
-
-def _warn_of_numbers(function: object, before: dict[str, Any]) -> None:
-    after = _python_numbers(function)
-    for name, old in before.items():
-        if name in after and after[name] != old:
-            faults.warn_once(
-                ("number", name),
-                f"'{name}' changed inside the step: the step is captured once, later steps see its first value",
-            )

@@ -59,6 +59,12 @@ class WaferDeviceMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        to_cuda = func is torch.Tensor.cuda or (func is torch.Tensor.to and _names_cuda(args, kwargs))
+        if to_cuda and (isinstance(args[0], WaferTensor) or not torch.cuda.is_available()):
+            raise faults.program_error(
+                "a tensor is moved to 'cuda' in a run on the wafer; move it with .to(backend.torch_device), "
+                "or leave it where the executor puts it"
+            )
         if "device" in kwargs and is_wafer_device(kwargs["device"]):
             if func is torch.Tensor.to:
                 return _moved(args[0], args[1:], kwargs)
@@ -78,6 +84,11 @@ class WaferDeviceMode(TorchFunctionMode):
         if func is torch.Tensor.to and isinstance(args[0], WaferTensor) and "device" in kwargs:
             return args[0].cpu()
         return func(*args, **kwargs)
+
+
+def _names_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    where = kwargs.get("device", args[1] if len(args) > 1 else None)
+    return isinstance(where, str | torch.device) and str(where).partition(":")[0] == "cuda"
 
 
 def _moved(tensor: torch.Tensor, rest: tuple[object, ...], kwargs: dict[str, Any]) -> torch.Tensor:

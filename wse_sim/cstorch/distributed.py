@@ -44,6 +44,8 @@ class ClusterConfig:
             value = getattr(self, name)
             if value is None:
                 setattr(self, name, next(f.default for f in dataclasses.fields(self) if f.name == name))
+            elif name == "num_workers_per_csx" and value == 0:
+                continue  # automatic
             elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise faults.program_error(
                     f"{type(self).__name__}: {name}={value!r} must be a whole number of at least 1"

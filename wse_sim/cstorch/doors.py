@@ -7,13 +7,15 @@ the runner calls :func:`install_aliases`, or a script does.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from wse_sim.cstorch import faults, tensors
@@ -91,7 +93,8 @@ class Door(ModuleType):
             if _exists(inner) and name != "__path__":
                 return importlib.import_module(inner)
             raise AttributeError(
-                f"{self.__name__}.{name} is not part of the interface here; supported names: docs/cstorch.md"
+                f"{self.__name__}.{name} is not part of the interface here{near(name, dir(target))}; "
+                "supported names: docs/cstorch.md"
             ) from None
         if isinstance(value, ModuleType) and value.__name__ == f"{target.__name__}.{name}":
             return importlib.import_module(f"{self.__name__}.{name}")
@@ -111,6 +114,12 @@ class Door(ModuleType):
 
     def __dir__(self) -> list[str]:
         return dir(self.__dict__["_target"])
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Names like one, as the middle of a sentence; "" if there are none."""
+    found = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
+    return f", near it are {', '.join(found)}" if found else ""
 
 
 def _exists(name: str) -> bool:
@@ -153,13 +162,22 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=True)
 
 
+class _Folders(list[str]):
+    """The folders ``cerebras`` on the path, as the path is when they are asked for."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (str(folder) for entry in sys.path if (folder := Path(entry or ".") / _NAMESPACE).is_dir())
+
+
 class _Last(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != _NAMESPACE:
             return None
-        return importlib.machinery.ModuleSpec(fullname, _Namespace(), is_package=True)
+        spec = importlib.machinery.ModuleSpec(fullname, _Namespace(), is_package=True)
+        spec.submodule_search_locations = _Folders()
+        return spec
 
 
 def _say_if_shadowed(name: str) -> None:

@@ -124,6 +124,11 @@ class Execution:
         due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
         return bool(due) or self.on_final_iteration
 
+    @property
+    def is_activation_step(self) -> bool:
+        """Every `activation_steps` steps and the last one: there outputs are fetched."""
+        return self.iteration % self.activation_steps == 0 or self.on_final_iteration
+
     def feed(self, batch: object, wait_s: float = 0.0) -> object:
         """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
         run = self.run
@@ -196,6 +201,9 @@ class Execution:
             self.profiler.add(self.batch_samples)
             runtime.count("StepsDone")
         self.executed = False
+        if not self.is_activation_step:
+            # Outputs of other steps stay on the wafer; what fetches weights goes by checkpoint steps.
+            self.queue = [asked for asked in self.queue if getattr(asked[1], "fetches_state", False)]
         self.drain()
         if run.boundary is not None:
             run.boundary()

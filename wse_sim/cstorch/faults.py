@@ -29,11 +29,16 @@ class DoesNotFitError(WseError, RuntimeError):
     """The program was captured but does not fit the machine (exit status 1): what binds, need, limit."""
 
 
+def is_torch(path: str) -> bool:
+    """Whether a file is torch's own."""
+    return path.rpartition(f"-packages{os.sep}")[2].startswith(_TORCH)
+
+
 def _kind(path: str) -> str:
     """Whose file this is: user, library, or machinery (torch, this project, the standard library)."""
     owner = owner_of(path)
     if owner == "installed":
-        return "machinery" if path.rpartition(f"-packages{os.sep}")[2].startswith(_TORCH) else "library"
+        return "machinery" if is_torch(path) else "library"
     return "user" if owner == "user" else "machinery"
 
 
@@ -102,6 +107,22 @@ def warn_once(key: object, text: str) -> None:
     if key not in _said:
         _said.add(key)
         LOG.warning(text)
+
+
+strict = False  # whether a suspicion is a fault
+
+
+def suspect(key: object, text: str) -> None:
+    """A warning of a program that may not do what it says, once; under ``--strict`` a fault.
+
+    Raises
+    ------
+    ProgramError
+        Under ``--strict``.
+    """
+    if strict:
+        raise ProgramError(text)
+    warn_once(key, text)
 
 
 READ = (

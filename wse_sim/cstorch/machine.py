@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wse_sim.cstorch import device as devices
-from wse_sim.cstorch import faults, runtime, tensors
+from wse_sim.cstorch import faults, one_machine, rates, runtime, tensors
 from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.roles import BackendRole
 from wse_sim.cstorch.tensors import WaferTensor, wrap
@@ -258,6 +258,7 @@ def backend(backend_type: object = None, *args: object, **kwargs: Any) -> Backen
         kwargs.get("max_checkpoints"),
     )
     run.backend, run.leave_device = made, leave_device
+    rates.run_clock = lambda: (runtime.use_cs(), runtime.clock())
     _take_settings(kwargs)
     if kind.is_csx:
         enter_device()
@@ -303,6 +304,7 @@ def enter_device() -> None:
     devices.register()
     _install_optimizer_checks()
     torch.nn.Module.to = _module_to  # type: ignore[method-assign,assignment]
+    one_machine.enter()
     if _mode is None:
         _mode = devices.WaferDeviceMode()
         _mode.__enter__()
@@ -312,6 +314,7 @@ def leave_device() -> None:
     """Undo :func:`enter_device`."""
     global _mode
     torch.nn.Module.to = _plain_to  # type: ignore[method-assign]
+    one_machine.leave()
     if _mode is not None:
         _mode.__exit__(None, None, None)
         _mode = None
@@ -415,6 +418,7 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
     recurrent = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
     for module in recurrent:
         module._flat_weight_refs = []  # weak references, with which a payload cannot be swapped
+    _drop_history(model)
     for kind in ("_parameters", "_buffers"):
         for path, module in model.named_modules(remove_duplicate=False):
             for key, tensor in list(getattr(module, kind).items()):
@@ -431,6 +435,14 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
     for module in recurrent:
         module._init_flat_weights()
     return names
+
+
+def _drop_history(model: torch.nn.Module) -> None:
+    """What modules made of their parameters when they were made (pruning, norms of weights) and make anew at every call."""
+    for module in model.modules():
+        for key in list(vars(module)):
+            if isinstance(module.__dict__[key], torch.Tensor) and module.__dict__[key].grad_fn is not None:
+                module.__dict__[key] = module.__dict__[key].detach()
 
 
 def _swap(tensor: torch.Tensor, name: str, fake: bool) -> None:

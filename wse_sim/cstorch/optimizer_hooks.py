@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import faults, runtime, tensors
 from wse_sim.cstorch.tensors import WaferTensor
 
 
@@ -18,15 +18,19 @@ def before_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: obj
         raise faults.program_error(
             f"torch.optim.{kind.__name__} is written for eager execution; use cstorch.optim.{kind.__name__}, same arguments"
         )
-    if runtime.is_tracing() and owned:
+    recorder = tensors.recorder
+    if recorder is not None and owned:
+        recorder.tape.paused += 1
+        recorder.optimizers.setdefault(id(optimizer), (optimizer, numbers_of(optimizer)))
         optimizer.__dict__["_wse_state"] = _state_of(optimizer)
 
 
 def after_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """Refuse state that was made in the step."""
     before = optimizer.__dict__.pop("_wse_state", None)
-    if before is None or not runtime.is_tracing():
+    if before is None or tensors.recorder is None:
         return
+    tensors.recorder.tape.paused -= 1
     kind = type(optimizer).__name__
     for key, tensor in _state_of(optimizer).items():
         name = key[1]
@@ -42,6 +46,16 @@ def after_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: obje
                 "see; write into it with copy_()",
                 where="",
             )
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], object]:
+    """Plain numbers of the groups of an optimizer: constants of the step that it is called in."""
+    return {
+        (i, key): value
+        for i, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if isinstance(value, (int, float, bool))
+    }
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], torch.Tensor]:

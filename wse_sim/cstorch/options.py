@@ -25,7 +25,7 @@ def script_command(
     ] = False,
 ) -> None:
     """Run a training script on the simulated wafer: it trains on the CPU and says what the wafer would do."""
-    from wse_sim.cstorch import runtime
+    from wse_sim.cstorch import faults, runtime
     from wse_sim.cstorch.runner import run_script
     from wse_sim.modes import competing
 
@@ -38,5 +38,5 @@ def script_command(
         )
     load_wafer(options.wafer)
     load_cluster(options.cluster)
-    runtime.run().options = options
+    runtime.run().options, faults.strict = options, options.strict
     raise typer.Exit(run_script(str(script), list(arguments or []), show_traceback))

@@ -62,6 +62,7 @@ class StepProgram:
     compiled: Any = None  # compiled.Compiled
     run_graph: Callable[..., Any] | None = None
     last_loss: torch.Tensor | None = None
+    watched: Any = None  # watched.Watched
 
     @property
     def state(self) -> list[torch.Tensor]:

@@ -13,6 +13,14 @@ from collections.abc import Callable
 SMOOTHING = 0.6
 
 
+def _own_clock() -> tuple[bool, float]:
+    return False, time.perf_counter()
+
+
+run_clock: Callable[[], tuple[bool, float]] = _own_clock
+"""(whether it is the wafer's, seconds) of the run's clock; set where backends are made."""
+
+
 class Rate(float):
     """A number that may also be called: elder programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
 
@@ -25,15 +33,24 @@ class RateTracker:
 
     Args:
         smoothing_factor: weight of the previous rate.
-        clock: seconds; default the process's own clock.
+        clock: seconds; default that of the run: the wafer's where it is simulated, else the process's own.
     """
 
     def __init__(
         self, smoothing_factor: float = 1.0 - SMOOTHING, clock: Callable[[], float] | None = None
     ) -> None:
         self.smoothing_factor = smoothing_factor
-        self._clock = clock or time.perf_counter
+        self._given = clock
         self.reset()
+
+    def _clock(self) -> float:
+        if self._given is not None:
+            return self._given()
+        on_wafer, now = run_clock()
+        if on_wafer != getattr(self, "_on_wafer", on_wafer):  # the backend came after this tracker
+            self._start_s = self._last_s = now
+        self._on_wafer = on_wafer
+        return now
 
     def reset(self) -> None:
         """Start anew, now."""
@@ -88,9 +105,9 @@ class RateTracker:
         return self._samples - self._last_samples
 
     @property
-    def total_time(self) -> float:
+    def total_time(self) -> Rate:
         """Seconds since the start."""
-        return self._clock() - self._start_s
+        return Rate(self._clock() - self._start_s)
 
     def elapsed_seconds(self) -> float:
         return self.total_time

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import re
 import runpy
 import signal
 import sys
@@ -121,4 +123,17 @@ def _own_fault(fault: Exception, show_traceback: bool) -> int:
             first = first.tb_next
         fault.__traceback__ = first or fault.__traceback__
     traceback.print_exception(fault)
+    _say_near(fault)
     return 1
+
+
+def _say_near(fault: Exception) -> None:
+    """``from cerebras.pytorch.optim import AdmW``: Python drops what a door says; the near names once more."""
+    from wse_sim.cstorch import doors
+
+    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(fault))
+    if isinstance(fault, ImportError) and found and (behind := doors.behind(found[2])) is not None:
+        near = doors.near(found[1], dir(importlib.import_module(behind)))
+        print(
+            f"wse-sim: {found[2]} has no {found[1]}{near}; supported names: docs/cstorch.md", file=sys.stderr
+        )

@@ -59,6 +59,9 @@ class RunnerOptions(Declared):
     )
     jitter: Real = option(0.0, "Relative spread of step times.", ge=0, le=1)
     seed: JitterSeed = 0
+    strict: bool = option(
+        False, "Stop at what is otherwise a warning: Python values of a step that later steps do not see."
+    )
     check_values: bool = option(False, "Name the first operator with a result that is not finite.")
     checkpoint_gbytes_per_s: StorageRate = 10.0
     async_checkpoints: bool = option(

@@ -118,11 +118,21 @@ class Run:
         """End after the step at work, with its checkpoint."""
         self.stop_requested = True
 
+    def titles(self) -> list[str]:
+        """A name for each compiled model, no two alike: its class, with a number where several have that."""
+        plain = [type(model).__name__.lower() for model, _ in self.modules]
+        return [
+            f"{name}_{1 + plain[:i].count(name)}" if plain.count(name) > 1 else name
+            for i, name in enumerate(plain)
+        ]
+
     def names(self) -> dict[int, str]:
-        """Names of parameters and buffers of compiled models by id."""
+        """Names of parameters and buffers of compiled models by id; with that of the model before them where there are several."""
         out: dict[int, str] = {}
-        for _, known in self.modules:
-            out.update(known)
+        several = len(self.modules) > 1
+        for title, (_, known) in zip(self.titles(), self.modules, strict=True):
+            for key, name in known.items():
+                out.setdefault(key, f"{title}.{name}" if several else name)
         return out
 
     def status(self) -> dict[str, Any]:
@@ -160,6 +170,7 @@ def reset() -> None:
     _RUN = Run()
     tensors.recorder = None
     tensors.device_name = "csx"
+    faults.strict = False
 
 
 def options() -> RunnerOptions:
@@ -268,7 +279,8 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
         )
     if _RUN.internal or _RUN.executions == 0:
         return value.detach()
-    is_state = owner._role == "state"
+    # A rate, a scale or a count is fetched like a loss; weights and moments are what a checkpoint is for.
+    is_state = owner._role == "state" and (owner.numel() > 1 or owner.requires_grad)
     if metric or owner._role == "metric":
         if _RUN.execution is None or _RUN.in_closure:
             return value.detach().clone()
@@ -405,6 +417,8 @@ def apply_cluster(config: object) -> None:
 def set_cluster(given: dict[str, Any]) -> None:
     """Set fields of the cluster; see :func:`apply_cluster`."""
     for key, value in given.items():
+        if key == "num_workers_per_csx" and value == 0:
+            value = Settings.num_workers_per_csx  # 0 means automatic: as many as nothing asks for
         if not isinstance(value, int) or value < 1:
             raise faults.program_error(f"{key}={value!r} is impossible; give an integer of at least 1")
         if _RUN.locked is not None and _RUN.locked.get(key) != value:
@@ -439,6 +453,16 @@ def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]
 def random_state() -> torch.Tensor:
     """State of torch's default generator."""
     return torch.get_rng_state()
+
+
+@contextmanager
+def random_kept() -> Iterator[None]:
+    """Random numbers of torch go on after the block as if it had drawn none."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def set_random_state(state: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ One result per compile: steps of a compiled program are alike.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
 import time
@@ -27,6 +28,7 @@ from wse_sim.cstorch.on_top import on_top
 from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.tape import TapeModule
 from wse_sim.cstorch.tensors import WaferTensor
+from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, load_cluster
@@ -69,6 +71,9 @@ def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> C
     start = time.perf_counter()
     with runtime.span("lower", program.name, "LowerTime"):
         graph = lowered(run, program, batch, training)
+    for line in graph.notes:
+        if line.startswith("without a rule"):
+            runtime.note(line)
     if run.backend is not None and run.backend.validate_only:
         compiled = Compiled(program.name, graph, None, batch, training, 0.0, 0.0)
         run.compiled.append(compiled)
@@ -96,13 +101,13 @@ def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> C
     runtime.note(
         f"{result.mode.replace('-', ' ')} on {result.systems} x {wafer}: {1e3 * result.step_s:.4g} ms/step, "
         f"{result.samples_per_s:.4g} samples/s, {100 * result.compute_utilization:.1f} % compute, "
-        f"bound by {result.binding}    {seconds:.1f} s"
+        f"bound by {result.binding}, precision {precision_name(run.settings)}    {seconds:.1f} s"
     )
     if compiled.on_top:
         shown = ", ".join(f"{item.name} {1e3 * item.seconds:.3g} ms" for item in compiled.on_top)
         runtime.note(f"on top of the step: {shown}")
     if run.backend is not None and run.backend.compile_only:
-        _say_plan(result, graph)
+        _say_plan(compiled, result, graph)
     return compiled
 
 
@@ -114,27 +119,51 @@ def is_training(program: StepProgram) -> bool:
 # -- lowering -----------------------------------------------------------------------------------------
 def lowered(run: runtime.Run, program: StepProgram, batch: int, training: bool) -> KernelGraph:
     """The kernel graph of the captured forward pass, with gradients and update where it trains."""
-    from wse_sim.frontend.calls import lower_calls
-
     recorder = program.recorder
     tape = recorder.tape
-    roots = [_unscaled(recorder, r) for r in tape.roots]
+    roots = [_unscaled(recorder, r) for r in tape.roots or tape.inner_roots]
 
     def storage(tensor: torch.Tensor) -> int:
         return recorder.fake_of(tensor).untyped_storage()._cdata
 
     tape.roots = roots
-    calls = tape.needed(storage)
+    calls = tape.needed(tape.calls, storage)
     if not calls:
         raise faults.program_error(
             f"{program.name} computes nothing from a compiled model; call the model in the step and return its loss",
             where="",
         )
-    names = run.names()
+    try:
+        graph, calls = _lowered_calls(run, program, calls, batch, training)
+    except ModelError as fault:
+        # What torch does not capture as a whole call was recorded operator by operator all the same.
+        parts = tape.needed(tape.operators, storage)
+        try:
+            graph, calls = _lowered_calls(run, program, parts, batch, training, whole=False)
+        except ModelError:
+            raise fault from None
+        runtime.note(f"{program.name} is lowered operator by operator, because {str(fault).rstrip('.')}")
+    graph = with_levels(graph, calls, precision_name(run.settings))
+    return _with_pins(run, graph)
+
+
+def _lowered_calls(
+    run: runtime.Run,
+    program: StepProgram,
+    calls: list[TracedCall],
+    batch: int,
+    training: bool,
+    whole: bool = True,
+) -> tuple[KernelGraph, list[TracedCall]]:
+    """The kernel graph of calls, and the calls with the names of modules that its layers have."""
+    from wse_sim.frontend.calls import lower_calls
+
+    recorder = program.recorder
+    names, calls = _of_models_at_work(run, calls)
     batch_tensors = [t for t in recorder.batch if any(t is leaf for c in calls for leaf in _leaves(c))]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with torch._C.DisableTorchFunction(), runtime.internal():
-        module = TapeModule(calls, roots, batch_tensors, names, mode)
+        module = TapeModule(calls, recorder.tape.roots, batch_tensors, names, mode, whole)
         with mode:
             stand_ins = [_stand_in(t) for t in batch_tensors]
         graph = lower_calls(
@@ -146,8 +175,7 @@ def lowered(run: runtime.Run, program: StepProgram, batch: int, training: bool) 
             optimizer=optimizer_name(program),
             precision=precision_name(run.settings),
         )
-    graph = with_levels(graph, calls, precision_name(run.settings))
-    return _with_pins(run, graph)
+    return graph, calls
 
 
 def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
@@ -155,13 +183,40 @@ def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
     from wse_sim.frontend.hints import marked_pins, pin_kernels
 
     at_work = {k.layer for k in graph.kernels}
-    pins = [
-        found
-        for model, _ in run.modules
-        for found in marked_pins(model)
-        if any(layer == found.module or layer.startswith(f"{found.module}.") for layer in at_work)
-    ]
+    pins = []
+    for title, (model, _) in zip(run.titles(), run.modules, strict=True):
+        is_named = any(_within(layer, title) for layer in at_work) and len(run.modules) > 1
+        for found in marked_pins(model):
+            pin = found.model_copy(update={"module": f"{title}.{found.module}"}) if is_named else found
+            if any(_within(layer, pin.module) for layer in at_work):
+                pins.append(pin)
     return pin_kernels(graph, *pins) if pins else graph
+
+
+def _within(path: str, owner: str) -> bool:
+    return path == owner or path.startswith(f"{owner}.")
+
+
+def _of_models_at_work(run: runtime.Run, calls: list[TracedCall]) -> tuple[dict[int, str], list[TracedCall]]:
+    """Names of parameters, and the calls; where one of several compiled models is at work, without its name before them."""
+    names = run.names()
+    if len(run.modules) < 2:
+        return names, calls
+    used = {c.module for c in calls} | {
+        names[id(leaf)] for c in calls for leaf in _leaves(c) if id(leaf) in names
+    }
+    at_work = [title for title in run.titles() if any(_within(path, title) for path in used)]
+    if len(at_work) != 1:
+        return names, calls
+    (title,) = at_work
+
+    def plain(path: str) -> str:
+        return path.removeprefix(title).removeprefix(".") if _within(path, title) else path
+
+    return (
+        {key: plain(name) for key, name in names.items()},
+        [dataclasses.replace(c, module=plain(c.module)) for c in calls],
+    )
 
 
 def _leaves(call: TracedCall) -> list[Any]:
@@ -366,15 +421,16 @@ def advance(run: runtime.Run, execution: ExecutionRole) -> None:
 
 
 # -- lines --------------------------------------------------------------------------------------------
-def _say_plan(result: Result, graph: KernelGraph) -> None:
-    """Five lines of a compile, and what binds."""
+def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
+    """Five lines of a compile, and what binds; the step is that of the run, with what lies on top."""
+    rate = result.samples_per_s * result.step_s / compiled.step_s
     runtime.note(
-        f"predicted rate: {result.samples_per_s:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"
+        f"predicted rate: {rate:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"
     )
     runtime.note(
         f"active cores: {percent(result.active_pe_fraction)}; compute utilization {percent(result.compute_utilization)}; MFU {percent(result.mfu)}"
     )
-    runtime.note(f"step: {1e3 * result.step_s:.6g} ms of batch {result.batch} on {result.systems} systems")
+    runtime.note(f"step: {1e3 * compiled.step_s:.6g} ms of batch {result.batch} on {result.systems} systems")
     runtime.note(
         f"parameters: {graph.parameters:,}; kernels {len(graph.kernels)}; {result.flops_per_step:.4g} FLOP per step"
     )

@@ -61,6 +61,8 @@ class Traced:
         if program is None or run.settings.retrace_every_iteration:
             self._check_shapes(run, key, batch)
             program = self._captured(run, key, args, kwargs, batch)
+        elif program.watched is not None:
+            program.watched.look_again()
         return run.execution.execute(program, batch)
 
     @property
@@ -187,7 +189,8 @@ def prepare(run: runtime.Run, program: StepProgram, trace_s: float) -> None:
 
     runtime.count("UncachedCompile")
     runtime.lock_cluster()
-    program.compiled = simulated.compile_program(run, program, trace_s)
+    with runtime.random_kept():  # a capture draws numbers, and the script's own must stay as they are
+        program.compiled = simulated.compile_program(run, program, trace_s)
 
 
 # -- decorators ---------------------------------------------------------------------------------------
@@ -232,6 +235,7 @@ def checkpoint_closure(function: Callable[..., object]) -> Callable[..., None]:
                 with runtime.span("checkpoint", function.__name__, "CheckpointTime"):
                     function(*given[0], **given[1])
 
+        called.fetches_state = True  # type: ignore[attr-defined]
         if run.in_closure:
             called((args, kwargs))
         elif runtime.use_cs() or run.execution is not None:

@@ -7,6 +7,7 @@ without weights: fake parameters stand in under their own names.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,15 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults
+from wse_sim.cstorch.standing_in import made_or_moved
 from wse_sim.cstorch.tensors import WaferTensor
+from wse_sim.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,18 @@ class TracedCall:
     kind: str
     source: str
     precision: tuple[Any, Any]
+    with_grad: bool = True
 
 
 class StepTape:
-    """Calls of one step, up to its backward pass."""
+    """Calls of one step outside of its backward passes and updates; each backward pass names its roots."""
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []
+        self.operators: list[TracedCall] = []  # the same, operator by operator
         self.roots: list[torch.Tensor] = []
-        self.ended = False
+        self.inner_roots: list[torch.Tensor] = []  # of gradients that a later loss is made of
+        self.paused = 0
         self.paths: dict[int, str] = {}
         self.stack: list[tuple[str, str]] = []
         self.precision: tuple[Any, Any] = (None, None)
@@ -52,7 +59,7 @@ class StepTape:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: object
     ) -> None:
         """Keep a call that makes or changes a device tensor."""
-        if self.ended or _is_look(func):
+        if self.paused or _is_look(func):
             return
         name = getattr(func, "__name__", "")
         if name != "__setitem__" and not _has_tensor(out):
@@ -61,13 +68,50 @@ class StepTape:
         frame = faults.user_frame(sys._getframe(2))
         source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
         copied, copied_kwargs = pytree.tree_map(_same, (args, kwargs))
-        self.calls.append(TracedCall(func, copied, copied_kwargs, out, module, kind, source, self.precision))
+        with_grad = torch.is_grad_enabled()
+        self.calls.append(
+            TracedCall(func, copied, copied_kwargs, out, module, kind, source, self.precision, with_grad)
+        )
 
-    def end(self, roots: Sequence[torch.Tensor]) -> None:
-        """The backward pass begins at `roots`; a second one adds its roots."""
-        if not self.ended:
-            self.ended = True
-            self.roots.extend(r for r in roots if isinstance(r, torch.Tensor))
+    def note_operator(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> None:
+        """Keep an operator of the forward pass."""
+        if not self.paused:
+            module, kind = self.stack[-1] if self.stack else ("", "")
+            copied, copied_kwargs = pytree.tree_map(_same, (args, kwargs))
+            self.operators.append(
+                TracedCall(
+                    func,
+                    copied,
+                    copied_kwargs,
+                    out,
+                    module,
+                    kind,
+                    "",
+                    self.precision,
+                    torch.is_grad_enabled(),
+                )
+            )
+
+    def end(self, roots: Sequence[torch.Tensor], inner: bool = False) -> None:
+        """A backward pass begins at `roots`; `inner`: its gradients are part of a later loss."""
+        found = self.inner_roots if inner else self.roots
+        found.extend(r for r in roots if isinstance(r, torch.Tensor) and all(r is not f for f in found))
+
+    @property
+    def ended(self) -> bool:
+        """Whether a backward pass has begun."""
+        return bool(self.roots or self.inner_roots)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What is called inside belongs to no forward pass: a backward pass, an update."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
 
     def last(self) -> list[torch.Tensor]:
         """Results of the last call: what a pass without a loss computes."""
@@ -103,11 +147,11 @@ class StepTape:
             after.remove()
             self.stack.clear()
 
-    def needed(self, storage: Callable[[torch.Tensor], int]) -> list[TracedCall]:
-        """The calls that the roots depend on; `storage` gives the key of a tensor's memory."""
+    def needed(self, calls: Sequence[TracedCall], storage: Callable[[torch.Tensor], int]) -> list[TracedCall]:
+        """Those of the calls that the roots depend on; `storage` gives the key of a tensor's memory."""
         wanted = {storage(r) for r in self.roots}
         kept: list[TracedCall] = []
-        for call in reversed(self.calls):
+        for call in reversed(calls):
             outs = [t for t in pytree.tree_leaves(call.out) if isinstance(t, torch.Tensor)]
             if getattr(call.func, "__name__", "") == "__setitem__":
                 outs.append(call.args[0])
@@ -118,6 +162,9 @@ class StepTape:
                         wanted.add(storage(leaf))
         kept.reverse()
         return kept
+
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def _same(value: object) -> object:
@@ -187,6 +234,7 @@ class TapeModule(torch.nn.Module):
     """A module whose ``forward(*batch)`` repeats the calls of a tape.
 
     Own attributes begin with ``_tape_``: the user's modules hang below under their names.  `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
+    `whole`: every result that a call takes is made by a call before it.
     """
 
     _tape_calls: Sequence[TracedCall]
@@ -203,6 +251,7 @@ class TapeModule(torch.nn.Module):
         batch: Sequence[torch.Tensor],
         names: Mapping[int, str],
         mode: FakeTensorMode,
+        whole: bool = True,
     ) -> None:
         super().__init__()
         self.__dict__["_tape_mode"] = mode
@@ -213,27 +262,35 @@ class TapeModule(torch.nn.Module):
         self.__dict__["_tape_kinds"] = {c.module: c.kind for c in calls}
         for call in calls:
             self._folder(call.module)
-        made = {id(t) for c in calls for t in pytree.tree_leaves(c.out) if isinstance(t, torch.Tensor)}
-        made |= set(self._tape_batch_ids)
+        made = set(self._tape_batch_ids)
         count = 0
         for call in calls:
+            # In the order of the calls: one may return its own argument, which it did not make.
             for leaf in pytree.tree_leaves((call.args, call.kwargs)):
                 if not isinstance(leaf, torch.Tensor) or id(leaf) in made or id(leaf) in self._tape_places:
                     continue
                 if id(leaf) in names:
                     path = names[id(leaf)]
+                elif isinstance(leaf, WaferTensor) and leaf._role == "trace" and whole:
+                    raise ModelError(
+                        f"{getattr(call.func, '__name__', 'a call')} takes a result that no noted call makes; "
+                        "its operators are known one by one"
+                    )
                 elif isinstance(leaf, WaferTensor) or leaf.requires_grad:
                     path, count = f"state_{count}", count + 1
                 else:
                     continue  # a plain tensor: a constant of the program
                 self._put(path, leaf)
+            made |= {id(t) for t in pytree.tree_leaves(call.out) if isinstance(t, torch.Tensor)}
 
     def _put(self, path: str, leaf: torch.Tensor) -> None:
         owner, _, last = path.rpartition(".")
         folder = self._folder(owner)
         with self._tape_mode:
-            stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="cpu")
-        if leaf.requires_grad or isinstance(leaf, torch.nn.Parameter):
+            dtype = torch.float32 if leaf.dtype in _HALF else leaf.dtype
+            stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=dtype, device="cpu")
+        made = isinstance(leaf, WaferTensor) and leaf._role == "trace"  # by what no call shows
+        if (leaf.requires_grad or isinstance(leaf, torch.nn.Parameter)) and not made:
             folder._parameters[last] = torch.nn.Parameter(stand_in, requires_grad=leaf.requires_grad)
         else:
             folder._buffers[last] = stand_in
@@ -260,10 +317,11 @@ class TapeModule(torch.nn.Module):
         values |= {key: self._stand_in(path) for key, path in self._tape_places.items()}
 
         def value(leaf: object) -> object:
-            if isinstance(leaf, torch.Tensor):
-                return values.get(id(leaf), leaf)
             # Precision is the simulator's setting, not the script's casts: the forward pass is lowered in fp32.
-            return torch.float32 if leaf is torch.float16 or leaf is torch.bfloat16 else leaf
+            if isinstance(leaf, torch.Tensor):
+                found = values.get(id(leaf), leaf)
+                return found.float() if found.dtype in _HALF else found
+            return torch.float32 if leaf in _HALF else leaf
 
         for call in self._tape_calls:
             args, kwargs = pytree.tree_map(value, (call.args, call.kwargs))
@@ -272,7 +330,10 @@ class TapeModule(torch.nn.Module):
             )
             given = (func, args, kwargs)
             make = _at_line(call.source)
-            out = make(*given) if not call.module else self._folder(call.module)(make, given, {})
+            if isinstance(func, OpOverload):
+                given = (made_or_moved, (func, args, kwargs, call.out), {})
+            with contextlib.nullcontext() if call.with_grad else torch.no_grad():
+                out = make(*given) if not call.module else self._folder(call.module)(make, given, {})
             old, new = pytree.tree_leaves(call.out), pytree.tree_leaves(out)
             for before, after in zip(old, new, strict=False):
                 if isinstance(before, torch.Tensor):

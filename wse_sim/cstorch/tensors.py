@@ -24,6 +24,7 @@ class Forward(Protocol):
     """The calls of the forward pass; see :class:`wse_sim.cstorch.tape.Tape`."""
 
     precision: tuple[Any, Any]
+    paused: int
 
 
 class Recording(Protocol):
@@ -31,6 +32,7 @@ class Recording(Protocol):
 
     callbacks: list[tuple[Any, Callable[[Any], None]]]
     scaled: dict[int, torch.Tensor]
+    optimizers: dict[int, tuple[torch.optim.Optimizer, dict[tuple[int, str], object]]]
 
     @property
     def tape(self) -> Forward: ...
@@ -237,8 +239,8 @@ class WaferTensor(torch.Tensor):
 
     @grad.setter
     def grad(self, new: object) -> None:
-        if new is None and recorder is not None:
-            recorder.cleared(self)
+        if recorder is not None and (new is None or gradient_of(self) is None):
+            recorder.cleared(self)  # what was summed so far is gone
         put_gradient(self, new)
 
 
@@ -347,6 +349,13 @@ def mixed_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
     return halves
 
 
+def counted_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Positions of integers that other devices count, and torch's CPU kernel takes as floats alone."""
+    if func._schema.name != "aten::histc" or not args or args[0].is_floating_point():
+        return ()
+    return (0,)
+
+
 # Indices and targets of 32 bits are what the wafer takes; torch's CPU kernels of these want 64.
 _WIDE: dict[str, tuple[int, ...]] = {
     "aten::nll_loss_forward": (1,),
@@ -378,7 +387,7 @@ def integers_widened(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as the CPU's kernel wants them: indices as int64, mixed float types as fp32."""
-    positions, halves = wide_positions(func), mixed_floats(func, args)
+    positions, halves = wide_positions(func), (*mixed_floats(func, args), *counted_floats(func, args))
     if not positions and not halves:
         return args, kwargs
     wide = list(args)

@@ -1,16 +1,33 @@
-"""Lowering of recorded calls: a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`)."""
+"""Lowering of recorded calls: a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`).
+
+A script trains whatever the CPU trains, so nothing of it is refused for want of a rule.  An operator that has none is
+taken apart by torch's own decompositions, as often as they know it; what is left over moves its operands and its result
+through memory, and a note of the graph names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from wse_sim.frontend import capture
+from wse_sim.errors import UnsupportedOpError
+from wse_sim.frontend import capture, joint
 from wse_sim.frontend.api import Lowering, _finish
+from wse_sim.frontend.obstacles import Obstacle, collecting
 from wse_sim.frontend.precision import precision_of
-from wse_sim.graph import KernelGraph
+from wse_sim.frontend.trace import Trace
+from wse_sim.graph import KernelGraph, frozen
+
+WITHOUT_RULE = "operators_without_rule"
+"""Fact of a graph: operators that have neither rule nor decomposition, as text."""
+UNRULED = "wse_sim.unruled"
+"""An operator that torch does not capture, as a recorded step knows it; its last argument is its name."""
+MOST_ROUNDS = 8  # decompositions of decompositions
 
 
 def lower_calls(
@@ -29,7 +46,105 @@ def lower_calls(
     Raises
     ------
     ModelError
-        If torch cannot capture a call, or an operator has no kernel.
+        If torch cannot capture a call.
     """
-    trace = capture.trace_module(module, args, training=training, name=name)
-    return _finish(trace, Lowering(training, optimizer, recompute, precision_of(precision)), samples)[0]
+    notes: list[str] = []
+    program = capture.export(module, args, None, training, notes)
+    how = Lowering(training, optimizer, recompute, precision_of(precision))
+
+    def trace() -> Trace:
+        made = capture.trace_exported(program, name=name)
+        made.notes += notes
+        made.counts = (lambda trains: joint.counted_module(module, args, None, trains), *made.counts)
+        return made
+
+    try:
+        return _steady(_finish(trace(), how, samples)[0])
+    except UnsupportedOpError:
+        pass
+    whole: set[torch._ops.OpOverload] = set()  # that torch takes apart into themselves, or not at all
+    for _ in range(MOST_ROUNDS):
+        unknown = _without_rule(trace(), replace(how, training=False), samples)
+        targets = [target for target in _targets(program, unknown) if target not in whole]
+        if not targets:
+            break
+        for target in targets:
+            taken = _decomposed(program, target)
+            if taken is None:
+                whole.add(target)
+                continue
+            program = taken
+            notes.append(f"operator {target} has no rule and is taken apart by torch")
+    last = trace()
+    with collecting() as left:
+        graph = _finish(last, how, samples)[0]
+    return _steady(_noted(graph, last, left))
+
+
+def _steady(graph: KernelGraph) -> KernelGraph:
+    """The graph; a kernel whose size is no multiple of the samples does not grow with them (features against features)."""
+    odd = [k for k in graph.kernels if k.sample_dim is not None and k.dims[k.sample_dim] % graph.samples]
+    if not odd:
+        return graph
+    kernels = tuple(replace(k, sample_dim=None) if k in odd else k for k in graph.kernels)
+    return replace(graph, kernels=kernels)
+
+
+def _without_rule(trace: Trace, how: Lowering, samples: int) -> set[str]:
+    """Names of a trace's nodes that no handler takes."""
+    with collecting() as found:
+        _finish(trace, how, samples)
+    return {obstacle.node for obstacle in found if obstacle.kind == "operator"}
+
+
+def _targets(program: torch.export.ExportedProgram, names: set[str]) -> list[torch._ops.OpOverload]:
+    found = (
+        node.target
+        for node in program.graph.nodes
+        if (node.name in names or f"{node.name}_" in names) and isinstance(node.target, torch._ops.OpOverload)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _decomposition(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """What torch says that an operator is made of: its ATen decomposition, that of its C++, or its reference in prims."""
+    from torch._decomp import decomposition_table
+    from torch._export.utils import _get_decomp_for_cia
+
+    known = decomposition_table.get(target)
+    if known is not None:
+        return known
+    if target._can_decompose():
+        return _get_decomp_for_cia(target)
+    reference = getattr(torch._refs, target._schema.name.partition("::")[2], None)
+    return reference if callable(reference) else None
+
+
+def _decomposed(
+    program: torch.export.ExportedProgram, target: torch._ops.OpOverload
+) -> torch.export.ExportedProgram | None:
+    """The program with an operator taken apart; None where torch cannot."""
+    rule = _decomposition(target)
+    if rule is None:
+        return None
+    try:
+        with warnings.catch_warnings(), capture.quiet():
+            warnings.simplefilter("ignore")
+            made = program.run_decompositions({target: rule})
+    except Exception:  # of any type: a rule may itself meet what it does not take
+        return None
+    return None if any(node.target is target for node in made.graph.nodes) else made
+
+
+def _noted(graph: KernelGraph, trace: Trace, left: Sequence[Obstacle]) -> KernelGraph:
+    """The graph with what is not known of it."""
+    if not left:
+        return graph
+    names = [
+        node.args[-1] if node.op == UNRULED else node.op for o in left if (node := trace.nodes.get(o.node))
+    ]
+    counts = Counter(str(name) for name in names)
+    text = ", ".join(f"{name} ({n})" if n > 1 else name for name, n in counts.items())
+    note = f"without a rule: {text}; priced by the bytes that they move, so the time is less certain"
+    facts = {**graph.facts, WITHOUT_RULE: text}
+    return replace(graph, notes=(*graph.notes, note), facts=frozen(facts))

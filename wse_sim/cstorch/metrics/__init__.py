@@ -186,7 +186,17 @@ class DiceCoefficientMetric(_PerClass):
 
 
 class MeanIOUMetric(_PerClass):
-    """Intersection over union, mean over the classes that occur."""
+    """Intersection over union, mean over the classes that occur and are not among `ignore_classes`."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        ignore_labels: Sequence[int] | None = None,
+        compute_on_system: bool = True,
+        ignore_classes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(num_classes, name, ignore_labels or ignore_classes, compute_on_system)
 
     def compute(self) -> torch.Tensor:
         tp, fp, fn = self._counts()

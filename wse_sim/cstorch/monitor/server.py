@@ -98,6 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             self._refuse(400, "the request's body is no JSON")
             return
+        if not isinstance(given, dict):
+            self._refuse(400, "the request's body is no JSON object")
+            return
         path = urlsplit(self.path).path
         if path == "/stop":
             runtime.run().request_stop()
@@ -120,8 +123,16 @@ class _Handler(BaseHTTPRequestHandler):
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
             self._refuse(400, f"seconds={seconds!r} must be a positive number")
             return
+        limit = given.get("timeout", CAPTURE_TIMEOUT_S)
+        if (
+            isinstance(limit, bool)
+            or not isinstance(limit, int | float)
+            or not 0 < limit < threading.TIMEOUT_MAX
+        ):
+            self._refuse(400, f"timeout={limit!r} must be a positive number of seconds")
+            return
         wanted = capture.recorder.ask(whole, seconds, tuple(given.get("regions") or ()))
-        if not wanted.done.wait(float(given.get("timeout", CAPTURE_TIMEOUT_S))):
+        if not wanted.done.wait(float(limit)):
             self._refuse(504, f"the run has not done {whole} steps in time; ask for fewer")
             return
         self._answer(capture.as_data(wanted))

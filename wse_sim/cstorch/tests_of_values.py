@@ -1,0 +1,143 @@
+"""Tests of values that do not decide the graph: checks that only raise, and what libraries ask before they look at values.
+
+A step knows no values while it is recorded.  A branch on one is refused, for the graph would depend on it.  Two kinds do not:
+
+* ``if (variance < 0).any(): raise ...`` and ``assert mask.any()``: one side only raises.  The other side is recorded, and
+  a warning says that the check is not made;
+* ``if is_compiling() or not mask.all()``: a library asks torch whether it is traced, and does not look at values then.
+  While a step is recorded the answer is yes for libraries and the script; torch's own code, whose kernels must stay those of
+  eager PyTorch, is told no.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FrameType
+
+import torch
+
+from wse_sim.cstorch import faults
+
+
+def passing(frame: FrameType | None) -> bool | None:
+    """The truth value with which the test at work in a frame does not raise; None where no side of it only raises."""
+    if frame is None:
+        return None
+    found = _passing(frame.f_code, frame.f_lasti)
+    if found is not None:
+        line = faults.line_of(frame.f_code.co_filename, frame.f_lineno)
+        faults.warn_once(
+            ("check", line),
+            f"{line}: this check reads a tensor, which a compiled program cannot; it is not made",
+        )
+    return found
+
+
+@lru_cache(maxsize=256)
+def _checks(path: str) -> tuple[ast.If | ast.Assert, ...]:
+    """The tests of a file of which one side only raises."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+        or (isinstance(node, ast.If) and _raises(node.body) != _raises(node.orelse))
+    )
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    """Whether statements end in ``raise`` and do nothing on the way but to name values."""
+    return (
+        bool(body) and isinstance(body[-1], ast.Raise) and all(isinstance(s, ast.Assign) for s in body[:-1])
+    )
+
+
+@lru_cache(maxsize=1024)
+def _passing(code: CodeType, place: int) -> bool | None:
+    """The truth value with which the jump at a place of a program leaves a check without raising."""
+    found = list(dis.get_instructions(code))
+    at = next((i for i, instruction in enumerate(found) if instruction.offset == place), None)
+    if at is None or at + 1 >= len(found) or not found[at].opname.startswith(("POP_JUMP", "JUMP_IF")):
+        return None
+    jump = found[at]
+    target = next((i for i in found if i.offset == jump.argval), None)
+    line = jump.positions.lineno if jump.positions is not None else None
+    holding = [
+        node
+        for node in _checks(code.co_filename)
+        if line is not None and node.lineno <= line <= (node.test.end_lineno or node.lineno)
+    ]
+    if target is None or not holding:
+        return None
+    check = max(holding, key=lambda node: (node.lineno, node.col_offset))
+    sides = {_side(check, target), _side(check, found[at + 1])}
+    jumps = _side(check, target) < _side(check, found[at + 1])
+    return None if len(sides) == 1 else jumps == ("TRUE" in jump.opname)
+
+
+def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
+    """Where an instruction leads: 0 out of the check, 1 to another part of its test, 2 to what raises."""
+    if to.opname == "LOAD_ASSERTION_ERROR":
+        return 2
+    line = to.positions.lineno if to.positions is not None else None
+    if line is None:
+        return 0
+    if isinstance(check, ast.If):
+        suite = check.body if _raises(check.body) else check.orelse
+        if suite[0].lineno <= line <= (suite[-1].end_lineno or line):
+            return 2
+    return 1 if check.lineno <= line <= (check.test.end_lineno or line) else 0
+
+
+@contextmanager
+def believed() -> Iterator[None]:
+    """Libraries that ask torch whether they are traced are told yes."""
+    names = "is_compiling", "is_exporting", "_is_compiling_flag"
+    before = [getattr(torch.compiler, name) for name in names]
+    asked: list[object] = []
+
+    def compiling() -> bool:
+        frame = sys._getframe(1)
+        asked[:] = [_asking(frame)]
+        return not faults.is_torch(frame.f_code.co_filename)
+
+    def exporting() -> bool:
+        # Whoever asks in one breath whether torch compiles and does not export has kernels for the compiler alone.
+        frame = sys._getframe(1)
+        return not faults.is_torch(frame.f_code.co_filename) and asked == [_asking(frame)]
+
+    for name, value in zip(names, (compiling, exporting, True), strict=True):
+        setattr(torch.compiler, name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(torch.compiler, name, value)
+
+
+def _asking(frame: FrameType) -> tuple[int, int]:
+    """The statement that asks, behind a function of one line that asks for it."""
+    caller = frame.f_back or frame
+    found = [node for node in _tests(caller.f_code.co_filename) if node[0] <= caller.f_lineno <= node[1]]
+    first = max(found)[0] if found else caller.f_lineno
+    return id(caller), first
+
+
+@lru_cache(maxsize=64)
+def _tests(path: str) -> tuple[tuple[int, int], ...]:
+    """First and last lines of the tests of a file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ()
+    tests = [n.test for n in ast.walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While)]
+    return tuple((test.lineno, test.end_lineno or test.lineno) for test in tests)
