@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import numbers
-from benchmarks.tables import declared, models, placement, programs, random_models
+from benchmarks.tables import declared, models, placement, programs, random_models, reliability
 from benchmarks.tables.base import TABLES
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "placement",
     "programs",
     "random_models",
+    "reliability",
     "rendered",
     "stale",
 ]

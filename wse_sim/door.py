@@ -1,17 +1,19 @@
 """The outermost door of the command line: every way to end is an exit status and at most one line.
 
-0 done; 1 the model does not fit (the result says what binds); 2 bad usage or input; 3 a fault of the simulator
-itself; 130 interrupted.
+0 done; 1 the model does not fit (the result says what binds); 2 bad usage or input, or no room where it runs; 3 a fault
+of the simulator itself; 130 interrupted (143 by SIGTERM, 129 by a terminal that goes).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -19,20 +21,27 @@ if TYPE_CHECKING:
     pass
 
 INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+LEAST_BYTES = 560 * 2**20
+"""Address space below which the libraries that are loaded cannot even say what they lack; a run needs more."""
+
 GARBAGE = 50_000, 20, 50
 """How often the interpreter looks for cycles: a command makes few, and torch alone leaves 700,000 lasting objects."""
 _signals: list[int] = []  # interrupts that came while a command ran
+_owner = [os.getpid()]  # the process that runs the command: workers are copies of it
 
 
 def _leave_at_once(number: int, frame: FrameType | None) -> None:
-    """While modules load, nothing is open that would have to be closed."""
-    os.write(2, b"wse-sim: interrupted\n")
-    os._exit(INTERRUPTED)
+    """While modules load, nothing is open that would have to be closed; nor in a copy of this process."""
+    if [os.getpid()] == _owner:
+        with contextlib.suppress(OSError):
+            os.write(2, b"wse-sim: interrupted\n")
+    os._exit(128 + number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """The first signal unwinds, so that files and workers are closed; the second one does not wait."""
-    if _signals:
+    if _signals or [os.getpid()] != _owner:
         _leave_at_once(number, frame)
     _signals.append(number)
     raise KeyboardInterrupt
@@ -40,7 +49,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """The program ``wse-sim``: load the commands, run one, end with its status."""
-    signal.signal(signal.SIGINT, _leave_at_once)
+    _owner[:] = [os.getpid()]
+    _open_standard_files()
+    _listen(_leave_at_once)
+    if short := _too_little_memory():
+        sys.exit(_say(short, 2))
     # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     # Or the interpreter looks for cycles among millions of objects before it ends.  Not sooner: a caller who goes on
@@ -48,17 +61,63 @@ def main() -> None:
     atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)
     try:
-        from wse_sim.cli import app
-
-        signal.signal(signal.SIGINT, _interrupt)
-        status = run(app, sys.argv[1:])
         try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader of our output has gone, as in `wse-sim show models | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            from wse_sim.cli import app
+        except BaseException as fault:
+            if not (short := shortage(fault)):
+                raise
+            sys.exit(_say(short, 2))
+        _listen(_interrupt)
+        status = _flushed(run(app, sys.argv[1:]))
     finally:
-        signal.signal(signal.SIGINT, _leave_at_once)  # threads may still be waited for
+        _listen(_leave_at_once)  # threads may still be waited for
     sys.exit(status)
+
+
+def _too_little_memory() -> str:
+    """A sentence if the limit on memory is one under which the libraries of arithmetic end a process by themselves."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit in (resource.RLIM_INFINITY, -1) or limit >= LEAST_BYTES:
+        return ""
+    return f"memory is limited to {limit:,} bytes; give {LEAST_BYTES:,} at least (ulimit -v {LEAST_BYTES // 1024})"
+
+
+def _listen(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Hear the signals that end a command; one that was to be ignored (nohup) is."""
+    for number in SIGNALS:  # a shell's background jobs ignore SIGINT, which is no wish of anybody's
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _open_standard_files() -> None:
+    """Closed standard files lead to nowhere: else the next file that is opened would get what is printed."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        if os.open(os.devnull, os.O_RDWR) == number or getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # for good
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and not (stream.encoding or "").lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flushed(status: int) -> int:
+    """The status of a command whose output has arrived."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has gone, as in `wse-sim show models | head`
+        _to_nowhere(1)
+    except OSError as fault:
+        _to_nowhere(1)
+        return _say(f"standard output cannot be written ({fault.strerror}); name another file", 2)
+    return status
+
+
+def _to_nowhere(number: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def run(app: Callable[..., Any], words: Sequence[str]) -> int:
@@ -80,15 +139,18 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
 
     try:
         status = int(app(args=list(words), standalone_mode=False, prog_name="wse-sim") or 0)
-        return _say("interrupted", INTERRUPTED) if status == INTERRUPTED and _signals else status
+        return _interrupted() if status == INTERRUPTED and _signals else status
     except WseError as fault:
         return _say(str(fault), 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted", INTERRUPTED)
+        return _interrupted()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _to_nowhere(1)
         return 0
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # the parser's own answer to a reader that went
+            _to_nowhere(1)
+            return 0
         if place := place_of(
             leaving
         ):  # code of the user's ends the program: its status must not pass for ours
@@ -96,20 +158,67 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
         return leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
     except BaseException as fault:  # the outermost door: whatever is left
         if _signals:  # a library made something else of the signal
-            return _say("interrupted", INTERRUPTED)
+            return _interrupted()
         if hasattr(fault, "format_message"):  # a usage fault of the command line's own parser
             return _usage(cast(UsageFault, fault))
         if (place := place_of(fault)) and not is_own(fault):
             return _say(sentence(fault, place), 2)
-        if isinstance(fault, OSError) and fault.errno in (28, 122):  # the disk is full, the quota is used up
-            return _say(f"writing failed ({fault.strerror}); make room or name another folder", 2)
+        if short := shortage(fault):
+            return _say(short, 2)
         if isinstance(fault, OSError) and (
             refused := refusal(fault)
         ):  # a path that no command looked at first
             return _say(refused, 2)
-        if isinstance(fault, MemoryError):
-            return _say("memory is used up; ask for a smaller run", 2)
         return _own(fault)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_MEMORY = (
+    "cannot allocate memory",
+    "failed to map segment",
+    "unable to allocate",
+    "can't allocate memory",
+)
+_NO_PROCESS = ("can't start new thread", "resource temporarily unavailable")
+_NO_FILE = ("too many open files",)
+
+
+def shortage(fault: BaseException) -> str:
+    """What the machine ran out of, as a sentence; "" if a fault has another cause.
+
+    Libraries wrap what the system said, so causes of causes count as well, and so do its own words.
+    """
+    for cause in _causes(fault):
+        number = cause.errno if isinstance(cause, OSError) else None
+        text = " ".join(str(cause).lower().split())
+        if number in _NO_ROOM:
+            why = cause.strerror if isinstance(cause, OSError) else ""
+            return f"writing failed ({why}); make room or name another folder"
+        if (
+            isinstance(cause, MemoryError)
+            or number == errno.ENOMEM
+            or any(said in text for said in _NO_MEMORY)
+        ):
+            return "memory is used up; ask for a smaller run, or raise the limit (ulimit -v)"
+        if number in (errno.EMFILE, errno.ENFILE) or any(said in text for said in _NO_FILE):
+            return "too many files are open; raise the limit (ulimit -n), or ask for fewer workers"
+        if number == errno.EAGAIN or any(said in text for said in _NO_PROCESS):
+            return "no more threads or processes are to be had; raise the limit (ulimit -u), or ask for fewer workers"
+    return ""
+
+
+def _causes(fault: BaseException) -> Iterator[BaseException]:
+    """A fault, what it was raised from, and so on."""
+    seen: set[int] = set()
+    cause: BaseException | None = fault
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _interrupted() -> int:
+    return _say("interrupted", 128 + (_signals[0] if _signals else signal.SIGINT))
 
 
 class UsageFault(Protocol):
@@ -148,5 +257,8 @@ def _say(text: str, status: int) -> int:
     """One line; a very long word (a value that was pasted) is cut in the middle."""
     words = (word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}" for word in text.split())
     line = f"wse-sim: {' '.join(words)}"
-    print(line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr)
+    try:
+        print(line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told: the status says it
+        _to_nowhere(2)
     return status

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -176,10 +177,13 @@ def read_yaml(path: str | Path, noun: str = "file") -> Values:
 
 def _check_size(text: str, path: str | Path) -> None:
     """Refuse YAML that is deep, or that aliases make large: 430 bytes can stand for 10^8 values."""
+    keys: list[dict[str, int] | None] = []  # of each collection around: lines of its keys; None for a list
+    due: list[bool] = []  # whether its next node is a key
     sizes: dict[str | None, int] = {}  # nodes that an anchor stands for, its own aliases written out
     open_: list[tuple[str | None, int]] = []  # anchor of each collection around, and the nodes before it
     count = repeated = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        _check_once(event, keys, due, path)
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_):
                 raise ConfigError(
@@ -207,6 +211,51 @@ def _check_size(text: str, path: str | Path) -> None:
             )
 
 
+def _check_once(
+    event: yaml.Event, keys: list[dict[str, int] | None], due: list[bool], path: str | Path
+) -> None:
+    """Refuse a key that a mapping has twice (the last one would count), and numbers in other spellings than one's own."""
+    if isinstance(event, yaml.CollectionEndEvent):
+        keys.pop()
+        due.pop()
+        return
+    if not isinstance(event, yaml.NodeEvent):
+        return
+    line = event.start_mark.line + 1 if event.start_mark else 0
+    if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
+        _check_number(event.value, line, path)
+    if keys and keys[-1] is not None:
+        if due[-1] and isinstance(event, yaml.ScalarEvent):
+            if event.value in keys[-1]:
+                raise ConfigError(
+                    f"{path}: key '{event.value[:80]}' is given twice, in lines {keys[-1][event.value]} and {line}; keep one"
+                )
+            keys[-1][event.value] = line
+        due[-1] = not due[-1]
+    if isinstance(event, yaml.CollectionStartEvent):
+        keys.append({} if isinstance(event, yaml.MappingStartEvent) else None)
+        due.append(True)
+
+
+_ODD_NUMBER = re.compile(r"[-+]?0[0-9]|.*[_:]")
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_RESOLVER = yaml.resolver.Resolver()
+
+
+def _check_number(value: str, line: int, path: str | Path) -> None:
+    """YAML reads 1_0 as 10, 0100 as 64 and 1:30 as 90: whoever wrote that meant something else."""
+    if _ODD_NUMBER.match(value) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) in _NUMBER_TAGS:
+        raise ConfigError(
+            f"{path}: '{value[:80]}' in line {line} is not how a number is spelled here; write it with the digits 0 to 9 "
+            "alone, or put a text into quotes"
+        )
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether a number is spelled as numbers are: Python also takes `1_0`, Arabic digits, and digits of double width."""
+    return text.isascii() and "_" not in text
+
+
 def csv_cell(value: object) -> object:
     """A value for a table that spreadsheets open: a text that they would take for a formula gets a quote before it."""
     return (
@@ -214,6 +263,26 @@ def csv_cell(value: object) -> object:
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
         else value
     )
+
+
+class TwiceError(ValueError):
+    """A key that an object of JSON has twice."""
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose keys differ (``object_pairs_hook`` of ``json.loads``, which keeps the last one).
+
+    Raises
+    ------
+    TwiceError
+        If a key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TwiceError(f"key '{twice[:80]}' is given twice in one object")
+    return found
 
 
 def read_json(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> Any:
@@ -226,9 +295,11 @@ def read_json(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
     """
     text = read_text(path, noun, fault)
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise fault(f"{path}: is nested too deeply to be read; flatten it") from None
+    except TwiceError as error:
+        raise fault(f"{path}: {error}; keep one of them") from None
     except ValueError as error:
         raise fault(f"{path}: is not JSON ({error}); correct the syntax") from None
 

@@ -71,7 +71,12 @@ def inlined_kernel(fn: F) -> F:
 
 def _compiled(fn: F, **flags: bool) -> F:
     njit: Callable[..., Callable[[F], F]] = numba.njit
-    compiled = njit(cache=True, nogil=True, **flags)(fn)
+    try:
+        compiled = njit(cache=True, nogil=True, **flags)(fn)
+    except (
+        RuntimeError
+    ):  # neither the package's folder nor the user's can be written: compiled anew by each process
+        return njit(nogil=True, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
         cache = getattr(compiled, "_cache")  # noqa: B009
@@ -98,12 +103,14 @@ class _Stored(IndexDataCacheFile):  # type: ignore[misc]
             return None
 
     def save(self, key: object, data: object) -> None:
-        """Store; an index that cannot be read is replaced."""
+        """Store if there is room; an index that cannot be read is replaced."""
         try:
             super().save(key, data)
         except self._UNREADABLE:
             self.flush()
             super().save(key, data)
+        except OSError:  # a full disk, a limit on files: compiled anew by the next process
+            return
 
 
 @functools.cache

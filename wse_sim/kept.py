@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -31,6 +30,7 @@ from wse_sim import serialize
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, NOWHERE, cache_folder
 from wse_sim.spent import spent
+from wse_sim.written import write_whole
 
 OWN = "wse_sim."  # modules of the library
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what `sources` gives: nothing else is ever removed
@@ -137,13 +137,12 @@ def _write(folder: Path, key: str, value: Any) -> None:
     }
     packed = zlib.compress(json.dumps({"value": body, "arrays": held}).encode(), 1)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
-        os.replace(name, folder / key)
+        write_whole(folder / key, hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
         _forget_old(folder)
-    except OSError:  # a full disk, a folder of another user: the value is worked out again next time
+    except (
+        OSError,
+        WseError,
+    ):  # a full disk, a folder of another user: the value is worked out again next time
         return
 
 

@@ -24,8 +24,13 @@ from pydantic import BaseModel
 
 from wse_sim.errors import SerializationError
 from wse_sim.files import JSON, read_json
+from wse_sim.written import settle, together
 
 SCHEMA = 5
+MAX_ARRAY_BYTES = 2**32
+"""Most bytes of arrays that are read from one archive: 4 GiB, some hundred times the largest result known."""
+
+HEAD_BYTES = 4096  # of one array in an archive, at most: its name, type and shape
 ROWS_FROM = 16  # rows of one class from which a sequence is kept by columns
 _CLASSES: dict[str, type] = {}
 # What the readers of zip archives and arrays raise on damaged files: all kinds, found by changing bytes at random.
@@ -160,13 +165,14 @@ def decode(data: object, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def save(value: object, folder: Path, name: str) -> None:
-    """Write `value` as ``name.json`` and ``name.npz`` into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `value` as ``name.json`` and ``name.npz`` into `folder`, both or none."""
     arrays: dict[str, np.ndarray] = {}
     body = encode(value, arrays)
-    data = {"schema": SCHEMA, "sha256": _check_sum(body, arrays), "body": body}
-    (folder / f"{name}.json").write_text(json.dumps(data, sort_keys=True) + "\n", encoding="utf-8")
-    np.savez_compressed(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    sizes = {key: array.nbytes for key, array in arrays.items()}
+    data = {"schema": SCHEMA, "sha256": _check_sum(body, arrays), "bytes": sizes, "body": body}
+    with together(folder) as part:
+        (part / f"{name}.json").write_text(json.dumps(data, sort_keys=True) + "\n", encoding="utf-8")
+        np.savez_compressed(part / f"{name}.npz", **arrays)  # type: ignore[arg-type]
 
 
 def load(folder: Path, name: str) -> Any:
@@ -177,6 +183,7 @@ def load(folder: Path, name: str) -> Any:
     SerializationError
         If the files are missing, damaged, changed since they were written, or of another schema version.
     """
+    settle(folder)
     file = folder / f"{name}.json"
     data = read_json(file, "the saved file", SerializationError)
     if not isinstance(data, dict) or not isinstance(data.get("schema"), int) or "body" not in data:
@@ -185,7 +192,8 @@ def load(folder: Path, name: str) -> Any:
         raise SerializationError(
             f"{file} has schema {data['schema']}, this version reads {SCHEMA}; run the command again"
         )
-    arrays = _arrays(folder / f"{name}.npz")
+    stated = data.get("bytes")  # files of earlier versions state no sizes
+    arrays = read_arrays(folder / f"{name}.npz", stated if isinstance(stated, dict) else None)
     if data.get("sha256") != _check_sum(data["body"], arrays):
         raise SerializationError(
             f"{file} or its .npz was damaged or changed after it was written; run the command again"
@@ -199,8 +207,23 @@ def load(folder: Path, name: str) -> Any:
         ) from fault
 
 
-def _arrays(file: Path) -> dict[str, np.ndarray]:
+def read_arrays(file: Path, stated: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+    """All arrays of an archive; the sizes in its directory are looked at before any is unpacked.
+
+    Raises
+    ------
+    SerializationError
+        If it cannot be read, holds other sizes than the `stated` bytes by name, or more than :data:`MAX_ARRAY_BYTES`.
+    """
     try:
+        with zipfile.ZipFile(file) as archive:
+            sizes = {item.filename.removesuffix(".npy"): item.file_size for item in archive.infolist()}
+        over = stated is not None and any(
+            size > int(stated.get(key, 0)) + HEAD_BYTES for key, size in sizes.items()
+        )
+        if over or sum(sizes.values()) > MAX_ARRAY_BYTES:
+            limit = "than its .json says" if over else f"than {MAX_ARRAY_BYTES:,} bytes"
+            raise SerializationError(f"{file} unpacks to more {limit}; give a folder that a run wrote")
         with np.load(file) as stored:
             return {key: stored[key] for key in stored.files}
     except _ARCHIVE_FAULTS as fault:

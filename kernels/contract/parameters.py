@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
 from wse_sim.errors import KernelError
+from wse_sim.files import is_plain_number
 from wse_sim.graph import Attr
 
 V = TypeVar("V", str, int, float, bool)
@@ -101,6 +102,8 @@ class Parameter:
                 )
             return value.lower() in {"true", "1", "yes"}
         try:
+            if isinstance(value, str) and self.kind in (int, float) and not is_plain_number(value):
+                raise ValueError
             read = cast(Attr, self.kind(value))
         except (TypeError, ValueError, OverflowError):
             raise KernelError(

@@ -109,3 +109,19 @@ def test_model_mode_ranks_placers(tmp_path):
     assert (tmp_path / "placements.png").stat().st_size > 1000
     table = run(*words).output
     assert all(word in table for word in ("samples/s", "slowest", "wire L1", "used", "wall", "area bound"))
+
+
+def test_a_time_limit_is_kept_where_nothing_is_placed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many different blocks: a sentence with the remedy, where the preparation alone takes longer than the limit."""
+    from wse_sim.compiler.contest_graph import parse_kgraph
+    from wse_sim.compiler.placement import portfolio, snake
+    from wse_sim.errors import PlacementError
+
+    convs = "".join(f"conv[{i}] H=7 W=7 R=1 S=1 C={i} K={i} T=1 U=1 name='k{i}'\n" for i in range(16, 80))
+    head = "width=300\nheight=300\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=24576\n"
+    problem = parse_kgraph(head + convs).problem()
+    for module in (snake, portfolio):
+        monkeypatch.setattr(module, "FIRST_S", -1.0)
+    for placer in (snake.SnakePlacer(), portfolio.PortfolioPlacer(1)):
+        with pytest.raises(PlacementError, match="give more by --time-limit"):
+            placer.place(problem, time_limit_s=0.5)

@@ -6,10 +6,12 @@ import typer
 
 from wse_sim._version import __version__
 from wse_sim.cli import capture, certainty, csl, doctor, generate, kernel, place, run, show, study, validate
+from wse_sim.cli.strict import StrictGroup
 from wse_sim.cstorch import options as cstorch_options
 
 app = typer.Typer(
     name="wse-sim",
+    cls=StrictGroup,
     help="Simulate PyTorch models and kernels on a wafer-scale engine.",
     no_args_is_help=True,
     add_completion=False,

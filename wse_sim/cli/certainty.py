@@ -20,6 +20,7 @@ from wse_sim.cli.common import (
 from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Real, RunOptions, Whole, option
+from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
@@ -132,9 +133,10 @@ def sensitivity_command(
         raise typer.Exit(1)
     figure, effects = answer
     if options.out is not None:
-        module.draw(effects, figure, options.out / "sensitivity.png")
         text = json.dumps([effect.as_dict() for effect in effects], indent=2)
-        (options.out / "sensitivity.json").write_text(text + "\n", encoding="utf-8")
+        with together(options.out) as part:
+            module.draw(effects, figure, part / "sensitivity.png")
+            (part / "sensitivity.json").write_text(text + "\n", encoding="utf-8")
     if screen.as_json:
         print_json({"figure": figure, "effects": [effect.as_dict() for effect in effects]})
     else:

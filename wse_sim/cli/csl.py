@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json
+from wse_sim.cli.strict import StrictGroup
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder, is_folder
 
@@ -15,7 +16,7 @@ RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_na
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", help="Threads that step the fabric.", min=1, max=1024)
 ]
-app = typer.Typer(help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
+app = typer.Typer(cls=StrictGroup, help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
 
 
 def cslc_command(context: typer.Context) -> None:

@@ -11,6 +11,7 @@ from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unuse
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.declared import command
 from wse_sim.options import BothTimings, CacheOption, GenerationChoice, GenerationOptions, option
+from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -61,7 +62,8 @@ def generate_command(
             result = answer.fabric if isinstance(answer, api.Timed) else answer
         if options.out is not None:
             say("draw")
-            write_all(result, options.out, TraceChoice(options.trace))
+            with together(options.out) as part:
+                write_all(result, part, TraceChoice(options.trace))
     intervals = intervals_of(result, certainty)
     if screen.as_json:
         data = tables.as_json(result) | ({"intervals": as_data(intervals)} if intervals else {})

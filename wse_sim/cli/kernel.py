@@ -14,6 +14,7 @@ from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option
+from wse_sim.written import together, write_whole
 
 if TYPE_CHECKING:
     from wse_sim.bench.command import KernelReport
@@ -209,7 +210,6 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
     from wse_sim.report.heatmap import draw_fabric_map
 
     fabric = report.fabric
-    out.mkdir(parents=True, exist_ok=True)
     cycles = max(1, fabric.cycles)
     cores = {
         "busy": fabric.busy / cycles,
@@ -220,8 +220,9 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
     names = ("north", "east", "south", "west")
     links = {side: fabric.link_wavelets[:, :, i] for i, side in enumerate(names)}
     title = f"{report.name}, {fabric.cycles:,} cycles"
-    draw_fabric_map(cores, out / "kernel_cores.png", title=title, label="fraction of the cycles")
-    draw_fabric_map(links, out / "kernel_links.png", title=title, label="wavelets over each link")
+    with together(out) as part:
+        draw_fabric_map(cores, part / "kernel_cores.png", title=title, label="fraction of the cycles")
+        draw_fabric_map(links, part / "kernel_links.png", title=title, label="wavelets over each link")
     if not quiet:
         print(f"wrote {out / 'kernel_cores.png'}\nwrote {out / 'kernel_links.png'}", file=sys.stderr)
 
@@ -241,12 +242,12 @@ def _write_trace(
 
     case = find(report.name).build(given, wafer)
     text = export_trace(case.program, case.config, report.fabric, cycles=window, region=place)  # type: ignore[arg-type]
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, ...]:
     parts = text.split(separator)
-    if len(parts) != count or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != count or not all(part.strip().isdigit() and part.isascii() for part in parts):
         raise WseError(
             f"{option} {text} does not read; give {count} whole numbers with '{separator}' between"
         )

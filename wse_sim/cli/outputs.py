@@ -13,6 +13,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, option
+from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.report.measured import MeasuredCounters
@@ -49,7 +50,9 @@ class TraceOptions(Declared):
         window = None
         if self.trace_cycles is not None:
             first, colon, last = self.trace_cycles.partition(":")
-            if not (colon and first.isdigit() and last.isdigit()) or int(first) >= int(last):
+            if not (colon and first.isdecimal() and last.isdecimal() and f"{first}{last}".isascii()) or int(
+                first
+            ) >= int(last):
                 raise WseError(
                     f"--trace-cycles {self.trace_cycles} is not a window; give A:B in cycles with A < B"
                 )
@@ -70,7 +73,10 @@ def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
 def write_all(
     result: Result | Infeasible, out: Path, trace: TraceChoice, measured: MeasuredCounters | None = None
 ) -> None:
-    """Save the result and everything that is drawn from it; `measured` on the fabric, if it ran there."""
+    """Save the result and everything that is drawn from it; `measured` on the fabric, if it ran there.
+
+    Call it inside :func:`wse_sim.written.together`: what is here is whole if all of it is.
+    """
     from wse_sim.report import tables
     from wse_sim.serialize import save
 
@@ -107,7 +113,8 @@ def draw_all(
     if trace.hta is not None:
         from wse_sim.report.hta import write_hta
 
-        write_hta(result, trace.hta)
+        with together(trace.hta) as part:
+            write_hta(result, part)
 
 
 def say_where(out: Path | None, quiet: bool) -> None:

@@ -15,6 +15,7 @@ from wse_sim.compiler.placers.options import PlaceOptions, listed
 from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
+from wse_sim.written import together, whole
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
@@ -96,8 +97,9 @@ def _contest(
                 progress=lambda name, cost: say(f"{name}: cost {cost:g}"),
             )
     if out is not None:
-        result.write(out / "placement.paint")
-        contest.draw(result, out / "placement.png")
+        with together(out) as part:
+            result.write(part / "placement.paint")
+            contest.draw(result, part / "placement.png")
     data = {
         "max_time": result.max_time,
         "wire_l1": result.wire_l1,
@@ -249,7 +251,8 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
             f"{row['region_fraction']:.1%} in regions\nwire {row['wire_l1_cores']:.0f} cores"
             for row in answer["placements"]
         ]
-        draw_plans(plans, titles, out / "placements.png")
+        with whole(out / "placements.png") as part:
+            draw_plans(plans, titles, part)
     if as_json:
         print_json(answer)
     else:

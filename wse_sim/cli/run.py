@@ -34,6 +34,7 @@ from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.hardware import load_wafer
 from wse_sim.options import BothTimings, RunOptions, option
+from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -138,9 +139,10 @@ def run_command(
                 values = _values(model, made, result, options.seed)
         if out is not None:
             say("draw")
-            write_all(result, out, traced, _measured(whole))
-            if values is not None:
-                write_json(out / "values.json", values.as_json())
+            with together(out) as part:
+                write_all(result, part, traced, _measured(whole))
+                if values is not None:
+                    write_json(part / "values.json", values.as_json())
     if options.explain:
         from wse_sim.frontend import explain as explained
 
@@ -272,8 +274,9 @@ def compare_command(
         rows = api.compare(model, options, progress=say, trace=out is not None)
         if out is not None:
             say("draw")
-            for row in rows:
-                write_all(row, out / row.mode, TraceChoice())
+            with together(out) as part:
+                for row in rows:
+                    write_all(row, part / row.mode, TraceChoice())
     found = [intervals_of(row, certainty) for row in rows]
     lead = None if certainty.interval is None else compare_interval(rows, certainty.interval)
     if screen.as_json:
@@ -327,7 +330,8 @@ def report_command(
     claim_folder(folder, "the folder")
     with progress(screen.quiet) as say:
         say("draw")
-        draw_all(result, folder, trace.choice())
+        with together(folder) as part:
+            draw_all(result, part, trace.choice())
     say_where(folder, screen.quiet)
 
 

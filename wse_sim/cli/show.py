@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json, say_without_effect
+from wse_sim.cli.strict import StrictGroup
 from wse_sim.declared import said_timings
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from wse_sim.hardware import Cluster, Wafer
     from wse_sim.hardware.chip import Chip
 
-app = typer.Typer(help="Show what the simulator knows.", no_args_is_help=True)
+app = typer.Typer(cls=StrictGroup, help="Show what the simulator knows.", no_args_is_help=True)
 
 
 @app.command("wafer")

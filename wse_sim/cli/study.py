@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
+from wse_sim.cli.strict import StrictGroup
 from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_file
 from wse_sim.options import Declared, Whole, option
+from wse_sim.written import together, whole
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 RUN = "run"
 
 
-class StudyGroup(TyperGroup):
+class StudyGroup(StrictGroup):
     """``wse-sim study FILE`` is short for ``wse-sim study run FILE``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -68,9 +69,10 @@ def run_command(
 ) -> None:
     """Run what the store lacks of a study; the same command goes on where another was cut off."""
     from wse_sim.studies import runner
+    from wse_sim.studies.folder import plain_name
     from wse_sim.studies.schema import read_study
 
-    spec = read_study(study)
+    spec, name = read_study(study), plain_name(study.stem)
     idle = unused(options, ("scheduler", "memory", "export"), "with --dry-run") if options.dry_run else []
     if options.scheduler is not None and not options.dry_run:
         idle += unused(options, ("workers", "memory"), "with --scheduler, which has workers of its own")
@@ -87,7 +89,7 @@ def run_command(
         ran = runner.run_study(
             spec,
             options.out,
-            name=study.stem,
+            name=name,
             store=options.store,
             workers=options.workers,
             scheduler=options.scheduler,
@@ -100,9 +102,9 @@ def run_command(
     if options.export is not None:
         say.stays(f"wrote {_export(options.out, options.export)}")
     if screen.as_json:
-        print_json({"study": study.stem, "out": str(options.out), **ran.__dict__})
+        print_json({"study": name, "out": str(options.out), **ran.__dict__})
     else:
-        print(f"{study.stem}: {runner.summary(ran)}")
+        print(f"{name}: {runner.summary(ran)}")
     if not ran.counts["done"]:
         raise typer.Exit(1)
 
@@ -211,10 +213,12 @@ def _export(out: Path, kind: str) -> Path:
         frame = store.frame(study)
     if kind == "csv":
         frame = frame.rename(columns=csv_cell).map(csv_cell)
-        frame.to_csv(path, index=False)
+        with whole(path) as part:
+            frame.to_csv(part, index=False)
         return path
     try:
-        frame.to_parquet(path, index=False)
+        with whole(path) as part:
+            frame.to_parquet(part, index=False)
     except ImportError:
         raise WseError(
             "parquet needs pyarrow, which is not installed; pip install 'wse-sim[study]'"
@@ -286,9 +290,11 @@ def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> N
     with Store(opened.store, readonly=True) as store:
         study = shown(store, number, name)
     axes = Axes(options.x, options.y, options.by, options.objectives)
-    pictures = draw_all(study, folder, axes)
+    with together(folder) as part:
+        drawn = [*draw_all(study, part, axes), write_page(study, part, axes)]
+    pictures = [folder / path.name for path in drawn[:-1]]
     say_without_effect(_idle_axes(options, {path.stem for path in pictures}), screen.strict)
-    written = [*pictures, write_page(study, folder, axes)]
+    written = [folder / path.name for path in drawn]
     _, _, chosen = study.pareto(study.objectives(options.objectives))
     if screen.as_json:
         print_json(
@@ -336,7 +342,8 @@ def result_command(
     request = Resolver(study_from(stated, name)).request(row["parameters"])
     result = api.run(request.model, request.options)
     out = folder / REPORTS / str(number)
-    write_all(result, out, TraceChoice())
+    with together(out) as part:
+        write_all(result, part, TraceChoice())
     print(f"wrote {out}")
     if not result.feasible:
         print(result.message if isinstance(result, api.Infeasible) else "")

@@ -14,6 +14,7 @@ from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_folder
 from wse_sim.options import Declared, Timing, Whole, option
+from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.validation.refit import Refit
@@ -71,11 +72,14 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
             refits = _refits(answer, say)
     written = []
     if out is not None:
-        written = [out / "validation.png", out / "validation.json"]
         data = answer.as_dict() | ({"refit": [refit.as_dict() for refit in refits]} if options.refit else {})
-        (out / "validation.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        draw(answer, out / "validation.png")
-        written += _passed_on(suite, refits, options)
+        with together(out) as part:
+            (part / "validation.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            draw(answer, part / "validation.png")
+            more = _passed_on(suite, refits, options, part)
+        written = [
+            out / name for name in ("validation.png", "validation.json", *(path.name for path in more))
+        ]
     if screen.as_json:
         print_json(
             answer.as_dict() | ({"refit": [refit.as_dict() for refit in refits]} if options.refit else {})
@@ -110,15 +114,10 @@ def _refits(answer: Validation, say: Callable[[str], None]) -> Sequence[Refit]:
     return refit([row.point for row in answer.rows if row.error is not None], say)
 
 
-def _passed_on(suite: Suite, refits: Sequence[Refit], options: ValidateCommand) -> list[Path]:
-    """Files for others: the runs as a suite, the refitted wafers and clusters."""
+def _passed_on(suite: Suite, refits: Sequence[Refit], options: ValidateCommand, folder: Path) -> list[Path]:
+    """Files for others, in `folder`: the runs as a suite, the refitted wafers and clusters."""
     from wse_sim.validation.refit import write_refits
     from wse_sim.validation.suite import write_suite
 
-    out = options.out
-    if out is None:
-        return []
-    written = []
-    if options.mine is not None:
-        written.append(write_suite(suite, out / "suite.yaml"))
-    return [*written, *write_refits(refits, out)]
+    written = [write_suite(suite, folder / "suite.yaml")] if options.mine is not None else []
+    return [*written, *write_refits(refits, folder, options.out)]

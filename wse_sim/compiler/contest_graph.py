@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ FORMAL_KEYS = {
 }
 
 _NODE = re.compile(r"^\s*([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\](?!\s*:)(.*)$")
-_EDGE = re.compile(r"([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]\s*:\s*\w*\s*->\s*([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]")
-_HEADER = re.compile(r"^\s*(?:[A-Za-z_]+\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s,;]+)[\s,;]*)+$")
+# Every pattern reads a line once: a word begins where no letter stands before it, and what follows has one reading.
+_END = r"(?<![A-Za-z])([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]"
+_EDGE = re.compile(rf"{_END}\s*:\s*(?:\w+\s*)?->\s*{_END}")
+_HEADER = re.compile(r"[A-Za-z_]+\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s,;]+)(?:[\s,;]+|$)")
 _COMMENT = re.compile(r"\(\*.*?(\*\)|$)")
 _NAME = re.compile(r"[^\s=:(),'\"]+")
-_PAIR = re.compile(r"([A-Za-z_]+)\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,]+))")
+_PAIR = re.compile(r"(?<![A-Za-z_])([A-Za-z_]+)\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,]+))")
 
 
 @dataclass(frozen=True)
@@ -82,40 +85,52 @@ def parse_kgraph(text: str, name: str = "") -> ContestGraph:
     header: dict[str, str] = {}
     kernels: dict[int, ContestKernel] = {}
     ends: set[int] = set()
-    raw_edges: list[tuple[int, int]] = []
+    kinds: dict[int, str] = {}
+    raw_edges: list[tuple[int, tuple[str, int], tuple[str, int]]] = []  # line, from, to
     inside = False  # of a comment over several lines, where the header may stand among other words
     for number, line in enumerate(text.splitlines(), 1):
-        edge = _EDGE.search(line)
+        found = [
+            (number, (edge[1].lower(), int(edge[2])), (edge[3].lower(), int(edge[4])))
+            for edge in _EDGE.finditer(line)
+        ]
         node = _NODE.match(line)
-        if edge:
-            raw_edges.append((int(edge[2]), int(edge[4])))
+        if node and not found:
+            kinds.setdefault(int(node[2]), node[1].lower())
+        if found:
+            raw_edges += found
         elif node and node[1].lower() in ("input", "output"):
             ends.add(int(node[2]))
         elif node:
             index = int(node[2])
             if index in kernels or index in ends:
                 raise ConfigError(f"the kernel graph defines node {index} twice; number every node once")
-            kernels[index] = _parse_kernel(node[1].lower(), index, node[3])
+            kernels[index] = _parse_kernel(node[1].lower(), index, node[3], number)
         else:
             rest = line.partition("*)")[2] if inside else line
             rest = _COMMENT.sub("", rest).strip()
-            if rest and not inside and not _HEADER.match(rest):
+            if rest and not inside and not _is_header(rest):
                 raise ConfigError(
                     f"line {number} of the kernel graph, {rest[:60]!r}, is not a node, edge, comment or KEY=NUMBER; "
                     "correct it"
                 )
             for key, quoted, double, bare in _PAIR.findall(line):
-                header.setdefault(key.lower(), quoted or double or bare)
+                _note(
+                    header, key.lower(), quoted or double or bare, number, is_stated=not inside and bool(rest)
+                )
         inside = line.rfind("(*") > line.rfind("*)") or (inside and "*)" not in line)
     if not kernels:
         raise ConfigError("the kernel graph has 0 kernels; give at least one conv, dblock or cblock line")
     order = {index: position for position, index in enumerate(kernels)}
     edges = []
-    for a, b in raw_edges:
-        for end in (a, b):
+    for number, (first, a), (second, b) in raw_edges:
+        for kind, end in ((first, a), (second, b)):
             if end not in kernels and end not in ends:
                 raise ConfigError(
                     f"an edge of the kernel graph names node {end}, which is not defined; define it"
+                )
+            if kind != kinds[end]:
+                raise ConfigError(
+                    f"line {number} of the kernel graph has an edge of {kind}[{end}], and node {end} is a {kinds[end]}; correct one"
                 )
         if a in kernels and b in kernels:
             edges.append((order[a], order[b]))
@@ -134,6 +149,31 @@ def parse_kgraph(text: str, name: str = "") -> ContestGraph:
         tuple(edges),
         name,
     )
+
+
+HEADER_KEYS = ("width", "height", "memlimit", "wdeltat", "wlength", "wadapter", "test")
+
+
+def _is_header(text: str) -> bool:
+    """Whether a line is KEY=VALUE, several with white space or commas between; read once from left to right."""
+    at = 0
+    while at < len(text):
+        item = _HEADER.match(text, at)
+        if item is None:
+            return False
+        at = item.end()
+    return True
+
+
+def _note(header: dict[str, str], key: str, value: str, line: int, *, is_stated: bool) -> None:
+    """Keep a key of the header; outside of comments it must be one that is read (`is_stated`)."""
+    if key in HEADER_KEYS and key in header:
+        raise ConfigError(f"line {line} of the kernel graph has {key}={value[:40]} again; state it once")
+    if is_stated and key not in HEADER_KEYS:
+        near = difflib.get_close_matches(key, HEADER_KEYS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"its keys are {', '.join(HEADER_KEYS)}"
+        raise ConfigError(f"line {line} of the kernel graph has {key[:40]}, which nothing reads; {hint}")
+    header.setdefault(key, value)
 
 
 def _header_number(header: dict[str, str], key: str, default: float | None = None) -> float:
@@ -155,16 +195,26 @@ def _header_number(header: dict[str, str], key: str, default: float | None = Non
     return value
 
 
-def _parse_kernel(kind: str, index: int, rest: str) -> ContestKernel:
+def _parse_kernel(kind: str, index: int, rest: str, line: int) -> ContestKernel:
     if kind not in FORMAL_KEYS:
         raise ConfigError(f"node {index} of the kernel graph is a {kind!r}; use conv, dblock or cblock")
     found: dict[str, str] = {}
     name = f"k{index}"
-    for key, quoted, double, bare in _PAIR.findall(rest):
-        if key.lower() == "name":
-            name = quoted or double or bare
-        else:
-            found[key.lower()] = quoted or double or bare
+    known = (*FORMAL_KEYS[kind], "name", "n")
+    for stated, quoted, double, bare in _PAIR.findall(rest):
+        key = stated.lower()
+        if (
+            key in found and key != "name"
+        ):  # published files have names of nodes twice: the last one is the node's
+            raise ConfigError(f"line {line} of the kernel graph has {stated[:40]} twice; state it once")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"a {kind} has {', '.join(known)}"
+            raise ConfigError(
+                f"line {line} of the kernel graph has {stated[:40]}, which nothing reads; {hint}"
+            )
+        found[key] = quoted or double or bare
+    name = found.pop("name", name)
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"node {index} of the kernel graph is named {name!r}, which the placement format cannot hold; "

@@ -7,6 +7,7 @@ Files of an output folder: `out.json` (parameters, colors, rectangle, fabric, ar
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from wse_sim.csl.unit import Compiler
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.files import claim_folder, is_file
+from wse_sim.written import settle, together
 
 RECURSION = 20_000
 HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1
@@ -55,8 +57,12 @@ class CompiledProgram:
     notes: list[str] = field(default_factory=list)
 
     def write(self, out: Path) -> None:
-        """Write the output folder."""
-        (out / "bin").mkdir(parents=True, exist_ok=True)
+        """Write the output folder: all files or none."""
+        with together(out) as part:
+            self._write(part)
+
+    def _write(self, out: Path) -> None:
+        (out / "bin").mkdir()
         options = self.options
         about = {
             "arch": options.arch,
@@ -68,17 +74,19 @@ class CompiledProgram:
             "memcpy": options.memcpy,
             "channels": options.channels,
         }
-        (out / "out.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
         rpc = {"rpc_symbols": [asdict(e) for e in self.exports]}
         (out / "bin" / "out_rpc.json").write_text(json.dumps(rpc, indent=2) + "\n")
         self.image.save(out / "bin" / "image.npz")
+        about[SUM] = _sum(out, about)
+        (out / "out.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def read(cls, out: Path) -> CompiledProgram:
         """Read an output folder.
 
-        Raises :class:`WseError` if it holds no compiled program.
+        Raises :class:`WseError` if it holds no compiled program, or one that was changed after it was written.
         """
+        settle(out)
         try:
             about = json.loads((out / "out.json").read_text())
             rpc = json.loads((out / "bin" / "out_rpc.json").read_text())
@@ -87,6 +95,8 @@ class CompiledProgram:
                 f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"
             ) from error
         try:
+            if about.get(SUM) != _sum(out, about):
+                raise ValueError("its check sum is that of other files")
             pair = {
                 n: (int(about[n]["width"]), int(about[n]["height"]))
                 for n in ("fabric", "offsets", "rectangle")
@@ -106,10 +116,25 @@ class CompiledProgram:
                 options,
                 *pair["rectangle"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise WseError(
                 f"'{out}' holds a damaged program ({type(error).__name__}: {error}); compile it again with 'wse-sim cslc -o {out}'"
             ) from error
+
+
+SUM = "sha256"
+"""Key of the check sum in `out.json`: over what else that file says, and over the files of :data:`SUMMED`."""
+
+SUMMED = ("bin/out_rpc.json", "bin/image.npz")
+
+
+def _sum(out: Path, about: Mapping[str, Any]) -> str:
+    """The check sum of an output folder."""
+    rest = {key: value for key, value in about.items() if key != SUM}
+    total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in SUMMED:
+        total.update(hashlib.sha256((out / name).read_bytes()).digest())
+    return total.hexdigest()
 
 
 class CompileOptions(TypedDict, total=False):
@@ -159,7 +184,8 @@ def compile_program(
         return _compile(str(path), options, params, colors, out)
     except RecursionError:
         raise WseError(
-            f"'{path}' nests expressions, calls or types too deep to follow; split them, and look for one that names itself"
+            f"'{path}' or a file that it names nests expressions, calls or types too deep to follow; split them, and look for one "
+            "that names itself"
         ) from None
     finally:
         sys.setrecursionlimit(limit)

@@ -7,6 +7,7 @@ where an operand is known at run time only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate_expr import ExpressionEvaluator
-from wse_sim.csl.evaluate_places import MAX_STEPS, Scope, Signal
+from wse_sim.csl.evaluate_places import LOOKS, MAX_CPU_S, MAX_STEPS, Scope, Signal
 from wse_sim.csl.values import (
     VOID_VALUE,
     Cell,
@@ -142,6 +143,11 @@ class Evaluator(ExpressionEvaluator):
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise CslError(at, f"evaluation at compile time does not end after {MAX_STEPS} iterations")
+        if self.steps % LOOKS == 0 and time.process_time() - self.began_s > MAX_CPU_S:
+            raise CslError(
+                at,
+                f"evaluation at compile time takes more than {MAX_CPU_S:g} s of processor time; it may not end",
+            )
 
     def s_While(self, node: tree.While, scope: Scope) -> Signal:
         while self.condition(node.test, scope):

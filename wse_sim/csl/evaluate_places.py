@@ -5,6 +5,7 @@ One file, because reading, writing and indexing take the same cases.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,10 @@ DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WES
 TYPE_VALUES = {n: Value(ty.TYPE, t) for n, t in ty.NAMED.items()}
 MAX_DEPTH = 180
 MAX_STEPS = 200_000_000
+MAX_CPU_S = 60.0
+"""Processor time that loops at compile time may take: a hundred times the longest of the published programs."""
+
+LOOKS = 10_000  # iterations between two looks at the clock
 
 
 class PlaceEvaluator(Builtins):
@@ -47,6 +52,7 @@ class PlaceEvaluator(Builtins):
         self.options = unit.options
         self.depth = 0
         self.steps = 0
+        self.began_s = time.process_time()
         names = [n for n in dir(type(self)) if n.startswith(("x_", "s_"))]
         self.expressions: dict[type, Callable[..., Operand]] = {}
         self.statements: dict[type, Callable[..., Signal]] = {}

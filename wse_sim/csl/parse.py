@@ -16,6 +16,7 @@ from wse_sim.csl import tree
 from wse_sim.csl.diagnostics import SOURCES, CslError, Source
 
 T = TypeVar("T")
+MOST_DIGITS = 400  # the largest float has 309 before its point
 
 TOKEN = re.compile(
     r"""[ \t\r\n]+|//[^\n]*
@@ -514,6 +515,10 @@ class Parser:
 
     def number(self, text: str) -> int | float:
         digits = text.replace("_", "")
+        if len(digits) > MOST_DIGITS:
+            raise CslError(
+                self.places[self.i - 1], f"a number of {len(digits):,} digits fits no type; write it shorter"
+            )
         if digits[1:2] in ("x", "b", "o"):
             if len(digits) == 2:
                 raise CslError(self.places[self.i - 1], f"expected digits behind {digits!r}")

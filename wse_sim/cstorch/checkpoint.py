@@ -33,6 +33,7 @@ from torch._ops import OpOverload
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import Location, Plain
 from wse_sim.files import JSON, is_file
+from wse_sim.written import whole
 
 if TYPE_CHECKING:
     import h5py
@@ -176,8 +177,7 @@ def _write(
 ) -> None:
     """To a temporary name beside the file, then renamed: a killed process leaves the old file or the new one."""
     h5 = _hdf5()
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    try:
+    with whole(path) as part:
         with h5.File(part, "w") as file:
             file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
             written: dict[tuple[Any, ...], str] = {}
@@ -197,9 +197,6 @@ def _write(
                 _write_tensor(file, RANDOM, random, None)
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 _writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")

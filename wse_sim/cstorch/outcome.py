@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wse_sim.cstorch import runtime
 from wse_sim.files import claim_folder
+from wse_sim.written import together, write_whole
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled
@@ -33,13 +34,13 @@ def _write_compile(folder: Path, compiled: Compiled) -> Path:
     from wse_sim.report import tables
     from wse_sim.serialize import save
 
-    folder.mkdir(parents=True, exist_ok=True)
     assert compiled.result is not None
-    save(compiled.graph, folder, "graph")
     text = [tables.summary_text(compiled.result), *on_top_lines(compiled)]
-    (folder / "summary.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     extra = [dataclasses.asdict(item) for item in compiled.on_top]
-    _json(folder / "summary.json", {**tables.as_json(compiled.result), "on_top": extra})
+    with together(folder) as part:
+        save(compiled.graph, part, "graph")
+        (part / "summary.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+        _json(part / "summary.json", {**tables.as_json(compiled.result), "on_top": extra})
     return folder
 
 
@@ -57,9 +58,7 @@ def on_top_lines(compiled: Compiled) -> list[str]:
 
 
 def _json(path: Path, data: object) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(data, indent=2, default=str) + "\n")
 
 
 def record(run: runtime.Run) -> dict[str, Any]:
@@ -151,16 +150,22 @@ def _say_input(run: runtime.Run) -> None:
 
 def _report(run: runtime.Run, folder: Path) -> Path:
     """The page, maps and traces of every compile, and the loss against wafer time."""
+    claim_folder(folder, "--report")
+    with together(folder) as part:
+        _write_report(run, part)
+    return folder / "report.html"
+
+
+def _write_report(run: runtime.Run, folder: Path) -> None:
     from wse_sim.report import heatmap, html, trace
     from wse_sim.serialize import save
 
-    claim_folder(folder, "--report")
     first = True
     page = folder / "report.html"
     for number, compiled in enumerate(run.compiled):
         if compiled.result is None:
             continue
-        place = folder if first else claim_folder(folder / f"compile_{number}_{compiled.name}", "--report")
+        place = folder if first else folder / f"compile_{number}_{compiled.name}"
         save(compiled.result, place, "result")
         html.write_report(compiled.result, place)
         heatmap.draw_map(compiled.result, "busy", path=place / "heatmap_compute.png")
@@ -169,7 +174,6 @@ def _report(run: runtime.Run, folder: Path) -> Path:
     _json(folder / "run.json", record(run))
     if run.losses:
         _loss_page(run, folder, page)
-    return page
 
 
 def _loss_page(run: runtime.Run, folder: Path, page: Path) -> None:

@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels import family
+from wse_sim.written import write_whole
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN, _COLUMN = 330, 38, 22, 40, 520
 
@@ -39,9 +40,7 @@ def draw_graph(graph: KernelGraph, path: Path | str, phases: Iterable[Phase] = t
     phases
         Phases that are shown.
     """
-    target = Path(path)
-    target.write_text(svg_of(graph, phases), encoding="utf-8")
-    return target
+    return write_whole(path, svg_of(graph, phases))
 
 
 def svg_of(graph: KernelGraph, phases: Iterable[Phase] = tuple(Phase)) -> str:

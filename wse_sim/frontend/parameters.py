@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.files import read_yaml
@@ -40,6 +40,23 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 
 
+_BLOCK = "hidden heads kv_heads ffn activation positions dropout rotary_dim "
+_READ: dict[str, frozenset[str]] = {
+    family: frozenset(keys.split()) | {"family", "layers"}
+    for family, keys in {
+        "encoder": f"{_BLOCK} seq vocab max_positions mlm_positions tied",
+        "decoder": f"{_BLOCK} seq vocab max_positions tied parallel_residual",
+        "moe": f"{_BLOCK} seq vocab max_positions tied parallel_residual experts experts_per_token",
+        "mlp": "hidden input classes activation dropout",
+        "resnet": "input classes activation",
+        "vit": f"{_BLOCK} parallel_residual input patch classes",
+        "dit": "hidden heads ffn input patch classes activation",
+        "unet": "hidden heads input context context_width activation",
+    }.items()
+}
+"""Keys that the models of a family are built from; a convolution network states its activation, and has one only."""
+
+
 class ModelParameters(BaseModel):
     """Sizes of a model of one of the families that :mod:`wse_sim.frontend.zoo` builds."""
 
@@ -59,14 +76,14 @@ class ModelParameters(BaseModel):
     dropout: Share | None = None
     # Positions of a sample on which the language-model head of an encoder runs; None means all.
     mlm_positions: Size | None = None
-    parallel_residual: bool = False
+    parallel_residual: StrictBool = False
     # Features (mlp) or pixels per side (images) of one sample.
     input: Size | None = None
     classes: Size | None = None
     # Rows of the learned position table; None means the sequence length.
     max_positions: Size | None = None
     # Head and embedding share one weight; None means yes for learned positions, no for rotary.
-    tied: bool | None = None
+    tied: StrictBool | None = None
     rotary_dim: Size | None = None
     patch: Size | None = None
     experts: Size | None = None
@@ -80,6 +97,7 @@ class ModelParameters(BaseModel):
         for key in _NEEDED[self.family]:
             if getattr(self, key) is None:
                 raise ValueError(f"a model of family '{self.family}' needs '{key}'; state it")
+        self._check_unread()
         width = self.hidden or 1
         count = self.layers * width * max(4 * width, 3 * (self.ffn or 1) * (self.experts or 1))
         count += width * (self.vocab or 1)
@@ -106,6 +124,32 @@ class ModelParameters(BaseModel):
                 f"input {self.input} is not a multiple of patch {self.patch}; change one of them"
             )
         return self
+
+    def _check_unread(self) -> None:
+        """Refuse what nothing reads: keys of other families, sizes of positions that the model does not have."""
+        fields = type(self).model_fields  # what is stated as it is by default changes nothing
+        stated = {
+            key for key in self.model_fields_set if getattr(self, key) not in (None, fields[key].default)
+        }
+        other = sorted(stated - _READ[self.family])
+        if other:
+            known = ", ".join(sorted(_READ[self.family] - {"family"}))
+            raise ValueError(
+                f"key '{other[0]}' means nothing to a model of family '{self.family}'; leave it out (its keys are {known})"
+            )
+        width = (self.hidden or 0) // (self.heads or 1)
+        if self.rotary_dim and self.positions != "rotary":
+            raise ValueError(
+                f"rotary_dim {self.rotary_dim} needs positions: rotary; state them or leave it out"
+            )
+        if self.rotary_dim and (self.rotary_dim % 2 or self.rotary_dim > width):
+            raise ValueError(
+                f"rotary_dim {self.rotary_dim} is odd or above {width}, a head's width; change it"
+            )
+        if self.max_positions and self.family != "encoder" and self.positions != "learned":
+            raise ValueError(f"max_positions {self.max_positions} needs positions: learned; leave it out")
+        if self.max_positions and self.seq and self.max_positions < self.seq:
+            raise ValueError(f"max_positions {self.max_positions} is below seq {self.seq}; raise it")
 
     @property
     def training_dropout(self) -> float:

@@ -25,14 +25,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
-from wse_sim.hardware.constants import Constant, ConstantSet, Count, Unit, one_sentence, units_of
+from wse_sim.hardware.constants import (
+    Constant,
+    ConstantSet,
+    Count,
+    Unit,
+    limits_of,
+    no_dust,
+    one_sentence,
+    units_of,
+)
 from wse_sim.hardware.wafer import Wafer
 from wse_sim.serialize import saved
 
-Area = Annotated[float, Field(gt=0, le=1e9), Unit("mm2")]
+Area = Annotated[float, Field(gt=0, le=1e9), AfterValidator(no_dust), Unit("mm2")]
 Fraction = Annotated[float, Field(ge=0, lt=1), Unit("1")]
 
 
@@ -46,7 +55,7 @@ class Chip(BaseModel):
     provenance: dict[str, Constant] = Field(repr=False)
 
     wafer_mm2: Area
-    core_area_fraction: Annotated[float, Field(gt=0, le=1), Unit("1")]
+    core_area_fraction: Annotated[float, Field(gt=0, le=1), AfterValidator(no_dust), Unit("1")]
     core_logic_mm2: Area
     sram_mm2_per_mib: Area
     spare_core_fraction: Annotated[float, Field(ge=0, le=10), Unit("1")]
@@ -55,10 +64,10 @@ class Chip(BaseModel):
     reference_cores: Annotated[int, Field(gt=0, le=10**8), Unit("1")]
     reference_sram_bytes: Annotated[int, Field(gt=0, le=10**9), Unit("bytes")]
     reference_clock_hz: Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
-    reference_power_w: Annotated[float, Field(gt=0, le=1e9), Unit("W")]
+    reference_power_w: Annotated[float, Field(gt=0, le=1e9), AfterValidator(no_dust), Unit("W")]
     constant_power_fraction: Fraction
     sram_power_fraction: Fraction
-    most_power_w: Annotated[float, Field(gt=0, le=1e9), Unit("W")]
+    most_power_w: Annotated[float, Field(gt=0, le=1e9), AfterValidator(no_dust), Unit("W")]
     repair_rows: Count
 
     def derive(self, **changes: object) -> Chip:
@@ -81,7 +90,7 @@ class Chip(BaseModel):
         return self.core_area_fraction * self.wafer_mm2
 
 
-CHIPS = ConstantSet("chip", "chips", units_of(Chip), "wse-sim show chip")
+CHIPS = ConstantSet("chip", "chips", units_of(Chip), "wse-sim show chip", limits_of(Chip))
 """How files state a chip."""
 
 

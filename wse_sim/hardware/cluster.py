@@ -16,6 +16,7 @@ from wse_sim.hardware.constants import (
     Count,
     Seconds,
     Unit,
+    limits_of,
     one_sentence,
     units_of,
 )
@@ -62,7 +63,7 @@ class Cluster(BaseModel):
 CLUSTER_UNITS: dict[str, str] = units_of(Cluster)
 """Unit of every constant of a cluster, by name."""
 
-CLUSTERS = ConstantSet("cluster", "clusters", CLUSTER_UNITS, "wse-sim show cluster")
+CLUSTERS = ConstantSet("cluster", "clusters", CLUSTER_UNITS, "wse-sim show cluster", limits_of(Cluster))
 
 
 def _validated(fields: dict[str, Any], where: object) -> Cluster:

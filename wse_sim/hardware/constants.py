@@ -13,7 +13,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from wse_sim.errors import ConfigError
 from wse_sim.files import exists, read_yaml
@@ -61,6 +69,12 @@ class Constant(BaseModel):
         return self
 
 
+MOST_BASES = 32
+"""Files that a set may be derived over."""
+
+DUST = 1e-18
+
+
 @dataclasses.dataclass(frozen=True)
 class Unit:
     """The unit in which a field must be stated."""
@@ -68,12 +82,29 @@ class Unit:
     name: str
 
 
+def no_dust(value: float) -> float:
+    """Zero, or at least 10^-18: less is no time of anything, and its products vanish."""
+    if 0 < value < DUST:
+        raise ValueError(f"{value:g} is neither 0 nor at least {DUST:g}")
+    return value
+
+
 # Limits of what a number may be: far beyond every machine one can think of, and near enough that products of a few of
 # them stay finite.
 Count = Annotated[int, Field(gt=0, le=10**6), Unit("1")]
 Bytes = Annotated[int, Field(ge=0, le=10**18), Unit("bytes")]
 BytesPerSecond = Annotated[float, Field(ge=1e-3, le=1e21), Unit("bytes/s")]
-Seconds = Annotated[float, Field(ge=0, le=1e6), Unit("s")]
+Seconds = Annotated[float, Field(ge=0, le=1e6), AfterValidator(no_dust), Unit("s")]
+
+
+def limits_of(model: type[BaseModel]) -> dict[str, tuple[float, float]]:
+    """Least and largest value of every constant of a set that has them, by name."""
+    found = {}
+    for key, field in model.model_fields.items():
+        low = [getattr(item, end) for item in field.metadata for end in ("ge", "gt") if hasattr(item, end)]
+        high = [getattr(item, end) for item in field.metadata for end in ("le", "lt") if hasattr(item, end)]
+        found[key] = (max(low, default=-math.inf), min(high, default=math.inf))
+    return found
 
 
 def units_of(model: type[BaseModel]) -> dict[str, str]:
@@ -90,7 +121,7 @@ def units_of(model: type[BaseModel]) -> dict[str, str]:
 class ConstantSet:
     """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
 
-    `extra` keys stand beside name, base and constants; `show` is the command that lists the constants; `renamed` says of
+    `limits` are those of its constants; `extra` keys stand beside name, base and constants; `show` is the command that lists the constants; `renamed` says of
     constants that have gone what stands in their place.
     """
 
@@ -98,6 +129,7 @@ class ConstantSet:
     folder: str
     units: Mapping[str, str]
     show: str
+    limits: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     extra: tuple[str, ...] = ()
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -168,6 +200,10 @@ class ConstantSet:
                     f"{path}: key 'base' refers back to itself ({circle}); leave the base of one of them out"
                 )
             seen.append(following)
+            if len(seen) > MOST_BASES:
+                raise ConfigError(
+                    f"{path}: key 'base' leads over more than {MOST_BASES} files; state more in fewer"
+                )
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of `model` with some constants changed: their evidence becomes "assumed".
@@ -206,6 +242,12 @@ class ConstantSet:
         if stated.unit != self.units[key]:
             raise ConfigError(
                 f"{path}: key '{key}': unit '{stated.unit}' is wrong; state it in '{self.units[key]}'"
+            )
+        low, high = self.limits.get(key, (-math.inf, math.inf))
+        if stated.range is not None and not low <= stated.range[0] <= stated.range[1] <= high:
+            raise ConfigError(
+                f"{path}: key '{key}': range {stated.range[0]:g} to {stated.range[1]:g} leaves what the constant can be, "
+                f"{low:g} to {high:g}; correct it"
             )
         return stated
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from wse_sim.hardware.constants import Unit
 
-Price = Annotated[int, Field(ge=0), Unit("cycles")]
+Price = Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
 
 
 class ScalarCosts(BaseModel):

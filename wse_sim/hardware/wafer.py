@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
 from wse_sim.hardware.constants import (
@@ -23,18 +23,20 @@ from wse_sim.hardware.constants import (
     Count,
     Seconds,
     Unit,
+    limits_of,
+    no_dust,
     one_sentence,
     units_of,
 )
 from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
 
-Cycles = Annotated[float, Field(ge=0, le=1e9), Unit("cycles")]
+Cycles = Annotated[float, Field(ge=0, le=1e9), AfterValidator(no_dust), Unit("cycles")]
 Hertz = Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
 Rate = Annotated[float, Field(ge=1e-3, le=1e6), Unit("elements/cycle")]
-Fraction = Annotated[float, Field(gt=0, le=1), Unit("1")]
+Fraction = Annotated[float, Field(gt=0, le=1), AfterValidator(no_dust), Unit("1")]
 Factor = Annotated[float, Field(ge=1, le=1e3), Unit("1")]
-Watts = Annotated[float, Field(gt=0, le=1e9), Unit("W")]
+Watts = Annotated[float, Field(gt=0, le=1e9), AfterValidator(no_dust), Unit("W")]
 Words = Annotated[tuple[Annotated[int, Field(ge=1, le=10**6)], ...], Field(min_length=1), Unit("wavelets")]
 
 
@@ -230,6 +232,7 @@ WAFERS = ConstantSet(
     "wafers",
     UNITS,
     "wse-sim show wafer wse2",
+    limits_of(Wafer),
     ("correlations", "dead_cores", "dead_rows", "defect_repair", "defect_links"),
     {
         "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import Region
+from wse_sim.drawn import plain_text
 from wse_sim.engine.result import LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Wafer
@@ -47,6 +48,7 @@ LABELS_AT_MOST = 90
 DPI = 120
 
 
+@plain_text
 def draw_map(
     result: Result,
     quantity: str = "busy",
@@ -106,6 +108,7 @@ def draw_map(
     return _finish(figure, path, ax)
 
 
+@plain_text
 def draw_links(result: Result, path: str | Path | None = None) -> Figure:
     """Wavelets per link and step, one panel per direction on one color scale."""
     wafer = result.plan.wafer
@@ -123,6 +126,7 @@ def draw_links(result: Result, path: str | Path | None = None) -> Figure:
     )
 
 
+@plain_text
 def draw_fabric_map(
     arrays: Mapping[str, NDArray[Any]],
     path: str | Path | None = None,

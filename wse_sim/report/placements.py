@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wse_sim.drawn import plain_text
+
 if TYPE_CHECKING:
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
+@plain_text
 def draw_plans(plans: Sequence[PipelinedPlan], titles: Sequence[str], path: str | Path) -> None:
     """One panel per plan: regions shaded by their order in the dataflow, streams as lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -82,7 +82,8 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
     if isinstance(graph, str):
         return StudyRow(request.key, REFUSED, cost, message=graph)
     with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
-        result = api.run(graph, request.options, trace=False)
+        # The graph has the frozen weights and the adapters already.
+        result = api.run(graph, request.options.replace(train=None, lora=None), trace=False)
     if isinstance(result, Infeasible):
         missed = cost | of_misfit(result.need, result.limit)
         return StudyRow(

@@ -74,7 +74,7 @@ class Constraint:
         """
         try:
             return bool(_value(_tree(self.text), values))
-        except (TypeError, ArithmeticError, KeyError, ValueError) as fault:
+        except (TypeError, ArithmeticError, KeyError, ValueError, RecursionError) as fault:
             raise ConfigError(
                 f"constraint '{self.text}' cannot be evaluated ({fault}); correct it or the values"
             ) from None
@@ -148,6 +148,9 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
         )
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, values), _value(node.right, values)
+        odd = next((side for side in (left, right) if not isinstance(side, int | float)), None)
+        if odd is not None:  # texts and lists would grow without limit
+            raise TypeError(f"a {type(odd).__name__} is no number to calculate with")
         if isinstance(node.op, ast.Pow):
             return float(left) ** float(right)  # whole powers would grow without limit
         return _BINARY[type(node.op)](left, right)

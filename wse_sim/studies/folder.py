@@ -17,9 +17,16 @@ from wse_sim.files import is_file, read_json
 from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.store import FILE
+from wse_sim.written import write_whole
 
 LINK = "study.json"
 Say = Callable[[str], None]
+
+
+def plain_name(stem: str) -> str:
+    """The name of a study by its file, without what is no part of a file's name elsewhere."""
+    name = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in stem)
+    return f"_{name[1:]}" if name.startswith(".") else name
 
 
 class Folder:
@@ -55,9 +62,7 @@ class Folder:
     def remember(self, study: int, name: str) -> None:
         """Note which study of which store the folder shows."""
         data = {"store": os.path.relpath(self.store, self.path), "study": study, "name": name}
-        part = self.path / f".{LINK}"
-        part.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        part.replace(self.path / LINK)
+        write_whole(self.path / LINK, json.dumps(data) + "\n")
 
     @staticmethod
     def opened(path: Path) -> tuple[Folder, int, str]:

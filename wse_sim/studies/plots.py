@@ -52,12 +52,18 @@ def draw_all(study: Shown, folder: Path, axes: Axes | None = None) -> list[Path]
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.text import Text
 
     found = []
     for name, draw in pictures.items():
         figure = plt.figure(figsize=(9.5, 5.6), layout="constrained")
         if draw(study, axes, figure):
             path = folder / f"{name}.png"
+            for text in figure.findobj(
+                Text
+            ):  # names are no formulas; ticks of logarithmic axes get their texts later
+                if text.get_text():
+                    text.set_parse_math(False)
             figure.savefig(path, dpi=DPI)
             found.append(path)
         plt.close(figure)

@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import logging
@@ -24,6 +25,7 @@ from wse_sim.studies.evaluate import DIED, StudyRow, capture, evaluate
 from wse_sim.studies.private import temporary_keys
 from wse_sim.studies.provenance import code_digest
 from wse_sim.studies.settings import Request
+from wse_sim.written import scratch
 
 TRIES = 2  # of a setting alone, or of a capture, before it is given up
 CONNECT_S = 20.0
@@ -122,15 +124,20 @@ class Dask:
         dask.config.set({"distributed.scheduler.allowed-failures": 0})
         memory_limit = _bytes(memory_limit)
         self._cluster = None
+        self._files = (
+            contextlib.ExitStack()
+        )  # what workers spill, in a folder that a killed study does not leave for ever
         self.address = scheduler
         try:
             if scheduler is None:
+                spill = self._files.enter_context(scratch("dask"))
                 self._cluster = distributed.LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
                     memory_limit=memory_limit,
                     dashboard_address="127.0.0.1:0",
                     security=temporary_keys(),
+                    local_directory=str(spill),
                     silence_logs=logging.CRITICAL,
                 )
             self._client = distributed.Client(self._cluster or scheduler, timeout=CONNECT_S)
@@ -143,6 +150,11 @@ class Dask:
             ) from None
         except RuntimeError as fault:
             self.close()
+            if "bootstrapping phase" not in str(
+                fault
+            ):  # multiprocessing's own words to a script without the line below
+                raise WseError(f"the workers could not be started ({' '.join(str(fault).split())[:160]}); "
+                               "ask for fewer, raise limits on files and processes (ulimit -n, -u), or give --workers 0") from fault  # fmt: skip
             raise WseError(
                 f"the workers could not be started ({fault}); call run_study under \"if __name__ == '__main__':\" "
                 "in a script, or with workers=0"
@@ -262,6 +274,7 @@ class Dask:
         for part in (client, self._cluster):
             if part is not None:
                 quiet(functools.partial(part.close, timeout=10))
+        self._files.close()
 
 
 def carried(graph: KernelGraph | str) -> KernelGraph | str:

@@ -27,6 +27,7 @@ from wse_sim.options import RunOptions
 from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, StudyParameter, parameters
 from wse_sim.studies.provenance import code_digest, torch_version
 from wse_sim.studies.schema import StudySpec
+from wse_sim.studies.sources import sources_digest
 
 KEY_SCHEMA = 1
 KEY_LENGTH = 32
@@ -61,6 +62,7 @@ class Resolver:
     def __init__(self, spec: StudySpec) -> None:
         self.spec = spec
         self._models: dict[Any, tuple[ModelSpec, str]] = {}
+        self._contents: dict[str, str] = {}
 
     def request(self, setting: Mapping[str, Any]) -> Request:
         """The run of a setting.
@@ -99,7 +101,16 @@ class Resolver:
                 f"mode '{options.mode}' is unknown; use one of {', '.join((*mode_names(), 'auto'))}"
             )
         model, identity = self._model(by_owner.get(MODEL, {}))
-        return self._named(options, model, identity, chip)
+        code = [
+            [name, self._code(name)] for name in sorted(code_of(setting)) if name != str(setting.get(MODEL))
+        ]
+        return self._named(options, model, identity, chip, code)
+
+    def _code(self, name: str) -> str:
+        """What stands behind a mode or a placer of one's own."""
+        if name not in self._contents:
+            self._contents[name] = _content(name)
+        return self._contents[name]
 
     def _mode_options(self, setting: Mapping[str, Any], mode: str) -> dict[str, Any]:
         """Options of the mode that runs; those of other modes have no effect."""
@@ -115,7 +126,9 @@ class Resolver:
             self._models[name, *sorted(sizes.items())] = known
         return known
 
-    def _named(self, options: RunOptions, model: ModelSpec, identity: str, chip: Chip) -> Request:
+    def _named(
+        self, options: RunOptions, model: ModelSpec, identity: str, chip: Chip, code: list[list[str]]
+    ) -> Request:
         plain = {
             name: getattr(options, name)
             for name in RunOptions.model_fields
@@ -123,7 +136,7 @@ class Resolver:
         }
         graph = [
             identity,
-            *(plain[name] for name in ("seq", "phase", "optimizer", "precision")),
+            *(plain[name] for name in ("seq", "phase", "optimizer", "precision", "train", "lora", "lora_on")),
             code_digest(),
         ]
         graph_key = _hash([*graph, torch_version()])
@@ -136,6 +149,7 @@ class Resolver:
                 "machine": [_stated(part) for part in (options.wafer, options.cluster, chip)],
                 "silicon": self.spec.silicon,
                 "draws": self.spec.draws,
+                "code": code,
             }
         )
         must_fit = self.spec.silicon == "must-fit"
@@ -207,7 +221,7 @@ def _sized(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(name: str) -> str:
-    """What stands behind a factory or a saved program: its source, as far as it can be found."""
+    """What stands behind a factory or a saved program: its sources, as far as they can be found."""
     if name.startswith("hf:"):
         return read_text(Path(name[3:]))
     if ":" in name:
@@ -217,5 +231,5 @@ def _content(name: str) -> str:
             raise WseError(
                 f"model '{name}' cannot be found ({fault}); give package.module:factory or FILE.py:factory"
             ) from None
-        return sha256_of(origin) if origin is not None and is_file(origin, "model") else ""
+        return sources_digest(origin) if origin is not None and is_file(origin, "model") else ""
     return sha256_of(name, "model")

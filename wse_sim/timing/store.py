@@ -16,7 +16,6 @@ import math
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,6 +30,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Probe
 from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.probes import Measured
+from wse_sim.written import write_whole
 
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
 KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
@@ -139,16 +139,8 @@ def _read(path: Path) -> Measured | None:
 
 
 def _write(path: Path, measured: Measured) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: value for name, value in asdict(measured).items() if name != "reason"})
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, text + "\n")
 
 
 def _forget_old(root: Path, mine: Path) -> None:

@@ -6,6 +6,8 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from wse_sim.ended import end_with_command
+
 T = TypeVar("T")
 _TASKS: list[Callable[[int], Any]] = []
 """What a child process finds: it is a copy of this one."""
@@ -18,7 +20,7 @@ def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator
         return
     _TASKS.append(task)
     try:
-        with multiprocessing.get_context("fork").Pool(min(workers, count)) as pool:
+        with multiprocessing.get_context("fork").Pool(min(workers, count), end_with_command) as pool:
             yield from pool.imap(_run, range(count))
     finally:
         _TASKS.pop()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wse_sim.drawn import plain_text
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.uncertainty.draws import DrawnMachine, Ranged, changed, ranged
 from wse_sim.uncertainty.spread import Figures
@@ -79,6 +80,7 @@ def table(effects: Sequence[Effect], figure: str) -> str:
     return "\n".join(lines if effects else [*lines[:1], "no constant that has a range"])
 
 
+@plain_text
 def draw(effects: Sequence[Effect], figure: str, path: Path) -> None:
     """The tornado plot: one bar per constant from the low end of its range to the high end."""
     import matplotlib

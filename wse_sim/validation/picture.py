@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wse_sim.drawn import plain_text
 from wse_sim.validation.run import Row, Validation
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ BAND = 0.10
 ROW_INCHES, LEAST_INCHES = 0.19, 5.5
 
 
+@plain_text
 def draw(validation: Validation, path: Path) -> None:
     """Left: predicted against measured, log-log, with 10 % bands.  Right: the error of every point."""
     import matplotlib

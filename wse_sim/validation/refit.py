@@ -341,8 +341,11 @@ def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[st
     )
 
 
-def write_refits(refits: Sequence[Refit], folder: Path) -> list[Path]:
-    """Write wafers and clusters with the constants that moved; what ships stays as it is."""
+def write_refits(refits: Sequence[Refit], folder: Path, place: Path | None = None) -> list[Path]:
+    """Write wafers and clusters with the constants that moved; what ships stays as it is.
+
+    `place` is where the files will stand, if that is not `folder`.
+    """
     written = []
     for found in refits:
         for owner, base in (("wafer", found.system), ("cluster", found.cluster)):
@@ -351,7 +354,9 @@ def write_refits(refits: Sequence[Refit], folder: Path) -> list[Path]:
                 continue
             name = _name(owner, base, found.system)
             path = folder / f"{owner}-{name}.yaml"
-            if path.resolve() == Path(base).resolve():  # a refit of a refit, into the same folder
+            if ((place or folder) / path.name).resolve() == Path(
+                base
+            ).resolve():  # a refit of a refit, into the same folder
                 name = f"{name}-again"
                 path = folder / f"{owner}-{name}.yaml"
             path.write_text(_file(found, name, base, moves), encoding="utf-8")

@@ -16,6 +16,7 @@ from wse_sim.bench.emit.source import PeSource
 from wse_sim.errors import KernelError
 from wse_sim.files import claim_folder
 from wse_sim.kernels.contract.family import Case
+from wse_sim.written import together
 
 
 def write_csl(name: str, given: Mapping[str, Any], case: Case, folder: Path) -> list[Path]:
@@ -60,9 +61,10 @@ def write_csl(name: str, given: Mapping[str, Any], case: Case, folder: Path) -> 
             f"#!/usr/bin/env bash\n\nset -e\n\ncslc --arch={arch} ./layout.csl --fabric-dims={program.cols + 7},{program.rows + 2} "
             "--fabric-offsets=4,1 -o out --memcpy --channels=1\ncs_python run.py --name out\n"
         )
-    for file, text in written.items():
-        (folder / file).write_text(text)
     buffer = io.BytesIO()
     np.savez(buffer, **values_of(case))  # type: ignore[arg-type]
-    (folder / "data.npz").write_bytes(buffer.getvalue())
+    with together(folder) as part:
+        for file, text in written.items():
+            (part / file).write_text(text)
+        (part / "data.npz").write_bytes(buffer.getvalue())
     return [folder / file for file in (*written, "data.npz")]

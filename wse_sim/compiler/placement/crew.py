@@ -8,10 +8,7 @@ schedule short, and its outcome says so.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -25,6 +22,7 @@ from wse_sim.compiler.placement.curves import build_curves
 from wse_sim.compiler.placement.peel import Peeler, Seed
 from wse_sim.compiler.placement.problem import Block, ListedShapes, PlacementProblem, wire_length
 from wse_sim.compiler.placement.windows import solve_window
+from wse_sim.ended import end_with_command
 
 COMPACT_LIMIT = 1500  # blocks; 1000 take 0.3 s a round
 
@@ -175,16 +173,8 @@ class Worker:
 _bench: list[Worker] = []
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the command that started it has ended, however it did."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
 def _start(problem: PlacementProblem) -> None:
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent alone handles an interrupt
+    end_with_command()
     _bench[:] = [Worker(problem)]
 
 

@@ -6,6 +6,8 @@ The curve of a block at level ``T`` is its least width within each height, ``(S,
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,8 +65,27 @@ def blocked_map(problem: PlacementProblem) -> np.ndarray:
     return dead
 
 
-def area_bound(problem: PlacementProblem) -> float:
-    """Least T at which every block fits and the least areas sum to the free cores or less."""
+BOUND_S = 20.0
+"""Seconds that the bound of a result may take."""
+
+
+def check_time(problem: PlacementProblem, last: float) -> None:
+    """Refuse to go on past `last` (of ``time.monotonic``) while nothing is placed."""
+    if time.monotonic() > last:
+        raise PlacementError(
+            f"{len(problem.blocks):,} blocks on {problem.width} x {problem.height} cores are not placed within the time "
+            "limit; give more by --time-limit"
+        )
+
+
+def area_bound(problem: PlacementProblem, last: float = math.inf) -> float:
+    """Least T at which every block fits and the least areas sum to the free cores or less.
+
+    Raises
+    ------
+    PlacementError
+        If there is none, or it is not found until `last` (of ``time.monotonic``).
+    """
     kinds, of = families(problem)
     counts = np.bincount(of, minlength=len(kinds))
     room = free_area(problem)
@@ -72,6 +93,7 @@ def area_bound(problem: PlacementProblem) -> float:
     def fits(level: float) -> bool:
         total = 0.0
         for shapes, count in zip(kinds, counts.tolist(), strict=True):
+            check_time(problem, last)
             total += count * float(_least_areas(problem, [shapes], level)[0])
             if total > room:
                 return False

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from wse_sim.drawn import plain_text
 
+
+@plain_text
 def draw_rectangles(
     path: str | Path,
     fabric: tuple[int, int],

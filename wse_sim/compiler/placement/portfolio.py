@@ -23,7 +23,7 @@ from wse_sim.compiler.placement.peel import dataflow_orders
 from wse_sim.compiler.placement.polish import polish
 from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish
 from wse_sim.compiler.placement.search import Clock, TreeSearch
-from wse_sim.compiler.placement.snake import SnakePlacer
+from wse_sim.compiler.placement.snake import FIRST_S, SnakePlacer
 from wse_sim.compiler.placement.windows import is_available
 
 WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of what 2.5 GHz cores reach
@@ -84,7 +84,8 @@ class PortfolioPlacer:
             return SnakePlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
         clock = self._clock(time_limit_s, curve_span(problem))
         # time without weight: the smallest blocks are the best, and the search starts there
-        bound = area_bound(problem) if problem.time_weight > 0 else last_level(problem)
+        last = time.monotonic() + time_limit_s + FIRST_S
+        bound = area_bound(problem, last) if problem.time_weight > 0 else last_level(problem)
         crew = Crew(problem, self.processes)
         search = TreeSearch(problem, crew, clock, progress)
         notes: list[str] = []

@@ -12,19 +12,22 @@ transposed fabric and for the reversed order.
 # numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from wse_sim.compiler.placement.compact import compact
-from wse_sim.compiler.placement.curves import area_bound, blocked_map, build_curves
+from wse_sim.compiler.placement.curves import area_bound, blocked_map, build_curves, check_time
 from wse_sim.compiler.placement.peel import dataflow_orders
 from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish, wire_length
 from wse_sim.errors import PlacementError
 from wse_sim.jit import kernel
 
 MOST_STARTS = 3
+FIRST_S = 20.0
+"""Seconds beyond the limit in which a first placement must be found: less would refuse small problems on busy machines."""
 
 
 @kernel
@@ -46,7 +49,8 @@ def shelf_kernel(
     n = curves.shape[0]
     best[:] = height + 1
     best[0, 0] = 0
-    free = np.zeros(width + 1, dtype=np.int64)
+    has_dead = dead[height].max() > 0
+    free = np.arange(width, -1, -1)  # without dead cores; with them it is counted for every shelf
     for i in range(n):
         for d in range(2):
             floor = best[i, d]
@@ -65,11 +69,11 @@ def shelf_kernel(
                     if start + s > height:
                         break
                     # free[x] = columns from x on, in running direction, without a dead core
-                    free[width] = 0
-                    for at in range(width - 1, -1, -1):
-                        x = at if d == 0 else width - 1 - at
-                        blocked = dead[start + s, x] > dead[start, x]
-                        free[at] = 0 if blocked else free[at + 1] + 1
+                    if has_dead:
+                        for at in range(width - 1, -1, -1):
+                            x = at if d == 0 else width - 1 - at
+                            blocked = dead[start + s, x] > dead[start, x]
+                            free[at] = 0 if blocked else free[at + 1] + 1
                     at = 0
                     for k in range(i, n):
                         need = curves[k, s]
@@ -109,10 +113,12 @@ class SnakePlacer:
     ) -> Placement:
         """Return the best shelf placement; `seed` is unused, the search draws nothing."""
         started = time.monotonic()
-        bound = area_bound(problem)
+        end = started + time_limit_s
+        last = end + FIRST_S
+        bound = area_bound(problem, last)
         views = _views(problem)
         low, high = bound, bound
-        found = _best_at(problem, views, high)
+        found = _best_at(problem, views, high, last)
         while found is None:
             low, high = high, high * 1.25
             if high > 1e6 * bound:
@@ -120,8 +126,8 @@ class SnakePlacer:
                     f"{len(problem.blocks)} blocks do not fit between the dead cores of the fabric "
                     f"{problem.width} x {problem.height}; use fewer or smaller blocks"
                 )
-            found = _best_at(problem, views, high)
-        while high - low > 2e-3 * high:
+            found = _best_at(problem, views, high, last)
+        while high - low > 2e-3 * high and time.monotonic() < last:
             middle = 0.5 * (low + high)
             trial = _best_at(problem, views, middle)
             if trial is None:
@@ -132,7 +138,7 @@ class SnakePlacer:
         level = high
         while problem.time_weight * level <= best_cost and level < 64 * high and problem.wire_weight > 0:
             level *= 1.02 if level < 1.3 * high else 1.15
-            if time.monotonic() - started > time_limit_s:
+            if time.monotonic() > end:
                 break
             trial = _best_at(problem, views, level)
             if trial is not None and trial[0] < best_cost:
@@ -163,12 +169,19 @@ def _shelf_heights(height: int) -> np.ndarray:
     return np.array(heights, dtype=np.int64)
 
 
-def _best_at(problem: PlacementProblem, views: list[_View], level: float) -> tuple[float, np.ndarray] | None:
-    """Cost and rectangles of the best view at `level`, or None where no view fits."""
+def _best_at(
+    problem: PlacementProblem, views: list[_View], level: float, last: float = math.inf
+) -> tuple[float, np.ndarray] | None:
+    """Cost and rectangles of the best view at `level`, or None where no view fits; `last` as for :func:`area_bound`."""
+    check_time(problem, last)
     bank = build_curves(problem, np.array([level]))
     pairs = bank.curves[bank.curve_of[0]]
     best: tuple[float, np.ndarray] | None = None
     for view in views:
+        if best is None:
+            check_time(problem, last)
+        elif time.monotonic() > last:
+            break
         rects = _place_view(view, pairs)
         if rects is None:
             continue

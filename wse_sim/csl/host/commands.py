@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
@@ -21,8 +20,10 @@ from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
 from wse_sim.csl.host.script import run_script
+from wse_sim.ended import run_group
 from wse_sim.errors import WseError
-from wse_sim.files import is_file, read_text
+from wse_sim.files import is_file, is_plain_number, read_text
+from wse_sim.written import scratch
 
 COMPAT = Path(__file__).parent.parent / "compat"
 
@@ -32,6 +33,7 @@ _VALUED = {
     "--colors": "colors", "-o": "out", "--o": "out", "--channels": "channels", "--import-path": "import_path",
     "--max-inlined-iterations": "max_inlined", "--fp16-format": "fp16_format",
 }  # fmt: skip
+_JOINED = ("--params", "--colors", "--import-path")  # what may be given several times
 _VALUED_WITHOUT_EFFECT = {
     "--width-west-buf",
     "--width-east-buf",
@@ -73,6 +75,8 @@ def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             if not rest:
                 raise WseError(f"cslc: option '{name}' needs a value")
             value = rest.pop(0)
+        if name in given and name not in _JOINED:
+            raise WseError(f"cslc: option '{name}' is given twice; give it once")
         given.setdefault(name, []).append(value)
     if len(files) != 1:
         raise WseError(f"cslc takes one layout file, {len(files)} are given ({', '.join(files) or 'none'})")
@@ -108,6 +112,8 @@ def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
 
 def _integer(name: str, text: str) -> int:
     try:
+        if not is_plain_number(text):
+            raise ValueError
         return int(text, 0)
     except ValueError:
         raise WseError(f"{name} is '{text}'; it must be an integer") from None
@@ -130,6 +136,8 @@ def _pairs(name: str, texts: list[str]) -> dict[str, str]:
         key, colon, value = item.strip().partition(":")
         if not colon or not key or not value:
             raise WseError(f"{name} has '{item.strip()}'; give NAME:VALUE, separated by commas")
+        if key in found:
+            raise WseError(f"{name} has '{key}' twice; give it one value")
         found[key] = value
     return found
 
@@ -209,20 +217,18 @@ class Case:
         return asdict(self)
 
 
-def command_folder() -> str:
-    """A folder with `cslc`, `cs_python` and `csl_python` as real files that call this installation."""
-    folder = tempfile.mkdtemp(prefix="wse-sim-csl-")
+def fill_command_folder(folder: Path) -> None:
+    """`cslc` and `cs_python` as real files that call this installation."""
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
-        path = Path(folder) / name
+        path = folder / name
         # -P: a random.py beside the program is no module of ours; without it the working folder comes first
         path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n')
         path.chmod(0o755)
-    return folder
 
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
                  timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a command file in its own folder with our commands first on PATH.
+    """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
     ``strict``: programs are compiled with --strict.
@@ -231,12 +237,31 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
     ------
     WseError
         If the file does not exist or is no text.
+    subprocess.TimeoutExpired
+        If it does not end in time.
     """
     if not is_file(file, "command file", WseError):
         raise WseError(f"there is no command file '{file}'; give a file with cslc and cs_python lines")
     if "\x00" in read_text(file, "the command file", WseError):
         raise WseError(f"the command file {file} holds null bytes; give a file with cslc and cs_python lines")
-    folder = command_folder()
+    with scratch("csl") as folder:
+        fill_command_folder(folder)
+        environment = _environment(folder, report, figures, threads)
+        if strict:
+            environment[STRICT_VARIABLE] = "1"
+        kept = folder / "launches.jsonl"
+        if static:
+            environment[STATIC_VARIABLE] = str(kept)
+        done = _run_quietly if quiet else _run_loudly
+        answer = done(["bash", file.name], file.resolve().parent, environment, timeout_s, folder)
+        if static:
+            print(read_found(kept).as_text())
+        return answer
+
+
+def _environment(
+    folder: Path, report: Path | None, figures: Path | None, threads: int | None
+) -> dict[str, str]:
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     if report is not None:
         environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())
@@ -244,26 +269,24 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment[FIGURES_VARIABLE] = str(figures.resolve())
     if threads is not None:
         environment[THREADS_VARIABLE] = str(threads)
-    if strict:
-        environment[STRICT_VARIABLE] = "1"
-    kept = Path(folder) / "launches.jsonl"
-    if static:
-        environment[STATIC_VARIABLE] = str(kept)
-    try:
-        done = subprocess.run(
-            ["bash", file.name],
-            cwd=file.resolve().parent,
-            env=environment,
-            text=True,
-            capture_output=quiet,
-            timeout=timeout_s,
-            check=False,
-        )
-        if static:
-            print(read_found(kept).as_text())
-        return done
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return environment
+
+
+def _run_loudly(
+    words: list[str], cwd: Path, env: dict[str, str], timeout_s: float | None, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess(words, run_group(words, cwd=cwd, env=env, timeout_s=timeout_s))
+
+
+def _run_quietly(
+    words: list[str], cwd: Path, env: dict[str, str], timeout_s: float | None, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """What is printed goes to files: a pipe would wait for everything that holds its other end."""
+    out, err = folder / "stdout", folder / "stderr"
+    with out.open("wb") as first, err.open("wb") as second:
+        status = run_group(words, cwd=cwd, env=env, timeout_s=timeout_s, stdout=first, stderr=second)
+    said = (path.read_bytes().decode("utf-8", "replace") for path in (out, err))
+    return subprocess.CompletedProcess(words, status, *said)
 
 
 def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -> list[tuple[str, str, Path]]:
@@ -314,8 +337,8 @@ def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
         If the file does not end well, or prints no such number.
     """
     folder = file.parent.resolve()
-    with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
-        copy = _copy_beside_links(folder, Path(scratch), NEAR_LEVELS)
+    with scratch("case") as place:
+        copy = _copy_beside_links(folder, place, NEAR_LEVELS)
         try:
             done = run_commands(copy / file.name, quiet=True, timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
@@ -340,10 +363,10 @@ def check_case(
 ) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
+    with scratch("case") as place:
         levels = max(NEAR_LEVELS, len(Path(name).parts))
-        copy = _copy_beside_links(file.parent.resolve(), Path(scratch), levels)
-        figures = Path(scratch) / "figures.jsonl"
+        copy = _copy_beside_links(file.parent.resolve(), place, levels)
+        figures = place / "figures.jsonl"
         try:
             done = run_commands(
                 copy / file.name,

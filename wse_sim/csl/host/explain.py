@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from wse_sim.csl.compiler import CompiledProgram
+from wse_sim.drawn import plain_text
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm import opcodes
+from wse_sim.written import whole
 
 PORTS = ("N", "E", "S", "W", "R")
 _STEP = {"N": (0, -0.5), "E": (0.5, 0), "S": (0, 0.5), "W": (-0.5, 0), "R": (0.18, 0.18)}
@@ -95,6 +97,7 @@ def explanation_text(about: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@plain_text
 def draw_routes(folder: Path, color: int, out: Path, most: int = 40) -> Path:
     """Draw the routes of a color over the north-west `most` x `most` cores: black in, blue out, dotted further positions.
 
@@ -147,6 +150,7 @@ def draw_routes(folder: Path, color: int, out: Path, most: int = 40) -> Path:
         fontsize=10,
     )
     path = out / f"routes_{color}.png"
-    figure.savefig(path, dpi=110, bbox_inches="tight")
+    with whole(path) as part:
+        figure.savefig(part, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return path

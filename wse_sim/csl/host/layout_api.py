@@ -23,6 +23,8 @@ import numpy as np
 
 from wse_sim.csl.compiler import compile_program
 from wse_sim.csl.host.arrays import HostError
+from wse_sim.files import claim_folder
+from wse_sim.written import together, write_whole
 
 EXTRA_FILE = "layout.json"
 SYMBOLS_FILE = "symbols.npz"
@@ -348,13 +350,17 @@ class SdkLayout:
         plan = _Plan(self)
         out = Path(out_prefix)
         source = Path(f"{out_prefix}.csl")
-        source.write_text(plan.text(), encoding="utf-8")
-        arch = self.platform.target.value
-        compile_program(source, arch=arch, out=out, strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1")
-        (out / EXTRA_FILE).write_text(
-            json.dumps({"streams": plan.stream_places()}, indent=1) + "\n", encoding="utf-8"
+        claim_folder(out, "out_prefix")
+        write_whole(source, plan.text())
+        program = compile_program(
+            source, arch=self.platform.target.value, strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1"
         )
-        plan.save_symbols(out / SYMBOLS_FILE)
+        with together(out) as part:
+            program.write(part)
+            (part / EXTRA_FILE).write_text(
+                json.dumps({"streams": plan.stream_places()}, indent=1) + "\n", encoding="utf-8"
+            )
+            plan.save_symbols(part / SYMBOLS_FILE)
         return str(out)
 
 

@@ -20,6 +20,7 @@ from wse_sim.csl.host.arrays import HostError
 from wse_sim.fabric.vm.image import Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
+from wse_sim.written import whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -80,7 +81,7 @@ def save_state(
 ) -> None:
     """Write the memory of all cores and what they traced."""
     rows = json.dumps([[*key, values] for key, values in traces.items()])
-    with open(path, "wb") as file:
+    with whole(path) as part, part.open("wb") as file:  # or numpy would end the name in .npz
         np.savez_compressed(
             file,
             memory=session.machine.memory.reshape(program.image.n_cores, -1),

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from wse_sim.csl.host.record import Record
+from wse_sim.drawn import plain_text
+from wse_sim.written import together
 
 MOST_LINES = 60
 FOLDER_VARIABLE = "WSE_SIM_CSL_REPORT_DIR"
@@ -33,17 +35,16 @@ def report_where_asked(record: Record) -> None:
 
 def write_report(record: Record, folder: Path) -> None:
     """Write the files of the report of a stopped run."""
-    folder.mkdir(parents=True, exist_ok=True)
     rows = record.session.profile()
     for row in rows:
         row["text"] = _source_line(row["file"], row["line"])
-    (folder / "profile.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    lines = by_line(rows)
-    (folder / "profile.txt").write_text(profile_text(lines), encoding="utf-8")
-    maps = draw_maps(record)
-    for name, content in maps.items():
-        (folder / f"{name}.png").write_bytes(content)
-    (folder / "report.html").write_text(page(record, lines, maps), encoding="utf-8")
+    lines, maps = by_line(rows), draw_maps(record)
+    with together(folder) as part:
+        (part / "profile.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        (part / "profile.txt").write_text(profile_text(lines), encoding="utf-8")
+        for name, content in maps.items():
+            (part / f"{name}.png").write_bytes(content)
+        (part / "report.html").write_text(page(record, lines, maps), encoding="utf-8")
 
 
 def by_line(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,6 +89,7 @@ def profile_text(rows: list[dict[str, Any]]) -> str:
     return "\n".join(out) + "\n"
 
 
+@plain_text
 def draw_maps(record: Record) -> dict[str, bytes]:
     """Pictures (PNG) of the cores: fraction of the cycles busy, fraction waiting, words on the busiest link."""
     import matplotlib.pyplot as plt

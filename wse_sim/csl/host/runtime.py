@@ -39,6 +39,7 @@ from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session, Until
 from wse_sim.files import is_file
 from wse_sim.hardware import load_wafer
+from wse_sim.written import write_whole
 
 IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
 OUT_WORDS_PER_CYCLE, OUT_CYCLES = 0.298, 1000
@@ -592,7 +593,7 @@ class SdkRuntime:
 
     def _write_log(self) -> None:
         lines = [f"@{cycle} {text}" for cycle, text in self._log]
-        self._log_path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_whole(self._log_path, "".join(f"{line}\n" for line in lines))
 
 
 def void(_: object) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wse_sim.errors import WseError
 from wse_sim.report import hta
 from wse_sim.report.trace import edges
+from wse_sim.written import write_whole
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
@@ -272,14 +273,11 @@ def write(data: dict[str, Any], path: str | Path) -> Path:
     if not data["steps"]:
         raise WseError("the capture holds no whole step: the run ended before; ask for fewer steps")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith(".json"):
-        path.write_text(json.dumps(chrome(data)) + "\n", encoding="utf-8")
-    elif path.name.endswith(".json.gz"):
-        path.write_bytes(gzip.compress(json.dumps(chrome(data)).encode(), mtime=0))
-    else:
-        path.write_bytes(perfetto(data))
-    return path
+        return write_whole(path, json.dumps(chrome(data)) + "\n")
+    if path.name.endswith(".json.gz"):
+        return write_whole(path, gzip.compress(json.dumps(chrome(data)).encode(), mtime=0))
+    return write_whole(path, perfetto(data))
 
 
 def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:

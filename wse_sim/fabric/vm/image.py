@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError, SerializationError
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.serialize import read_arrays
 
 Array = npt.NDArray[Any]
 TASK_IDS = 64
@@ -167,6 +168,7 @@ class Image:
     def validate(self) -> None:
         """Raise :class:`ProgramError` with what is wrong: sizes, references, memory over 48 KiB (the sum is shown)."""
         n = len(self.code)
+        self._check_arrays()
         if self.code.shape != (n, 4) or len(self.cost_class) != n or len(self.source) != n:
             raise ProgramError(
                 f"code of {n} rows needs as many cost classes and source rows; the image has {len(self.cost_class)} and {len(self.source)}"
@@ -188,6 +190,35 @@ class Image:
                     raise ProgramError(
                         f"task '{task.name}' of class '{cls.name}' has id {task.id} and entry {task.entry}; ids go to 63, rows to {n - 1}"
                     )
+
+    def _check_arrays(self) -> None:
+        """Every array has its type and shape, and every number that names a row of a table names one."""
+        n, cores = len(self.code), self.n_cores
+        colors = self.config.shape[1] if self.config.ndim == 2 else -1
+        shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+            "core_class": ("i", (cores,)), "code": ("i", (n, 4)), "cost_class": ("u", (n,)), "source": ("i", (n,)),
+            "vector_issues": ("i", (len(self.vector_issues), O.VECTOR_FIELDS)),
+            "dsr_loads": ("i", (len(self.dsr_loads), O.LOAD_FIELDS)),
+            "shapes": ("i", (len(self.shapes), O.SHAPE_FIELDS)), "rings": ("i", (len(self.rings), O.RING_FIELDS)),
+            "filters": ("i", (len(self.filters), O.FILTER_FIELDS)),
+            "config": ("u", (COLORS, cores if colors else 0)),
+        }  # fmt: skip
+        for name, (kind, shape) in shapes.items():
+            array = getattr(self, name)
+            if array.dtype.kind != kind or array.shape != shape:
+                raise ProgramError(f"its {name} are {array.dtype} {array.shape}; they must be {kind} {shape}")
+        entries = [entry for c in self.classes for _, entry in (*c.teardown, *c.empty_handlers)]
+        entries += [c.start for c in self.classes if c.start != -1]
+        ranges = {
+            "core_class": (self.core_class, -1, len(self.classes)), "config": (self.config, 0, len(self.configs) + 1),
+            "source": (self.source, -1, len(self.positions)), "entries": (np.array(entries, int), 0, n),
+            "filters of its colors": (np.array([c.filter for c in self.configs], int), -1, len(self.filters)),
+        }  # fmt: skip
+        for name, (numbers, low, end) in ranges.items():
+            if numbers.size and not low <= int(numbers.min()) <= int(numbers.max()) < end:
+                raise ProgramError(
+                    f"its {name} go from {numbers.min()} to {numbers.max()}; there are {low} to {end - 1}"
+                )
 
     def save(self, path: Path) -> None:
         """Write the image to `path` (npz); the same image gives the same bytes."""
@@ -217,8 +248,7 @@ class Image:
     def load(cls, path: Path) -> Image:
         """Read an image that :meth:`save` wrote."""
         try:
-            with np.load(path) as data:
-                arrays = {name: data[name] for name in data.files}
+            arrays: dict[str, Any] = dict(read_arrays(path))
             plain = json.loads(arrays.pop("text").tobytes().decode())
             classes = []
             for k, row in enumerate(plain.pop("classes")):
@@ -240,8 +270,11 @@ class Image:
             plain = {
                 key: _tuples(value) if isinstance(value, list) else value for key, value in plain.items()
             }
-            return cls(classes=tuple(classes), configs=configs, **plain, **arrays)
+            image = cls(classes=tuple(classes), configs=configs, **plain, **arrays)
+            image.validate()
+            return image
         except (
+            ProgramError,
             OSError,
             LookupError,
             TypeError,

@@ -18,6 +18,7 @@ from wse_sim.cstorch import counters, distributed, faults, runtime
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.utils.data.data_executor import DataExecutor
 from wse_sim.cstorch.utils.data.utils import _check_counts, _length
+from wse_sim.ended import end_with_command
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -235,6 +236,7 @@ def _work(
     out: queue.Queue[tuple[str, Any]],
 ) -> None:
     """A worker process: its own loader, its own rank, batches into a bounded queue."""
+    end_with_command()
     torch.set_num_threads(1)
     per_system = max(1, workers // systems)
     distributed.become_worker(

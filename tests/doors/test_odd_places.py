@@ -1,0 +1,238 @@
+"""Commands where little is given: closed or full outputs, no home, limits, odd names; and nothing outlives a command.
+
+Each case is a process of its own: limits, closed files and signals are those of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.doors.test_interrupts import alive, children, gone
+from wse_sim.csl.host.commands import run_commands
+from wse_sim.door import shortage
+from wse_sim.ended import run_group
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, uses /dev/full")
+DOOR = "import sys; sys.argv[0] = 'wse-sim'; from wse_sim.door import main; main()"
+WSE = f'"{sys.executable}" -c "{DOOR}"'
+ANSWERS, REFUSES = "show wafer wse2", "show wafer nowhere"
+RUN = "run fc-mnist --mode weight-streaming --batch 4 --out out"
+
+
+def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash; `WSE` in it is the command."""
+    words = ["bash", "-c", line.replace("WSE", WSE)]
+    return subprocess.run(
+        words,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def is_sentence(text: str) -> bool:
+    """One line of ours, and no trace."""
+    return text.startswith("wse-sim: ") and text.count("\n") == 1 and "fault of the simulator" not in text
+
+
+CLOSED = {  # how the outputs are given, and whether the sentence can be read
+    "": True, ">&-": True, "2>&-": False, "<&-": True, ">&- 2>&-": False, "<&- >&- 2>&-": False, ">/dev/full": True,
+    "2>/dev/full": False, "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "encoding"), [(">&-", "ascii")])
+def test_outputs_closed_full_or_narrow(tmp_path: Path, how: str, encoding: str) -> None:
+    """The answer with status 0, a refusal with 2: wherever standard output and standard error lead."""
+    _outputs(tmp_path, how, encoding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "encoding"), list(product(CLOSED, ["utf-8", "ascii", "cp437"])))
+def test_outputs_closed_full_or_narrow_all(tmp_path: Path, how: str, encoding: str) -> None:
+    _outputs(tmp_path, how, encoding)
+
+
+def _outputs(folder: Path, how: str, encoding: str) -> None:
+    full = ">/dev/full" in how.split()
+    for words, status in ((ANSWERS, 2 if full else 0), (REFUSES, 2)):
+        done = shell(f"WSE {words} {how}", folder, PYTHONIOENCODING=encoding)
+        assert done.returncode == status, (words, how, done.stderr)
+        assert not done.stderr or status == 2
+        if status == 2 and CLOSED[how]:
+            assert is_sentence(done.stderr), done.stderr
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["-f 0", "-f 1", "-f 20", "-f 200", "-n 6", "-n 12", "-n 24", "-v 80000", "-v 150000",
+                                   "-v 250000", "-v 350000", "-v 450000", "-v 600000", "-v 1000000"])  # fmt: skip
+def test_limits_of_the_process(tmp_path: Path, limit: str) -> None:
+    """The answer, or status 2 with one sentence; an earlier result stays."""
+    pytest.importorskip("torch")
+    assert shell(f"WSE {RUN} --quiet", tmp_path).returncode == 0
+    done = shell(f"ulimit {limit}; WSE {RUN} --quiet --batch 8", tmp_path)
+    assert done.returncode in (0, 2), done.stderr
+    assert done.returncode == 0 or is_sentence(done.stderr), done.stderr
+    assert shell("WSE report out --quiet", tmp_path).returncode == 0
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_machine_code_without_a_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No writable home and no writable package folder: every process compiles for itself."""
+    from numba.core import caching
+
+    from wse_sim.jit import bare_kernel, kernel
+
+    monkeypatch.setattr(caching.FunctionCache._impl_class, "_locator_classes", [])
+    for compiled in (kernel, bare_kernel):
+        assert compiled(_one_more)(1) == 2
+
+
+def _one_more(x: int) -> int:
+    return x + 1
+
+
+def test_machine_code_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be stored is compiled anew next time."""
+    from numba.core.caching import IndexDataCacheFile
+
+    from wse_sim.jit import kernel
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+    assert kernel(_one_more)(1.5) == 2.5
+
+
+NAMES = [
+    "$\\frac{$",
+    "$x$",
+    "a$b",
+    "{x}",
+    "%s",
+    "<b>&",
+    "é ü 漢",
+    "[red]x[/red]",
+    "\\",
+    "'\"",
+    "a" * 200,
+    "-x",
+    "x\ty",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_names_of_models(tmp_path: Path, name: str) -> None:
+    """A name is shown as it is, in tables, pictures and pages, or refused in a sentence before any work."""
+    pytest.importorskip("torch")
+    import yaml
+
+    model = {"family": "mlp", "layers": 2, "hidden": 32, "input": 16, "classes": 4, "activation": "relu"}
+    text = yaml.safe_dump({"name": name, "source": "x", "model": model}, allow_unicode=True)
+    (tmp_path / "m.yaml").write_text(text, encoding="utf-8")
+    for mode in ("weight-streaming", "pipelined"):
+        done = shell(f"WSE run m.yaml --mode {mode} --batch 4 --out {mode} --quiet", tmp_path)
+        assert done.returncode == 0 or (done.returncode == 2 and is_sentence(done.stderr)), done.stderr
+
+
+def test_a_picture_with_formulas_for_names(tmp_path: Path) -> None:
+    """What matplotlib cannot read as mathematics is no mathematics."""
+    pytest.importorskip("matplotlib")
+    import numpy as np
+
+    from wse_sim.report.heatmap import draw_fabric_map
+
+    for name in NAMES[:4]:
+        draw_fabric_map({name: np.eye(3)}, tmp_path / "map.png", title=name, label=name)
+    assert (tmp_path / "map.png").stat().st_size
+
+
+def test_what_the_machine_lacks_is_said_however_it_is_wrapped() -> None:
+    """Libraries wrap what the system said: causes of causes count, and their words."""
+    lacks: list[tuple[BaseException, str]] = [
+        (OSError(28, "No space left on device"), "make room"), (OSError(27, "File too large"), "make room"),
+        (OSError(12, "Cannot allocate memory"), "ulimit -v"), (MemoryError(), "ulimit -v"),
+        (ImportError("libx.so: failed to map segment from shared object"), "ulimit -v"),
+        (OSError(24, "Too many open files"), "ulimit -n"), (RuntimeError("can't start new thread"), "ulimit -u"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "ulimit -u"),
+    ]  # fmt: skip
+    for cause, says in lacks:
+        middle = ValueError("of a library")
+        middle.__cause__ = cause
+        outer = RuntimeError("of another")
+        outer.__context__ = middle
+        for fault in (cause, middle, outer):
+            assert says in shortage(fault)
+    assert shortage(ValueError("x")) == shortage(KeyError("too many")) == ""
+
+
+SLEEPS = (
+    "sleep 600 & (sleep 600 & sleep 600) & trap '' TERM INT HUP; echo ready; while true; do sleep 600; done\n"
+)
+
+
+def test_time_is_up_for_a_group(tmp_path: Path) -> None:
+    """A command file with processes in the background that hear no signal: all of them end, and so does the call."""
+    (tmp_path / "c.sh").write_text(f"echo $$ > pid\n{SLEEPS}")
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_commands(tmp_path / "c.sh", quiet=True, timeout_s=0.3)
+    leader = int((tmp_path / "pid").read_text())
+    assert not [
+        pid
+        for pid in Path("/proc").iterdir()
+        if pid.name.isdecimal() and _group(pid) == leader and alive(int(pid.name))
+    ]
+
+
+def _group(place: Path) -> int:
+    try:
+        return int((place / "stat").read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return 0
+
+
+def test_what_runs_behind_a_program_that_ended_ends(tmp_path: Path) -> None:
+    """Nothing stays that the program left in the background; its status is that of the program."""
+    for body, status in (
+        ("sleep 600 & echo $! > pid; exit 5", 5),
+        ("sleep 600 & echo $! > pid; kill -9 $$", -9),
+    ):
+        assert run_group(["bash", "-c", body], cwd=tmp_path, env=dict(os.environ)) == status
+        assert not alive(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("words", [["csl", "run", "c.sh"], ["csl", "check", "."]])
+def test_no_signal_leaves_a_process(tmp_path: Path, words: list[str], number: signal.Signals) -> None:
+    """A command that is ended while its programs run takes all of them with it, SIGKILL too."""
+    (tmp_path / "commands.sh").write_text(SLEEPS)
+    (tmp_path / "c.sh").write_text(SLEEPS)
+    command = subprocess.Popen(
+        [sys.executable, "-c", DOOR, *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    end = time.monotonic() + 120
+    while len(children(command.pid)) < 5 and time.monotonic() < end and command.poll() is None:
+        time.sleep(0.05)
+    below = children(command.pid)
+    assert len(below) >= 5
+    command.send_signal(number)
+    assert command.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
+    assert gone(below, 20.0)
