@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -48,6 +49,12 @@ def _carrying() -> Any:
     return net
 
 
+def _parallel(net: nn.Module) -> nn.Module:
+    """As on a machine without accelerators: a process of many tests may have the device of training scripts."""
+    with patch("torch.nn.parallel.data_parallel._get_available_device_type", return_value=None):
+        return nn.DataParallel(net)
+
+
 def _forms() -> dict[str, tuple[Any, ...]]:
     """A model in every form, as the arguments of a door."""
     net = Scaled()
@@ -71,7 +78,7 @@ def _forms() -> dict[str, tuple[Any, ...]]:
         "method": (net.forward, (X,)),
         "scripted": (torch.jit.script(nn.Sequential(nn.Linear(6, 2))), (X,)),
         "holding a scripted": (nn.Sequential(torch.jit.script(nn.Linear(6, 2)), nn.ReLU()), (X,)),
-        "parallel": (nn.DataParallel(net), (X,)),
+        "parallel": (_parallel(net), (X,)),
     }
 
 

@@ -114,7 +114,9 @@ def test_a_model_with_nothing_to_train_says_so() -> None:
     """All parameters frozen: an error that tells the two ways out."""
     graph = chain(gemm(0))
     tensors = {n: dataclasses.replace(t, trains=False) for n, t in graph.tensors.items()}
-    with pytest.raises(ModelError, match="no parameters that train; use training=False, or let"):
+    with pytest.raises(
+        ModelError, match=r"no parameters that train; ask for inference .training=False., or let"
+    ):
         add_training(dataclasses.replace(graph, tensors=frozen(tensors)))
 
 
