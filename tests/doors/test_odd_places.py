@@ -215,6 +215,11 @@ def test_what_runs_behind_a_program_that_ended_ends(tmp_path: Path) -> None:
         assert not alive(int((tmp_path / "pid").read_text()))
 
 
+def _hears_all() -> None:
+    """Under nohup a command ignores SIGHUP, as one wishes; not here."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("words", [["csl", "run", "c.sh"], ["csl", "check", "."]])
@@ -227,6 +232,7 @@ def test_no_signal_leaves_a_process(tmp_path: Path, words: list[str], number: si
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=_hears_all,  # noqa: PLW1509
     )
     end = time.monotonic() + 120
     while len(children(command.pid)) < 5 and time.monotonic() < end and command.poll() is None:
