@@ -45,6 +45,9 @@ def test_values_over_several_batches() -> None:
     )
     assert run(metrics.DiceCoefficientMetric(3)) == pytest.approx((2 / 3 + 4 / 5 + 2 / 4) / 3)
     assert run(metrics.MeanIOUMetric(4)) == pytest.approx((1 / 2 + 2 / 3 + 1 / 3) / 3)
+    # Of the samples that class 1 labels all are right; both keywords leave classes out.
+    both = metrics.MeanIOUMetric(3, ignore_labels=[0], ignore_classes=[2])
+    assert run(both) == run(metrics.MeanIOUMetric(3, ignore_classes=[0, 2])) == 1.0
     perplexity = metrics.PerplexityMetric("p")
     for loss in (2.0, 4.0):
         perplexity(labels=torch.zeros(3), loss=torch.tensor(loss))

@@ -20,6 +20,7 @@ import typer
 from tests.doors.test_malformed import called, shipped
 from tests.frontend.families import FAMILIES
 from tests.generated import cases, examples
+from tests.placement.test_contest import TWO
 from wse_sim.cli import app
 from wse_sim.compiler.contest_graph import parse_kgraph
 from wse_sim.csl.host.commands import parse_cslc
@@ -250,18 +251,7 @@ def test_constants_outside_of_what_they_can_be(tmp_path: Path) -> None:
                     file.unlink()
 
 
-GRAPH = """width=20
-height=20
-wdeltat=2
-wlength=3
-wadapter=0
-memlimit=24576
-input[0] n=[8 8 4] name='k0'
-conv[1] W=8 H=8 R=1 S=1 C=4 K=4 T=1 U=1 name='k1'
-conv[2] W=8 H=8 R=3 S=3 C=4 K=2 T=2 U=2 name='k2'
-input[0]:_ -> conv[1]:x, shape:[8][8][4]
-conv[1]:y -> conv[2]:x, shape:[8][8][4]
-"""
+GRAPH = TWO.replace("(*\n", "").replace("*)\n", "")
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [

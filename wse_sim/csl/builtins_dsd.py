@@ -455,19 +455,10 @@ def beyond(d: Dsd) -> str:
     """Why a descriptor of memory leaves its array; '' if it does not, or if an index of run time moves it."""
     if d.ref is None or d.element is None or d.kind == "circbuf_dsd" or ("wavelet_index", 1) in d.fields:
         return ""
-    start, t, at = 0, d.ref.root.type, 0
-    array = t if isinstance(t, ty.ArrayType) else None
-    for step in d.ref.path:  # the innermost array on the way
-        if isinstance(t, ty.ArrayType):
-            t = t.element
-            at += step * t.words
-        elif isinstance(t, ty.StructType):
-            at += t.offsets[step]
-            t = t.fields[step][1]
-        if isinstance(t, ty.ArrayType):
-            array, start = t, at
-    if array is None or not array.words:
+    arrays = [(t, at) for t, at in d.ref.nested() if isinstance(t, ty.ArrayType)]
+    if not arrays or not arrays[-1][0].words:
         return ""
+    array, start = arrays[-1]  # the innermost
     width = d.element.words
     low = high = d.ref.words() + d.offset
     moved = 0

@@ -80,9 +80,10 @@ class Ref(Operand):
     def key(self) -> tuple[int, tuple[int, ...]]:
         return (id(self.root), self.path)
 
-    def words(self) -> int:
-        """Distance of the place from the start of the cell, in words."""
+    def nested(self) -> Iterator[tuple[ty.Type, int]]:
+        """What lies around the place, from the cell inwards: type, and words from the start of the cell."""
         at, t = 0, self.root.type
+        yield t, at
         for step in self.path:
             if isinstance(t, ty.ArrayType):
                 t = t.element
@@ -90,6 +91,11 @@ class Ref(Operand):
             elif isinstance(t, ty.StructType):
                 at += t.offsets[step]
                 t = t.fields[step][1]
+            yield t, at
+
+    def words(self) -> int:
+        """Distance of the place from the start of the cell, in words."""
+        *_, (_, at) = self.nested()
         return at
 
 

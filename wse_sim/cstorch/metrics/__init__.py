@@ -196,7 +196,9 @@ class MeanIOUMetric(_PerClass):
         compute_on_system: bool = True,
         ignore_classes: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(num_classes, name, ignore_labels or ignore_classes, compute_on_system)
+        super().__init__(
+            num_classes, name, [*(ignore_labels or ()), *(ignore_classes or ())], compute_on_system
+        )
 
     def compute(self) -> torch.Tensor:
         tp, fp, fn = self._counts()
