@@ -1,4 +1,4 @@
-"""The only place that converts cycles to seconds and bytes per second to bytes per cycle."""
+"""Cycles to seconds, bytes per second to bytes per cycle: converted here alone.  And numbers as texts spell them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def cycles_to_ns(cycles: float, clock_hz: float) -> int:
 def s_to_cycles(time_s: float, clock_hz: float) -> float:
     """Cycles at `clock_hz` in `time_s` seconds."""
     return time_s * clock_hz
+
+
+MOST_DIGITS = 18  # fits 64 bits
+
+
+def counted(text: str) -> int | None:
+    """The whole number that `text` spells in ASCII digits, or None.
+
+    Python's `int` also takes `1_0`, Arabic digits and blanks, and fails on `²` and on 5,000 digits.
+
+    >>> counted("12"), counted("-1"), counted("²"), counted("")
+    (12, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None

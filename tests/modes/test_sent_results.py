@@ -103,7 +103,15 @@ def test_a_chain_of_wafers_sends_the_results_of_the_last() -> None:
     assert plan.result_bytes_per_sample == plan.line.result_bytes_per_sample == 4
 
 
-@pytest.mark.parametrize("send", ["top:0", "top:-1", "top", "first", ""])
+@pytest.mark.parametrize(
+    "send", ["top:0", "top:-1", "top:١", "top:²", "top:1_0", f"top:{'9' * 5000}", "top", "first", ""]
+)
 def test_what_cannot_be_sent_is_refused(send: str) -> None:
-    with pytest.raises(ModelError, match="use 'everything', 'last', 'loss' or 'top:K'"):
-        api.compile(api.load_model("fc-mnist"), mode="pipelined", send=send)
+    for training in (False, True):
+        with pytest.raises(ModelError, match="use 'everything', 'last', 'loss' or 'top:K'"):
+            api.compile(api.load_model("fc-mnist", training=training), mode="pipelined", send=send)
+
+
+def test_training_says_that_it_sends_the_loss_alone() -> None:
+    plan = api.compile(api.load_model("fc-mnist", training=True), mode="pipelined", send="everything")
+    assert any("send=everything has no effect in training" in note for note in plan.notes)

@@ -14,6 +14,7 @@ from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option
+from wse_sim.units import counted
 from wse_sim.written import together, write_whole
 
 if TYPE_CHECKING:
@@ -246,9 +247,10 @@ def _write_trace(
 
 
 def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, ...]:
-    parts = text.split(separator)
-    if len(parts) != count or not all(part.strip().isdigit() and part.isascii() for part in parts):
+    numbers = [counted(part.strip()) for part in text.split(separator)]
+    found = tuple(number for number in numbers if number is not None)
+    if len(numbers) != count or len(found) != count:
         raise WseError(
             f"{option} {text} does not read; give {count} whole numbers with '{separator}' between"
         )
-    return tuple(int(part) for part in parts)
+    return found

@@ -13,6 +13,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, option
+from wse_sim.units import counted
 from wse_sim.written import together
 
 if TYPE_CHECKING:
@@ -49,14 +50,13 @@ class TraceOptions(Declared):
         """
         window = None
         if self.trace_cycles is not None:
-            first, colon, last = self.trace_cycles.partition(":")
-            if not (colon and first.isdecimal() and last.isdecimal() and f"{first}{last}".isascii()) or int(
-                first
-            ) >= int(last):
+            start, _, end = self.trace_cycles.partition(":")
+            first, last = counted(start), counted(end)
+            if first is None or last is None or first >= last:
                 raise WseError(
                     f"--trace-cycles {self.trace_cycles} is not a window; give A:B in cycles with A < B"
                 )
-            window = (int(first), int(last))
+            window = (first, last)
         names = tuple(part.strip() for part in (self.trace_regions or "").split(",") if part.strip())
         return TraceChoice(self.trace, window, names, self.hta)
 

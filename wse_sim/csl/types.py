@@ -10,6 +10,8 @@ import itertools
 from dataclasses import dataclass, field
 from functools import cache
 
+from wse_sim.units import counted
+
 _serial = itertools.count()
 
 
@@ -258,9 +260,9 @@ def function(kind: str, params: tuple[Type | None, ...], result: Type | None) ->
 def named_type(name: str) -> Type | None:
     """The built-in type of that name, or None."""
     found = NAMED.get(name)
-    if found is None and name[:1] in ("i", "u") and name[1:].isdigit() and name[1] != "0":
-        bits = int(name[1:])
-        if 1 <= bits <= 64:
+    if found is None and name[:1] in ("i", "u") and name[1:2] != "0":
+        bits = counted(name[1:])
+        if bits is not None and 1 <= bits <= 64:
             return int_type(name[0] == "i", bits)
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from wse_sim.errors import ModelError
 from wse_sim.graph.kernel_graph import KernelGraph, Tensor, TensorKind
+from wse_sim.units import counted
 
 EVERYTHING, LAST, LOSS, TOP = "everything", "last", "loss", "top:"
 LOSS_BYTES = 4  # fp32, one a sample
@@ -30,7 +31,14 @@ def takes_tokens(graph: KernelGraph) -> bool:
 def what_is_sent(graph: KernelGraph, asked: str | None) -> str:
     """`asked`, or by default what a loop that serves or evaluates needs: the loss in training; in inference the last
     position where tokens go in, else everything.
+
+    Raises
+    ------
+    ModelError
+        If `asked` is no name of results.
     """
+    if asked is not None:
+        sent_bytes(graph, asked)
     if graph.training:
         return LOSS
     if asked is not None:
@@ -57,16 +65,17 @@ def sent_bytes(graph: KernelGraph, what: str) -> float:
     found = [tensor for tensor in results_of(graph) if len(tensor.shape) <= ROWS_OF_SAMPLES]
     if what == LAST:
         return float(sum(tensor.bytes / _positions(tensor) for tensor in found))
-    if what.startswith(TOP) and what[len(TOP) :].isdecimal() and int(what[len(TOP) :]):
-        most = int(what[len(TOP) :])
+    if what.startswith(TOP) and (most := counted(what[len(TOP) :])):
         return float(sum(_largest_bytes(tensor, most) for tensor in found))
     raise ModelError(
         f"send '{what}' is not known; use '{EVERYTHING}', '{LAST}', '{LOSS}' or '{TOP}K', e.g. '{TOP}5'"
     )
 
 
-def note_of(graph: KernelGraph, what: str) -> tuple[str, ...]:
-    """A sentence where less leaves the wafer than the model returns."""
+def note_of(graph: KernelGraph, what: str, asked: str | None = None) -> tuple[str, ...]:
+    """A sentence where less leaves the wafer than the model returns, or other results than `asked`."""
+    if asked is not None and asked != what:
+        return (f"send={asked} has no effect in training: {what} leaves the wafer",)
     whole, sent = (sent_bytes(graph, one) / graph.samples for one in (EVERYTHING, what))
     if graph.training or sent >= whole:
         return ()

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from wse_sim.errors import ConfigError
 from wse_sim.files import read_log
+from wse_sim.units import counted
 
 TRAIN, EVAL = "Train", "Eval"
 BATCH_BAND = 0.10
@@ -213,14 +214,14 @@ def _progress_line(values: dict[str, str], phase: str, number: int, line: str, p
     if key not in values:
         # Releases 1.9 and 2.0 count evaluated batches as Step.
         key = "Step" if "Step" in values else "GlobalStep"
-    step = values.get(key, "")
-    if not step.isdecimal() or len(step) > 15:
+    step = counted(values.get(key, ""))
+    if step is None:
         raise ConfigError(
             f"{path}: line {number} has no whole number of steps ('{line.strip()[:80]}'); remove the line or give the whole log"
         )
     rate = _number(values.get("GlobalRate", ""))
     stamp = _STAMP.search(line)
-    return StepLine(number, int(step), rate, _time(stamp[1]) if stamp else None)
+    return StepLine(number, step, rate, _time(stamp[1]) if stamp else None)
 
 
 def _time(text: str) -> datetime | None:

@@ -6,6 +6,7 @@ import os
 
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.host.record import THREADS_VARIABLE
+from wse_sim.units import counted
 
 STILL_VARIABLE = "WSE_SIM_CSL_STILL_CYCLES"
 """Environment variable with the cycles after which a program that moves no word and changes no memory is stopped; 0: never."""
@@ -44,6 +45,7 @@ def asked_still_cycles(cores: int) -> int:
 
 def _number(variable: str, default: int, what: str) -> int:
     text = os.environ.get(variable, str(default))
-    if not text.isdecimal():
-        raise HostError(f"{variable} is '{text}'; use {what}")
-    return int(text)
+    number = counted(text)
+    if number is None:
+        raise HostError(f"{variable} is '{text[:80]}'; use {what}")
+    return number

@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from wse_sim.cstorch import counters, faults, runtime
 from wse_sim.cstorch.monitor import capture
+from wse_sim.units import counted
 
 ADDRESS = "127.0.0.1"
 OPT_OUT = "WSE_SIM_NO_PORT"
@@ -78,12 +79,13 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._text(counters.metrics_report())
         elif url.path == "/log":
-            after = parse_qs(url.query).get("after", ["0"])[0]
-            if not after.isdigit():
-                self._refuse(400, f"after={after} is not the number of a line")
+            asked = parse_qs(url.query).get("after", ["0"])[0]
+            after = counted(asked)
+            if after is None:
+                self._refuse(400, f"after={asked[:80]} is not the number of a line")
                 return
             lines = list(run.log_lines)
-            self._answer({"next": len(lines), "lines": lines[int(after) :]})
+            self._answer({"next": len(lines), "lines": lines[after:]})
         else:
             self._refuse(
                 404, f"there is no {url.path}; ask for /status, /metrics, /log, /capture, /save or /stop"

@@ -394,7 +394,7 @@ def _routed(
         lower_bound_cycles=bound if bound is not None else float("nan"),
         notes=(
             *_notes(graph, wafer),
-            *note_of(graph, sent),
+            *note_of(graph, sent, options.send),
             *_defect_notes(sizer, pace, options.placer, options.objective),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
         ),

@@ -258,7 +258,7 @@ def _placed(
         tied_bytes=_tied(sizer, parts),
         result_bytes_per_sample=sent_bytes(sizer.graph, sent),
     )
-    notes = (*notes, *_notes(plan), *note_of(sizer.graph, sent))
+    notes = (*notes, *_notes(plan), *note_of(sizer.graph, sent, options.send))
     return dataclasses.replace(_deep(plan, sizer), notes=notes)
 
 

@@ -299,7 +299,7 @@ def state_plan(
         optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
         weight_density=options.density,
         result_bytes_per_sample=sent_bytes(stated, sent) / stated.samples,
-        notes=(*_notes(stated, wafer, recompute, spilled_bytes, lanes), *note_of(stated, sent)),
+        notes=(*_notes(stated, wafer, recompute, spilled_bytes, lanes), *note_of(stated, sent, options.send)),
     )
 
 
