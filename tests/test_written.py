@@ -108,14 +108,16 @@ def test_a_kill_at_every_step_leaves_the_old_or_the_new(
 
 def test_a_second_kill_while_files_take_their_places(tmp_path: Path) -> None:
     """Who finishes the work of a killed command may be killed as well, at every step of it."""
+    by_command(tmp_path, "old")
+    first = next(
+        n for n in range(1, 1000) if ended_at(n, lambda: by_command(tmp_path, "new")) or _is_halfway(tmp_path)
+    )
+    assert first > 1
     for step in range(1, 1000):
+        settle(tmp_path)
         by_command(tmp_path, "old")
-        first = next(
-            n
-            for n in range(1, 1000)
-            if ended_at(n, lambda: by_command(tmp_path, "new")) or _is_halfway(tmp_path)
-        )
-        assert first > 1
+        assert not ended_at(first, lambda: by_command(tmp_path, "new"))
+        assert _is_halfway(tmp_path)
         is_through = ended_at(step, lambda: settle(tmp_path))
         settle(tmp_path)
         assert load(tmp_path, "result")[0] == "new"

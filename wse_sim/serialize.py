@@ -192,9 +192,10 @@ def load(folder: Path, name: str) -> Any:
         raise SerializationError(
             f"{file} has schema {data['schema']}, this version reads {SCHEMA}; run the command again"
         )
-    stated = data.get("bytes")  # files of earlier versions state no sizes
-    arrays = read_arrays(folder / f"{name}.npz", stated if isinstance(stated, dict) else None)
-    if data.get("sha256") != _check_sum(data["body"], arrays):
+    stated = data.get("bytes")
+    arrays = read_arrays(folder / f"{name}.npz", stated if isinstance(stated, dict) else {})
+    is_whole = stated == {key: array.nbytes for key, array in arrays.items()}
+    if not is_whole or data.get("sha256") != _check_sum(data["body"], arrays):
         raise SerializationError(
             f"{file} or its .npz was damaged or changed after it was written; run the command again"
         )

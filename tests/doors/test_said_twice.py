@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,18 @@ def test_numbers_in_odd_spellings_in_a_file(tmp_path: Path, text: str) -> None:
         with pytest.raises(ConfigError, match="in line 2 is not how a number is spelled"):
             read_yaml(file)
     file.write_text(f'a: "{text}"\nb: x{text}\nc: 0x10\nd: 0.5\ne: 1e3\nf: -0\ng: 2024-01-02\n')
-    assert read_yaml(file)["a"] == text
+    read = read_yaml(file)
+    assert read["a"] == text
+    assert read["e"] == 1000.0
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_of_json_is_that_number_in_a_file(number: float) -> None:
+    """JSON writes 0.00005 as 5e-05, which YAML 1.1 takes for a text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "file.yaml"
+        file.write_text(f"a: {json.dumps(number)}\n")
+        assert read_yaml(file)["a"] == number
 
 
 def single_options() -> list[tuple[tuple[str, ...], Any]]:

@@ -60,7 +60,7 @@ def test_the_default_is_what_a_loop_needs() -> None:
     assert what_is_sent(api.load_model("fc-mnist", training=True), None) == "loss"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param("pipelined", marks=pytest.mark.slow), STREAMED])
 def test_the_wafer_sends_no_faster_than_its_edge(mode: str) -> None:
     everything, last, loss = (gpt2(mode, send) for send in ("everything", None, "loss"))
     bound = IO_BYTES_PER_S / (SEQ * VOCABULARY * 2)
