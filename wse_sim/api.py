@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from wse_sim import kept, serialize
 from wse_sim.compiler.defects import usable_cores
@@ -25,6 +25,7 @@ from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
 from wse_sim.kernels.contract.registry import REGISTRY
+from wse_sim.keywords import RunKeywords, shows_options
 from wse_sim.modes import (
     Mode,
     System,
@@ -41,6 +42,7 @@ from wse_sim.modes import (
 from wse_sim.options import RunOptions
 from wse_sim.spent import spent
 from wse_sim.timing import Timed, run_timed, simulate_fabric
+from wse_sim.view_registry import Displayed
 
 Progress = Callable[[str], None]
 Inputs = object
@@ -63,6 +65,15 @@ __all__ = [
     "run_both",
     "simulate",
 ]
+
+
+class Comparison(tuple["Result | Infeasible", ...], Displayed):
+    """Answers side by side, one for each mode: a tuple that a prompt shows in lines and a notebook as a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "<Comparison of no modes>"
 
 
 AUTO = "auto"
@@ -239,6 +250,7 @@ def _asked(
     return _with_inputs(model, inputs), _options(options, changes)
 
 
+@shows_options
 def run(
     model: Model,
     inputs: Inputs | RunOptions = None,
@@ -246,7 +258,7 @@ def run(
     *,
     progress: Progress = _silent,
     trace: bool = True,
-    **changes: object,
+    **changes: Unpack[RunKeywords],
 ) -> Result | Infeasible:
     """Run one model: read, compile, simulate.
 
@@ -259,7 +271,7 @@ def run(
     WseError
         If the model or an option is at fault; a model that does not fit is a result.
     """
-    model, options = _asked(model, inputs, options, changes)
+    model, options = _asked(model, inputs, options, {**changes})
     if options.mode == AUTO:
         offered = tuple(mode for mode in competing(options.systems) if mode.is_offered)
         return _faster(_compared(model, options, offered, progress, trace=trace))
@@ -310,13 +322,14 @@ def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: boo
     return _with_clock(result, options)
 
 
+@shows_options
 def run_both(
     model: Model,
     inputs: Inputs | RunOptions = None,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
-    **changes: object,
+    **changes: Unpack[RunKeywords],
 ) -> Timed | Infeasible:
     """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
 
@@ -336,6 +349,7 @@ def run_both(
     return dataclasses.replace(timed, fabric=_with_clock(timed.fabric, options))
 
 
+@shows_options
 def compare(
     model: Model,
     inputs: Inputs | RunOptions = None,
@@ -343,16 +357,16 @@ def compare(
     *,
     progress: Progress = _silent,
     trace: bool = True,
-    **changes: object,
-) -> tuple[Result | Infeasible, ...]:
+    **changes: Unpack[RunKeywords],
+) -> Comparison:
     """Both modes of one model side by side; a mode that does not fit is a row that says what binds."""
-    model, options = _asked(model, inputs, options, changes)
+    model, options = _asked(model, inputs, options, {**changes})
     return _compared(model, options, competing(options.systems), progress, trace=trace)
 
 
 def _compared(
     model: Model, options: RunOptions, modes: Sequence[Mode], progress: Progress, *, trace: bool
-) -> tuple[Result | Infeasible, ...]:
+) -> Comparison:
     progress("capture")
     with spent("read the model"):
         graph = read(model, options)
@@ -368,7 +382,7 @@ def _compared(
         with spent(f"simulate {mode.name}"):
             result = _simulate(plan, options, progress, trace=trace)
         out.append(bounded(result, graph, options, progress))
-    return tuple(out)
+    return Comparison(out)
 
 
 def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
@@ -378,6 +392,6 @@ def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
     return chosen
 
 
-def _faster(rows: tuple[Result | Infeasible, ...]) -> Result | Infeasible:
+def _faster(rows: Comparison) -> Result | Infeasible:
     feasible = [row for row in rows if isinstance(row, Result)]
     return max(feasible, key=lambda row: row.samples_per_s) if feasible else rows[-1]

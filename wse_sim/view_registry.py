@@ -16,6 +16,24 @@ from wse_sim.errors import WseError
 _homes: dict[str, tuple[str, str]] = {}
 
 
+class Displayed:
+    """A large object as people see it: one line at a prompt, a card in a notebook.
+
+    A dataclass that derives from this is declared with ``repr=False``: its own repr would print every field.
+    """
+
+    @property
+    def brief(self) -> str:
+        """What it is, in a few words."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.brief}>"
+
+    def _repr_html_(self) -> str:
+        return str(view("card")(self))
+
+
 def register_view(name: str, module: str, function: str) -> None:
     """Offer a view: `function` of `module` takes a result, then the view's options."""
     _homes[name] = module, function

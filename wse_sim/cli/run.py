@@ -316,12 +316,22 @@ def report_command(
     folder: Annotated[Path, typer.Argument(help="A folder that run --out wrote.")],
     trace: TraceOptions,
     screen: Annotated[Screen, Without("as_json")],
+    other: Annotated[
+        Path | None, typer.Argument(help="A second one: say how it differs from the first, draw nothing.")
+    ] = None,
 ) -> None:
-    """Write the pictures, the trace and the one-page HTML report of a saved result again."""
+    """Write the pictures, the trace and the one-page HTML report of a saved result again, or compare two results."""
     from wse_sim.engine.result import Result
     from wse_sim.modes import load_result
 
     result = load_result(folder)
+    if other is not None:
+        from wse_sim.report.difference import diff
+
+        names = [option.name for option in TraceOptions.options()]
+        say_without_effect(unused(trace, names, "where two results are compared"), screen.strict)
+        print(diff(result, load_result(other)).text(), end="")
+        return
     idle = unused_trace(trace, folder)
     if not isinstance(result, Result):
         names = [option.name for option in TraceOptions.options()]

@@ -17,6 +17,7 @@ from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
+from wse_sim.view_registry import Displayed
 
 CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle", "stalled_input", "stalled_output")
 """Causes of cycles, as in :class:`wse_sim.kernels.contract.family.Cost`."""
@@ -190,8 +191,8 @@ def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
 
 
 @saved
-@dataclass(frozen=True)
-class Infeasible:
+@dataclass(frozen=True, repr=False)
+class Infeasible(Displayed):
     """A model that does not fit: what binds, how much it needs, how much there is."""
 
     mode: str
@@ -208,6 +209,11 @@ class Infeasible:
     def feasible(self) -> bool:
         """Never: this is the answer for a model that does not fit."""
         return False
+
+    @property
+    def brief(self) -> str:
+        """The same as :attr:`message`."""
+        return self.message
 
     @property
     def message(self) -> str:
@@ -241,6 +247,24 @@ def _si(value: float, unit: str, other: float = 0.0) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {prefix}{'B' if unit == 'bytes' else unit}"
     return f"{value:.4g} {'B' if unit == 'bytes' else unit}"
+
+
+class DisplayedPlan(Displayed):
+    """How people see a plan of any mode."""
+
+    graph: KernelGraph
+    wafer: Wafer
+    batch: int
+    mode: str
+
+    @property
+    def brief(self) -> str:
+        """Model, mode, machine and batch."""
+        wafers = getattr(self, "systems", 1)
+        return (
+            f"{self.graph.name}, {self.mode}, {'training' if self.graph.training else 'inference'}, "
+            f"batch {self.batch:,}, {f'{wafers} x ' if wafers > 1 else ''}{self.wafer.name}"
+        )
 
 
 class Plan(Protocol):

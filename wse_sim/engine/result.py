@@ -18,7 +18,7 @@ from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
 from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
-from wse_sim.view_registry import view
+from wse_sim.view_registry import Displayed, view
 
 if TYPE_CHECKING:
     import pandas
@@ -125,8 +125,8 @@ INPUT_RESOURCES = ("input_workers", "wafer_io", "results_io")
 
 
 @saved
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Displayed):
     """What one simulated training step (or inference batch) did.
 
     Rates are samples per second over all systems.  `compute_samples_per_s` is the rate if input were
@@ -176,6 +176,16 @@ class Result:
         return isinstance(other, Result) and same(self, other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def brief(self) -> str:
+        """Model, mode, rate and what binds it."""
+        wafers = f"{self.systems} x " if self.systems > 1 else ""
+        rate = f"{self.samples_per_s:,.0f}" if self.samples_per_s >= 1000 else f"{self.samples_per_s:.4g}"
+        return (
+            f"{self.model}, {self.mode}, {self.phase}, batch {self.batch:,}, {wafers}{self.plan.wafer.name}: "
+            f"{rate} samples/s, bound by {self.binding}"
+        )
 
     @property
     def compute_binding(self) -> str:

@@ -14,6 +14,7 @@ is ``(m, n) x (n, k)`` (phase ``input_gradient``), its weight gradient ``(k, m) 
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 from wse_sim.errors import ModelError
 from wse_sim.serialize import saved
 from wse_sim.units import BYTES_PER_DTYPE
+from wse_sim.view_registry import Displayed
 
 R = TypeVar("R")
 MOST_REMEMBERED = 24  # facts kept beside a graph; a graph for other samples is one
@@ -88,6 +90,15 @@ class Tensor:
 def frozen(mapping: Mapping[str, Any] | None = None, /, **items: object) -> Mapping[str, Any]:
     """A read-only mapping."""
     return MappingProxyType(dict(mapping or {}, **items))
+
+
+def _thawed(proxy: Mapping[Any, Any]) -> tuple[Callable[..., Any], tuple[dict[Any, Any]]]:
+    """A read-only mapping is pickled as what it shows."""
+    return frozen, (dict(proxy),)
+
+
+# Graphs, plans and results travel between processes.
+copyreg.pickle(MappingProxyType, _thawed)  # type: ignore[arg-type]
 
 
 @saved
@@ -184,8 +195,8 @@ class Repeat:
 
 
 @saved
-@dataclass(frozen=True)
-class KernelGraph:
+@dataclass(frozen=True, repr=False)
+class KernelGraph(Displayed):
     """Kernels in topological order, the tensors between them, and the blocks that repeat."""
 
     name: str
@@ -200,6 +211,15 @@ class KernelGraph:
 
     def __iter__(self) -> Iterator[Kernel]:
         return iter(self.kernels)
+
+    @property
+    def brief(self) -> str:
+        """Model, phase, kernels, parameters and work."""
+        return (
+            f"{self.name}, {'training' if self.training else 'inference'}: {len(self.kernels):,} kernels, "
+            f"{self.parameters:,} parameters, {self.total_flops / 1e9:,.4g} GFLOP for {self.samples:,} "
+            f"{'sample' if self.samples == 1 else 'samples'}"
+        )
 
     def __len__(self) -> int:
         return len(self.kernels)

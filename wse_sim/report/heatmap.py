@@ -152,9 +152,9 @@ def draw_fabric_map(
     across = min(columns or (len(arrays) if rows >= cols else 2), len(arrays))
     down = -(-len(arrays) // across)
     height = float(np.clip(2.75 * rows / cols + 0.6, 1.4, 4.7))
-    from matplotlib.figure import Figure
+    from wse_sim.report.picture import Picture
 
-    figure = Figure(figsize=(3.0 * across + 1.4, height * down + 0.5), dpi=DPI, layout="constrained")
+    figure = Picture(figsize=(3.0 * across + 1.4, height * down + 0.5), dpi=DPI, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     top = max(float(np.nanmax(values)) if values.size else 0.0 for values in arrays.values()) or 1.0
     for spot, (name, values) in zip(grid.flat, arrays.items(), strict=False):
@@ -222,10 +222,10 @@ def _title(result: Result) -> str:
 def _axes(ax: Axes | None, rows: int, cols: int) -> tuple[Figure, Axes]:
     if ax is not None:
         return ax.figure, ax  # type: ignore[return-value]
-    from matplotlib.figure import Figure  # no pyplot: no window, no global state
+    from wse_sim.report.picture import Picture  # no pyplot: no window, no global state
 
     scale = 8.2 / max(rows, cols)
-    figure = Figure(
+    figure = Picture(
         figsize=(max(3.6, cols * scale) + 1.7, max(2.4, rows * scale) + 0.7), dpi=DPI, layout="constrained"
     )
     return figure, figure.subplots()

@@ -61,7 +61,7 @@ SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
 """What :func:`kernel_table` sorts by; ``time`` is busy core-seconds."""
 
 COUNT_MEANS = "Count is regions (pipelined) or runs per step (weight streaming)"
-_PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "update": "upd"}
+PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "update": "upd"}
 
 
 def headline(result: Result) -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def kernel_table(
     table.add_column("Bound", no_wrap=True)
     for row in rows[:row_limit]:
         fractions = (row.busy_s, row.stalled_input_s, row.stalled_output_s, row.idle_s)
-        phase = _PHASES.get(row.phase, "")
+        phase = PHASES.get(row.phase, "")
         if row.name.endswith(f".{phase}"):
             phase = ""
         table.add_row(
@@ -277,20 +277,21 @@ def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
     table.add_column("", no_wrap=True)
     for row in rows:
         table.add_column(row.mode, justify="left", overflow="fold")
-    cells = [_comparison_cells(row) for row in rows]
+    cells = comparison_columns(rows)
     for name in dict.fromkeys(name for cell in cells for name in cell):
         table.add_row(name, *(cell.get(name, "-") for cell in cells))
-    feasible = [row for row in rows if isinstance(row, Result)]
-    if len(feasible) > 1:
-        best = max(feasible, key=lambda row: row.samples_per_s)
-        table.add_row(
-            "Relative rate",
-            *(
-                f"{row.samples_per_s / best.samples_per_s:.3g}" if isinstance(row, Result) else "-"
-                for row in rows
-            ),
-        )
     return Printed(table)
+
+
+def comparison_columns(rows: Sequence[Result | Infeasible]) -> list[dict[str, str]]:
+    """The cells of a comparison by name, one dictionary for each of `rows`."""
+    cells = [_comparison_cells(row) for row in rows]
+    rates = [row.samples_per_s for row in rows if isinstance(row, Result)]
+    if len(rates) > 1:
+        for row, cell in zip(rows, cells, strict=True):
+            if isinstance(row, Result):
+                cell["Relative rate"] = f"{row.samples_per_s / max(rates):.3g}"
+    return cells
 
 
 def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:

@@ -6,12 +6,9 @@ what binds; a setting whose options do not go together is a row with the sentenc
 
 from __future__ import annotations
 
-import copyreg
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
 from wse_sim import api, kept
 from wse_sim.compiler.plan import Infeasible
@@ -23,14 +20,6 @@ from wse_sim.studies.settings import Request
 from wse_sim.uncertainty import result_intervals
 
 DONE, MISFIT, REFUSED, DIED = "done", "misfit", "refused", "died"
-
-
-def _plain(proxy: Mapping[Any, Any]) -> tuple[type, tuple[dict[Any, Any]]]:
-    """Read-only mappings of graphs travel between workers as what they show."""
-    return MappingProxyType, (dict(proxy),)
-
-
-copyreg.pickle(MappingProxyType, _plain)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
 def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming) -> Result | Infeasible:
     """The run without its timeline, by formulas or with the factors of fabric programs."""
     if options.mode == "auto":
-        return api.run(graph, options, timing=timing)
+        return api.run(graph, options.replace(timing=timing))
     plan = api.plan_of(graph, options)
     if isinstance(plan, Infeasible):
         return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wse_sim.compiler.plan import CoreMemory, Region
+from wse_sim.compiler.plan import CoreMemory, DisplayedPlan, Region
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.generation.decoder import LayerWork
@@ -55,8 +55,8 @@ class Reading:
 
 
 @saved
-@dataclass(frozen=True)
-class GenerationPlan:
+@dataclass(frozen=True, repr=False)
+class GenerationPlan(DisplayedPlan):
     """Where the layers of a decoder rest and what they cost; cycles are those of one layer."""
 
     graph: KernelGraph  # stated for one request of `context` tokens

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import Stage, Stream
+from wse_sim.compiler.plan import DisplayedPlan, Stage, Stream
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
 
 
 @saved
-@dataclass(frozen=True)
-class PipelinedPlan:
+@dataclass(frozen=True, repr=False)
+class PipelinedPlan(DisplayedPlan):
     """Every kernel on its region, every tensor on its links."""
 
     graph: KernelGraph  # stated for one sample

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream
+from wse_sim.compiler.plan import CoreMemory, DisplayedPlan, Region, Stage, Stream
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
@@ -54,8 +54,8 @@ class Cut:
 
 
 @saved
-@dataclass(frozen=True)
-class PipelinedSystemsPlan:
+@dataclass(frozen=True, repr=False)
+class PipelinedSystemsPlan(DisplayedPlan):
     """A run of blocks on every wafer; equal wafers, a chain of lines between them."""
 
     graph: KernelGraph  # stated for one sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wse_sim.compiler.plan import CoreMemory
+from wse_sim.compiler.plan import CoreMemory, DisplayedPlan
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
@@ -55,8 +55,8 @@ class StreamedPhase:
 
 
 @saved
-@dataclass(frozen=True)
-class WeightStreamingPlan:
+@dataclass(frozen=True, repr=False)
+class WeightStreamingPlan(DisplayedPlan):
     """The phases of one step in order, per micro-batch, and how the batch is shared."""
 
     graph: KernelGraph  # stated for one micro-batch

@@ -1,0 +1,167 @@
+"""What a prompt and a notebook show: one line, a card, a picture, a table of two results; and what travels by pickle."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from html.parser import HTMLParser
+from typing import get_type_hints
+
+import pytest
+
+import wse_sim
+from tests.report.made_results import streaming_result
+from wse_sim.engine.result import Result
+from wse_sim.errors import WseError
+from wse_sim.keywords import RunKeywords
+from wse_sim.options import RunOptions
+from wse_sim.report.card import card
+from wse_sim.report.difference import diff
+
+VOID = {"rect", "br"}
+MOST_CHARACTERS = 30_000  # of a card; the repr of all fields had 9.7 million for GPT-2 small
+
+
+class Balanced(HTMLParser):
+    """Counts what opens and closes; a card must not reach beyond its cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.scripts = 0
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.scripts += tag in ("script", "link", "img", "iframe")
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.scripts += tag in ("script", "link", "img", "iframe")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(html: str) -> Balanced:
+    found = Balanced()
+    found.feed(html)
+    assert not found.open
+    assert not found.scripts
+    return found
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    found = wse_sim.run("fc-mnist", mode="pipelined", batch=256)
+    assert isinstance(found, Result)
+    return found
+
+
+def test_large_objects_are_one_line_and_a_card(result: Result) -> None:
+    misfit = wse_sim.run("gpt3-13b", mode="pipelined", batch=64)
+    for item in (result, result.plan, result.plan.graph, misfit, streaming_result()):
+        assert len(repr(item)) < 300, type(item)
+        assert "\n" not in repr(item)
+        html = item._repr_html_()
+        assert len(html) < MOST_CHARACTERS
+        read(html)
+    assert repr(result) == (
+        "<Result fc-mnist, pipelined, training, batch 256, wse2: 141,000 samples/s, bound by input_workers>"
+    )
+    assert repr(misfit).startswith("<Infeasible gpt3-13b does not fit pipelined: SRAM")
+
+
+def test_the_card_of_a_result_has_the_five_lines_and_its_regions(result: Result) -> None:
+    found = read(result._repr_html_())
+    for line in (
+        "Samples/s",
+        "Compute Samples/s",
+        "Transmission Samples/s",
+        "Active PEs (%)",
+        "141,000",
+        "MFU",
+    ):
+        assert line in found.words, line
+    assert result._repr_html_().count("<rect") == len(result.areas) + 1  # and the wafer's own
+
+
+def test_names_of_strangers_stay_text() -> None:
+    """A model is named by whoever wrote its file."""
+    misfit = wse_sim.Infeasible(
+        "pipelined", "<script>alert(1)</script>", "SRAM", 2.0, 1.0, "bytes", "</div>", "use '&' less"
+    )
+    assert "<script>alert(1)</script>, pipelined: does not fit" in read(card(misfit)).words
+
+
+def test_two_modes_are_a_table() -> None:
+    rows = wse_sim.compare("gpt3-13b", batch=64)
+    assert isinstance(rows, tuple)
+    assert len(repr(rows).splitlines()) == 2
+    words = read(rows._repr_html_()).words
+    assert {"pipelined", "weight-streaming", "Fits", "no", "yes", "Remedy"} <= set(words)
+
+
+def test_results_plans_and_graphs_travel_by_pickle(result: Result) -> None:
+    """What multiprocessing and joblib do; copy.deepcopy takes the same way."""
+    for item in (result, result.plan.graph, wse_sim.run("gpt3-13b", mode="pipelined", batch=64)):
+        assert pickle.loads(pickle.dumps(item)) == item
+        assert copy.deepcopy(item) == item
+    again = pickle.loads(pickle.dumps(result.plan))
+    assert wse_sim.simulate(again) == wse_sim.simulate(result.plan)
+
+
+def test_a_figure_draws_itself(result: Result) -> None:
+    """IPython asks the last line of a cell for `_repr_png_`."""
+    assert result.heatmap("busy")._repr_png_().startswith(b"\x89PNG")
+
+
+def test_keywords_of_a_run_are_its_options() -> None:
+    """The keywords that type checkers and completion see are the declared options, with their types and defaults."""
+    declared = {
+        name: kind for name, kind in get_type_hints(RunOptions).items() if name in RunOptions.model_fields
+    }
+    assert get_type_hints(RunKeywords) == declared
+    for function in (wse_sim.run, wse_sim.compare):
+        parameters = inspect.signature(function).parameters
+        assert set(declared) < set(parameters)
+        defaults = RunOptions()
+        assert all(parameters[name].default == getattr(defaults, name) for name in declared)
+
+
+def test_every_public_name_is_listed_and_there() -> None:
+    assert dir(wse_sim) == sorted(wse_sim.__all__)
+    assert all(getattr(wse_sim, name) is not None for name in wse_sim.__all__)
+
+
+def test_a_difference_adds_up(result: Result) -> None:
+    """What it says of kernels, links and resources are differences of the results' own numbers, per sample."""
+    other = wse_sim.run("fc-mnist", mode="pipelined", batch=512, wafer="wse3")
+    assert isinstance(other, Result)
+    found = diff(result, other)
+    asked = {name: (one, two) for name, one, two in found.settings}
+    assert asked["batch"] == ("256", "512")
+    assert asked["wafer.name"] == ("wse2", "wse3")
+    sums = [sum(use.busy_s * use.cores for use in each.kernels) / each.batch for each in (result, other)]
+    assert sum(change.size for change in found.kernels) == pytest.approx(sums[1] - sums[0])
+    wavelets = [float(each.link_wavelets.sum(dtype=float)) / each.batch for each in (result, other)]
+    assert sum(change.size for change in found.links) == pytest.approx(wavelets[1] - wavelets[0], rel=1e-6)
+    sizes = [abs(change.size) for change in found.kernels]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(map(len, found.text().splitlines()[3:])) <= 80
+
+
+def test_a_result_beside_itself_differs_in_nothing(result: Result) -> None:
+    found = diff(result, result)
+    assert not found.settings
+    assert not any(change.size for change in (*found.resources, *found.links, *found.kernels))
+    assert "the same rate" in found.brief
+
+
+def test_what_does_not_fit_has_no_difference(result: Result) -> None:
+    misfit = wse_sim.run("gpt3-13b", mode="pipelined", batch=64)
+    with pytest.raises(WseError, match="only results that fit are compared; gpt3-13b does not fit"):
+        diff(result, misfit)

@@ -1,0 +1,16 @@
+"""Figures that a notebook shows as the last line of a cell, without pyplot and its global state."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.figure import Figure
+
+
+class Picture(Figure):
+    """A figure of matplotlib; it draws itself where IPython asks for a picture."""
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", metadata={"Software": None})
+        return stream.getvalue()
