@@ -13,6 +13,7 @@ from wse_sim.compiler.placers.options import PlaceOptions
 from wse_sim.kernels import family, load_families
 from wse_sim.modes import MODES
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
+from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
     from click import Command, Parameter
@@ -48,6 +49,7 @@ def _objectives() -> str:
 DECLARATIONS = {
     "run": RunOptions,
     "generate": GenerationOptions,
+    "serve": ServingOptions,
     "place": PlaceOptions,
     "kernel": KernelOptions,
 }

@@ -275,7 +275,7 @@ _TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "over": lambda x, y: x / (y.abs() + 1),
     "least": torch.minimum,
     "joined": lambda x, y: torch.cat([x, y], -1),
-    "stacked": lambda x, y: torch.stack([x, y]) if x.dim() < 4 else x,
+    "stacked": lambda x, y: torch.stack([x, y]) if x.dim() < 4 else x + y,
     "like": lambda x, y: F.cosine_similarity(x, y, dim=-1),
     "error": F.mse_loss,
     "straight through": lambda x, y: x + (y - x).detach(),

@@ -5,7 +5,20 @@ from __future__ import annotations
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import capture, certainty, csl, doctor, generate, kernel, place, run, show, study, validate
+from wse_sim.cli import (
+    capture,
+    certainty,
+    csl,
+    doctor,
+    generate,
+    kernel,
+    place,
+    run,
+    serve,
+    show,
+    study,
+    validate,
+)
 from wse_sim.cli.strict import StrictGroup
 from wse_sim.cstorch import options as cstorch_options
 
@@ -24,6 +37,7 @@ app.command("doctor")(doctor.doctor_command)
 app.command("place")(place.place_command)
 app.command("kernel")(kernel.kernel_command)
 app.command("generate")(generate.generate_command)
+app.command("serve")(serve.serve_command)
 app.command("sensitivity")(certainty.sensitivity_command)
 app.command("validate")(validate.validate_command)
 app.command("script", context_settings=cstorch_options.CONTEXT)(cstorch_options.script_command)

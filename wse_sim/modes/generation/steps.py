@@ -159,6 +159,17 @@ def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Sp
     return split, dataclasses.replace(split, ends=ends, has_own_ends=True, ends_at=left)
 
 
+def split_of_plan(plan: GenerationPlan) -> Split:
+    """How the layers of a finished plan lie on its squares."""
+    decoder, last = decoder_of(plan.graph), plan.regions[-1]
+    ways = _splits(decoder, plan.wafer, plan.systems, plan.grid)
+    return next(
+        way
+        for way in ways
+        if way.regions + way.has_own_ends == len(plan.regions) and way.ends_at in (None, last.region)
+    )
+
+
 def _square_left(wafer: Wafer, grid: int) -> Region | None:
     """The largest square of cores east or south of the squares of side `grid`; None where they fill the wafer."""
     row, col = (length // grid * grid for length in (wafer.program_rows, wafer.program_cols))

@@ -1,0 +1,58 @@
+"""Tables and loads of tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from wse_sim.serving.base import NEVER, Load, ServingRules, open_load
+from wse_sim.serving.latency import TurnTable
+
+
+def table_of_ticks(
+    base: list[list[int]], *, grid: int = 1000, deep: list[int] | None = None, head: list[int] | None = None
+) -> TurnTable:
+    """A table of given ticks; without `deep`, contexts cost nothing up to 1,000 slots."""
+    rows = np.array([[0, *row] for row in base], np.int64)
+    return TurnTable(
+        grid,
+        np.ones(len(rows), np.int64),
+        rows,
+        np.array(head or [0] * len(rows), np.int64),
+        np.array(deep or [0] * 1001, np.int64),
+    )
+
+
+def open_of(*rows: tuple[int, int, int]) -> Load:
+    """An open load of (arrival ticks, input tokens, output tokens)."""
+    return open_load(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+@st.composite
+def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
+    """A small load, open or closed, rules that preempt at times, and an uneven table."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    regions, turn, count = draw(st.integers(1, 5)), draw(st.integers(1, 12)), draw(st.integers(1, 30))
+    base = np.cumsum(rng.integers(1, 2000, (regions, turn + 1)), axis=1)
+    base[:, 0] = 0
+    deep = np.concatenate([[0, 0], np.cumsum(rng.integers(0, 50, 99))])
+    table = TurnTable(
+        int(rng.integers(3, 20)), rng.integers(0, 5, regions), base, rng.integers(0, 300, regions), deep
+    )
+    rules = ServingRules(
+        blocks=draw(st.integers(8, 60)),
+        block_tokens=draw(st.integers(1, 8)),
+        most_running=draw(st.integers(1, 12)),
+        turn_tokens=turn,
+        joined=draw(st.integers(1, 6)),
+        reserve=draw(st.booleans()),
+    )
+    sizes = rng.integers(1, 40, count), rng.integers(1, 30, count)
+    users = draw(st.integers(0, 4))
+    if not users:
+        span = draw(st.sampled_from([1, 5_000, 200_000]))
+        return open_load(np.sort(rng.integers(0, span, count)), *sizes), rules, table
+    after = np.arange(count) - users
+    after[after < 0] = NEVER
+    return Load(np.zeros(count, np.int64), *sizes, after, rng.integers(0, 3000, count)), rules, table

@@ -1,0 +1,174 @@
+"""Both engines obey the rules: equal bit for bit, nothing lost, and waits as queueing theory says."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from tests.generated import cases, examples
+from tests.serving.made import open_of, replicas, table_of_ticks
+from wse_sim.serving.base import NEVER, Load, Served, ServingRules, open_load
+from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.line import serve_reference
+from wse_sim.serving.loop import serve_fast
+
+COLUMNS = (
+    "arrival_ticks",
+    "admitted_ticks",
+    "first_ticks",
+    "last_ticks",
+    "preemptions",
+    "gaps",
+    "busy_ticks",
+)
+
+
+def both(load: Load, rules: ServingRules, table: TurnTable) -> Served:
+    """The answer of both engines, which must be one."""
+    slow, fast = serve_reference(load, rules, table), serve_fast(load, rules, table)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), name)
+    assert slow.counters == fast.counters
+    return fast
+
+
+@examples(150)
+@given(replicas())
+def test_engines_are_equal_and_conserve_tokens(given_: tuple[Load, ServingRules, TurnTable]) -> None:
+    """Every token is computed once, but the last of an answer never, and what was preempted again."""
+    load, rules, table = given_
+    served = both(load, rules, table)
+    done = served.completed
+    fits = np.array(
+        [rules.fits(int(p), int(o)) for p, o in zip(load.input_tokens, load.output_tokens, strict=True)]
+    )
+    np.testing.assert_array_equal(done, fits)
+    lengths = load.input_tokens + load.output_tokens - 1
+    assert served.counters["computed"] == int(lengths[done].sum()) + served.counters["recomputed"]
+    assert served.counters["emitted"] == int(load.output_tokens[done].sum())
+    assert int(served.gaps.sum()) == served.counters["emitted"] - int(done.sum())
+    assert served.counters["gap_ticks"] == int((served.last_ticks - served.first_ticks)[done].sum())
+    assert served.counters["blocks_most"] <= rules.blocks
+    assert served.counters["running_most"] <= rules.most_running
+    assert int(served.preemptions.sum()) == served.counters["preemptions"]
+    if rules.reserve:
+        assert not served.counters["preemptions"]
+    ordered = (served.arrival_ticks, served.admitted_ticks, served.first_ticks, served.last_ticks)
+    for before, after in itertools.pairwise(ordered):
+        assert (before[done] <= after[done]).all()
+    # A tight line: no region works longer than from the first arrival to the last token.
+    if done.any():
+        assert served.busy_ticks.max() <= served.last_ticks.max() - served.arrival_ticks[done].min()
+
+
+@examples(40)
+@given(replicas())
+def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
+    """Three times all times in is three times all times out."""
+    load, rules, table = given_
+    slower = TurnTable(table.grid, table.layers, 3 * table.base, 3 * table.head, 3 * table.deep)
+    later = dataclasses.replace(load, arrival_ticks=3 * load.arrival_ticks, think_ticks=3 * load.think_ticks)
+    one, three = serve_fast(load, rules, table), serve_fast(later, rules, slower)
+    done = one.completed
+    for name in ("first_ticks", "last_ticks"):
+        np.testing.assert_array_equal(3 * getattr(one, name)[done], getattr(three, name)[done])
+
+
+def test_a_lone_request_on_paper() -> None:
+    """Two regions of 10 + 2 n and 20 + n ticks; a prompt of 5 in turns of 2, then two decodes.
+
+    Turns of 2, 2, 1 tokens take 14, 14, 12 in the first region: done at 14, 28, 40.  In the second 22, 22, 21: 36, 58, 79, the
+    first token.  A decode takes 12 + 21 = 33: 112 and 145.
+    """
+    table = table_of_ticks([[12, 14], [21, 22]])
+    served = both(open_of((0, 5, 3)), ServingRules(blocks=10, turn_tokens=2), table)
+    assert (served.first_ticks[0], served.last_ticks[0]) == (79, 145)
+    assert served.counters["gap_ticks"] == 66
+    assert served.busy_ticks.tolist() == [14 + 14 + 12 + 12 + 12, 22 + 22 + 21 + 21 + 21]
+
+
+def test_a_preempted_request_computes_its_tokens_again() -> None:
+    """Four blocks of 2 tokens, two requests of 2 + 4: the younger loses its blocks when both have a length of 4 and want more.
+
+    One region, a tick a turn of one token, one decode a turn.  Both are admitted (a block each), grow to two blocks each with
+    their third token; the first to need a third block is the older one.
+    """
+    table = table_of_ticks([[1, 1, 1, 1]])
+    rules = ServingRules(blocks=4, block_tokens=2, turn_tokens=4, joined=2)
+    served = both(open_of((0, 2, 4), (0, 2, 4)), rules, table)
+    assert served.preemptions.tolist() == [0, 1]
+    assert served.counters["recomputed"] == 4
+    assert served.last_ticks[0] < served.last_ticks[1]
+
+
+def test_blocks_for_the_whole_answer_are_held_from_the_start() -> None:
+    """Three blocks are needed by each of two requests, four are there: they run one after the other."""
+    table = table_of_ticks([[1, 1, 1, 1]])
+    rules = ServingRules(blocks=4, block_tokens=2, turn_tokens=4, joined=2, reserve=True)
+    served = both(open_of((0, 2, 4), (0, 2, 4)), rules, table)
+    assert served.admitted_ticks[1] == served.last_ticks[0]
+
+
+def test_a_request_longer_than_the_cache_fails_alone() -> None:
+    table = table_of_ticks([[5, 5]])
+    served = both(
+        open_of((0, 2, 2), (0, 50, 2), (0, 2, 2)),
+        ServingRules(blocks=3, block_tokens=2, turn_tokens=2),
+        table,
+    )
+    assert served.completed.tolist() == [True, False, True]
+    assert served.last_ticks[1] == served.admitted_ticks[1] == NEVER
+
+
+@pytest.mark.parametrize(
+    ("rho", "sizes"),
+    [(0.5, (1,)), (0.9, (1,)), (0.7, (1, 9))],
+    ids=["M/D/1, half", "M/D/1, nine tenths", "M/G/1"],
+)
+def test_waits_are_those_of_queueing_theory(rho: float, sizes: tuple[int, ...]) -> None:
+    """Pollaczek and Khinchine: a wait of lambda E[S^2] / (2 (1 - rho)).
+
+    One region, turns of one token, requests of `sizes` tokens of prompt and one of answer: each takes as many turns of 1,000
+    ticks as its prompt has tokens, first come first served.
+    """
+    count, tick = cases(400_000), 1000
+    rng = np.random.default_rng(7)
+    prompts = rng.choice(sizes, count)
+    mean, square = float(np.mean(sizes)), float(np.mean(np.square(sizes)))
+    arrivals = np.cumsum(rng.exponential(tick * mean / rho, count)).round().astype(np.int64)
+    load = open_load(arrivals, prompts, np.ones(count, np.int64))
+    rules = ServingRules(blocks=10**6, turn_tokens=1, most_running=10**5)
+    served = serve_fast(load, rules, table_of_ticks([[tick]]))
+    waits = served.first_ticks - arrivals - prompts * tick
+    wanted = rho / (tick * mean) * tick**2 * square / (2 * (1 - rho))
+    # The error of the mean of a correlated series: batches of 100 parts.
+    parts = waits[: count // 100 * 100].reshape(100, -1).mean(axis=1)
+    assert abs(waits.mean() - wanted) < 5 * parts.std() / 10 + 0.5
+    # Little: requests in the system are arrivals a tick times the time in it.
+    inside = np.concatenate([np.ones(count), -np.ones(count)])
+    times = np.concatenate([arrivals, served.last_ticks])
+    order = np.argsort(times, kind="stable")
+    spans = np.diff(times[order])
+    integral = float(np.dot(np.cumsum(inside[order])[:-1], spans))
+    assert integral == pytest.approx(float((served.last_ticks - arrivals).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("users", [1, 3, 20])
+def test_users_who_never_think_meet_the_bounds(users: int) -> None:
+    """R regions of 100 ticks: N users get min(N / (R t), 1 / t) tokens a tick, if answers are long."""
+    regions, tick, tokens = 8, 100, 200
+    after = np.arange(4 * users) - users
+    after[after < 0] = NEVER
+    ones = np.ones(4 * users, np.int64)
+    load = Load(0 * ones, ones, tokens * ones, after, 0 * ones)
+    served = both(
+        load,
+        ServingRules(blocks=10**5, turn_tokens=1, most_running=users),
+        table_of_ticks([[tick]] * regions),
+    )
+    rate = served.counters["emitted"] / int(served.last_ticks.max())
+    assert rate == pytest.approx(min(users / (regions * tick), 1 / tick), rel=0.01)

@@ -1,0 +1,168 @@
+"""Requests: drawn by laws, and read from the files that others publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.generated import examples
+from wse_sim.errors import WseError
+from wse_sim.serving.base import TICK_S, ServingError
+from wse_sim.serving.traces import FORMS, load_of
+from wse_sim.serving.workload import drawn_load, lengths
+
+COUNT = 40_000
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "variation"),
+    [("poisson", 1.0), ("gamma:1", 1.0), ("gamma:0.25", 2.0), ("gamma:4", 0.5), ("constant", 0.0)],
+)
+def test_gaps_have_the_rate_and_the_burstiness_that_were_asked_for(arrivals: str, variation: float) -> None:
+    """Of a gamma law of shape B, the coefficient of variation is 1 / sqrt(B)."""
+    load = drawn_load(COUNT, rate=5.0, arrivals=arrivals, inputs="1", outputs="1")
+    gaps = np.diff(load.arrival_ticks) * TICK_S
+    assert gaps.mean() == pytest.approx(0.2, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05, abs=1e-6)
+
+
+def test_a_ramp_begins_slow_and_ends_fast() -> None:
+    load = drawn_load(COUNT, arrivals="ramp:1:9", inputs="1", outputs="1")
+    gaps = np.diff(load.arrival_ticks) * TICK_S
+    first, last = gaps[: COUNT // 20], gaps[-COUNT // 20 :]
+    assert 1 / first.mean() == pytest.approx(1.2, rel=0.1)
+    assert 1 / last.mean() == pytest.approx(8.8, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("law", "mean", "deviation"),
+    [
+        ("700", 700, 0),
+        ("fixed:3", 3, 0),
+        ("uniform:10:30", 20, np.sqrt((21**2 - 1) / 12)),
+        ("normal:500:50", 500, 50),
+        ("lognormal:500:250", 500, 250),
+    ],
+)
+def test_lengths_have_the_moments_of_their_law(law: str, mean: float, deviation: float) -> None:
+    drawn = lengths(law, COUNT, np.random.default_rng(1))
+    assert drawn.mean() == pytest.approx(mean, rel=0.02)
+    assert drawn.std() == pytest.approx(deviation, rel=0.04)
+
+
+def test_zipf_halves_as_its_exponent_says() -> None:
+    """P(2) / P(1) = 2^-1.5, and nothing beyond the largest."""
+    drawn = lengths("zipf:1.5:50", COUNT, np.random.default_rng(1))
+    assert drawn.min() == 1
+    assert drawn.max() <= 50
+    assert (drawn == 2).sum() / (drawn == 1).sum() == pytest.approx(2**-1.5, rel=0.05)
+
+
+def test_more_requests_leave_the_first_ones_and_another_rate_their_order() -> None:
+    short, long = (
+        drawn_load(n, rate=3.0, inputs="lognormal:90:90", outputs="uniform:1:9") for n in (50, 500)
+    )
+    for name in ("arrival_ticks", "input_tokens", "output_tokens"):
+        np.testing.assert_array_equal(getattr(short, name), getattr(long, name)[:50])
+    fast = drawn_load(50, rate=6.0, inputs="lognormal:90:90", outputs="uniform:1:9")
+    np.testing.assert_allclose(fast.arrival_ticks, short.arrival_ticks / 2, atol=1)
+
+
+def test_a_user_sends_after_the_last_answer() -> None:
+    load = drawn_load(7, arrivals="users:3:2.5", inputs="5", outputs="5")
+    assert load.after.tolist() == [-1, -1, -1, 0, 1, 2, 3]
+    first = load.arrival_ticks[:3] * TICK_S
+    assert 0 <= first[0] < first[1] < first[2] < 2.5
+    assert (load.think_ticks * TICK_S).tolist() == [0, 0, 0, 2.5, 2.5, 2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"arrivals": "gamma"}, {"arrivals": "gamma:0"}, {"arrivals": "users:0"}, {"arrivals": "users:١"},
+        {"arrivals": "storm"}, {"rate": 0.0}, {"inputs": "uniform:9:3"}, {"inputs": "lognormal:5"}, {"inputs": "1_0"},
+        {"outputs": "nan"}, {"outputs": "normal:1e9:1"}, {"requests": 0}, {"inputs": "-3"}, {"inputs": ""},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_laws_that_are_none_are_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(ServingError, match=r"; (give|use) "):
+        drawn_load(**{"requests": 5, "inputs": "5", "outputs": "5", **asked})  # type: ignore[arg-type]
+
+
+TRACES = {
+    "azure": (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    ),
+    "mooncake": (
+        '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [0, 1]}\n'
+        '{"timestamp": 4314.579, "input_length": 396, "output_length": 109, "hash_ids": [0]}\n'
+    ),
+    "burstgpt": (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,374,44,418,Conversation log\n"
+        "7,ChatGPT,5,0,5,Conversation log\n9.314579,GPT-4,396,109,505,API log\n"
+    ),
+    "llmservingsim": (
+        '{"input_toks": 374, "output_toks": 44, "arrival_time_ns": 1000000000}\n'
+        '{"input_toks": 396, "output_toks": 109, "arrival_time_ns": 5314579000}\n'
+    ),
+}  # the first two rows of one trace, in every form
+
+
+@pytest.mark.parametrize("form", TRACES)
+def test_a_trace_reads_as_it_is_published(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "trace"
+    file.write_text(TRACES[form])
+    load = load_of(f"{form}:{file}")
+    assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([374, 396], [44, 109])
+    np.testing.assert_allclose(load.arrival_ticks * TICK_S, [0.0, 4.314579], atol=1e-6)
+    assert len(load.notes) == (form == "burstgpt")
+    np.testing.assert_allclose(
+        load_of(f"{form}:{file}", scale_rate=2).arrival_ticks, load.arrival_ticks / 2, atol=1
+    )
+    assert len(load_of(f"{form}:{file}", limit=1)) == 1
+
+
+def test_lengths_of_conversations_are_their_characters_by_four(tmp_path: Path) -> None:
+    file = tmp_path / "sharegpt.json"
+    turns = '[{"from": "human", "value": "%s"}, {"from": "gpt", "value": "%s"}, {"from": "human", "value": "more"}]'
+    file.write_text('[{"conversations": ' + turns % ("x" * 40, "y" * 12) + "}]")
+    load = load_of(f"sharegpt:{file}")
+    assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([10], [3])
+
+
+@examples(60)
+@given(st.sampled_from(sorted(TRACES)), st.data())
+def test_a_damaged_trace_is_a_sentence_or_a_load(
+    tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject
+) -> None:
+    """A change anywhere is read, or refused with the file; never a traceback, never a request without tokens."""
+    text = TRACES[form]
+    at = data.draw(st.integers(0, len(text) - 1))
+    put = data.draw(st.sampled_from(["", "-", "x", "\n", "1e9", "٣", "\x00", '"', "nan", "9" * 400, "0.5"]))
+    file = tmp_path_factory.getbasetemp() / f"damaged-{form}"
+    file.write_text(text[:at] + put + text[at + data.draw(st.integers(0, 3)) :])
+    said, load = "", None
+    try:
+        load = load_of(f"{form}:{file}")
+    except WseError as fault:
+        said = str(fault)
+    if load is None:
+        assert str(file) in said
+        assert "; " in said or said.endswith("?")
+    else:
+        assert load.input_tokens.min() >= 1
+        assert (np.diff(load.arrival_ticks) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "named", ["azure", "azure:", "parquet:x", ":x", *(f"{form}:/nowhere" for form in FORMS)]
+)
+def test_workloads_that_are_not_there_are_refused(named: str) -> None:
+    with pytest.raises(WseError, match=";"):
+        load_of(named)

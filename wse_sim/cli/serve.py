@@ -1,0 +1,374 @@
+"""``wse-sim serve``: requests over time on a decoder at rest; latencies, goodput, the rate or the wafers that goals need."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
+from wse_sim.declared import command
+from wse_sim.options import option
+from wse_sim.serving.options import ServingOptions
+from wse_sim.written import together
+
+if TYPE_CHECKING:
+    from wse_sim.modes.generation.plan import GenerationPlan
+    from wse_sim.serving.base import Load
+    from wse_sim.serving.run import Replica, Serving
+
+NO_MODEL = "none"
+DRAWN = ("rate", "arrivals", "input", "output", "seed")
+
+
+class ServeCommand(ServingOptions):
+    """The options of serving, and what only its command has."""
+
+    emit_turns: Path | None = option(None, "Write the table of turns, for --turns.", writes="file")
+    out: Path | None = option(None, "Folder for result.json, requests.csv and a picture.", writes="folder")
+
+
+@command
+def serve_command(
+    model: Annotated[str, typer.Argument(help="A decoder as for generate; none with --turns.")],
+    options: ServeCommand,
+    screen: Screen,
+) -> None:
+    """Latencies and throughput of requests over time, goodput, and the rate or the wafers that goals need."""
+    from wse_sim.serving import metrics
+    from wse_sim.serving.base import ServingError
+
+    say_without_effect(_idle(options), screen.strict)
+    goals = None if options.goodput is None else metrics.read_goals(options.goodput)
+    if options.search != "none" and goals is None:
+        raise ServingError(f'a search for {options.search} needs goals; give --goodput "ttft:MS tpot:MS"')
+    if (model == NO_MODEL) != (options.turns is not None):
+        raise ServingError("give a model, or none with --turns FILE, not both")
+    with progress(screen.quiet) as say:
+        answer = _answer(model, options, goals, say)
+    if answer is None:
+        raise typer.Exit(1)
+    data = _data(model, options, answer, goals)
+    if options.out is not None:
+        _write(options.out, data, answer.serving, _head(model, options, answer), goals)
+    if screen.as_json:
+        print_json(data)
+    else:
+        print(_text(model, options, answer, data))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A run of serving, on how many wafers, and what a search found."""
+
+    serving: Serving
+    systems: int
+    tried: tuple[str, ...] = ()
+
+
+def _idle(options: ServeCommand) -> list[str]:
+    idle = []
+    if options.workload is not None:
+        idle += unused(options, DRAWN, "with --workload: requests are those of the file")
+    else:
+        idle += unused(options, ("scale_rate",), "without --workload")
+    if options.turns is not None:
+        names = ("wafer", "cluster", "clock", "systems", "grid", "context", "emit_turns")
+        idle += unused(options, names, "with --turns: the table says what turns cost")
+    if options.arrivals.startswith(("users:", "ramp:")):
+        idle += unused(options, ("rate",), f"with --arrivals {options.arrivals}")
+    if options.goodput is None or options.search == "none":
+        idle += unused(options, ("attain", "max_wafers"), "without --goodput and --search")
+    return idle
+
+
+def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, say: Any) -> Answer | None:
+    from wse_sim.serving import run
+
+    load = _load(options)
+    if options.search == "wafers" and goals is not None:
+        return _fewest(model, options, load, goals, say)
+    made = _replica(model, options, load, options.systems, say)
+    if made is None:
+        return None
+    replica, systems = made
+    if options.emit_turns is not None:
+        replica.table.save(options.emit_turns)
+    say("serve")
+    if options.search == "rate" and goals is not None:
+        rate, best = run.capacity(
+            lambda rate: _load(options, rate),
+            replica,
+            goals,
+            replicas=options.replicas,
+            attain=options.attain,
+        )
+        if best is None:
+            print(f"no rate meets {options.goodput}: {_lone(options, load, replica)}")
+            return None
+        return Answer(
+            best, systems, (f"{rate:,.4g} requests/s is the highest rate that meets {options.goodput}",)
+        )
+    return Answer(run.serve(load, replica, replicas=options.replicas, engine=options.engine), systems)
+
+
+def _lone(options: ServeCommand, load: Load, replica: Replica) -> str:
+    from wse_sim.serving.bounds import bounds_of
+
+    first = bounds_of(load, replica.rules, replica.table).first_token_s
+    return f"the first token of a lone mean request takes {1e3 * first:,.4g} ms, and {options.attain:.0%} of all must meet them"
+
+
+def _load(options: ServeCommand, rate: float | None = None) -> Load:
+    from wse_sim.serving.traces import load_of
+    from wse_sim.serving.workload import drawn_load
+
+    if options.workload is not None:
+        scale = options.scale_rate if rate is None else rate
+        return load_of(options.workload, scale_rate=scale, limit=options.requests)
+    asked = rate if rate is not None else options.rate
+    return drawn_load(
+        options.requests,
+        rate=float("inf") if asked is None else asked,
+        arrivals=options.arrivals,
+        inputs=options.input,
+        outputs=options.output,
+        seed=options.seed,
+    )
+
+
+def _replica(
+    model: str, options: ServeCommand, load: Load, systems: int | None, say: Any
+) -> tuple[Replica, int] | None:
+    """The replica that is asked for and its wafers; None, and the sentence on the screen, where it does not fit."""
+    from wse_sim.serving.latency import read_table
+    from wse_sim.serving.run import Replica, replica_of
+
+    if options.turns is not None:
+        table = read_table(options.turns)
+        turn = options.max_num_batched_tokens or table.most_tokens
+        return Replica(table, _rules(options, turn, options.kv_blocks or 10**6)), 1
+    plan = _plan(model, options, load, systems, say)
+    if plan is None:
+        return None
+    most = int((load.input_tokens + load.output_tokens).max())
+    replica = replica_of(
+        plan,
+        most_context=most,
+        turn_tokens=options.max_num_batched_tokens,
+        blocks=options.kv_blocks,
+        block_tokens=options.block_size,
+        most_running=options.max_num_seqs,
+        joined=options.joined,
+        reserve=options.admission == "reserve",
+    )
+    return replica, plan.systems
+
+
+def _rules(options: ServeCommand, turn: int, blocks: int) -> Any:
+    from wse_sim.serving.base import ServingRules
+
+    reserve = options.admission == "reserve"
+    return ServingRules(blocks, options.block_size, options.max_num_seqs, turn, options.joined, reserve)
+
+
+def _plan(
+    model: str, options: ServeCommand, load: Load, systems: int | None, say: Any
+) -> GenerationPlan | None:
+    """The plan of generation for the load's lengths; without `systems`, on the fewest wafers that fit."""
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.modes.generation.plan import GenerationPlan
+
+    count = systems or 1
+    while True:
+        say(f"plan {count} wafer{'s' * (count > 1)}")
+        plan = _compiled(model, options, load, count)
+        if isinstance(plan, GenerationPlan):
+            return plan
+        assert isinstance(plan, Infeasible)
+        if systems is not None or count >= options.max_wafers or plan.binding != "SRAM":
+            print(plan.message)
+            return None
+        # Weights and cache are shared: not fewer wafers than the excess says, if that is what does not fit.
+        count = min(options.max_wafers, count + 1)
+
+
+def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> Any:
+    from wse_sim import api
+    from wse_sim.modes.generation import Generation
+
+    longest = int((load.input_tokens + load.output_tokens).max())
+    prompt = max(1, round(float(load.input_tokens.mean())))
+    chosen = api.RunOptions(
+        mode=Generation.name, phase="inference", batch=1, seq=max(options.context or longest, prompt),
+        wafer=options.wafer, cluster=options.cluster, clock=options.clock, systems=systems,
+        mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens},
+    )  # fmt: skip
+    return api.plan_of(api.read(model, chosen), chosen)
+
+
+def _fewest(
+    model: str, options: ServeCommand, load: Load, goals: dict[str, float], say: Any
+) -> Answer | None:
+    """The fewest wafers in all: replicas of every number of wafers that fits, up to the best that is known."""
+    from wse_sim.serving import run
+
+    first = _replica(model, options, load, options.systems, say)
+    if first is None:
+        return None
+    best: Answer | None = None
+    tried = []
+    replica, systems = first
+    while True:
+        most = max(
+            1,
+            (
+                min(options.max_wafers, best.systems * best.serving.replicas - 1)
+                if best
+                else options.max_wafers
+            )
+            // systems,
+        )
+        say(f"serve on replicas of {systems} wafer{'s' * (systems > 1)}")
+        count, found = run.fewest_replicas(load, replica, goals, attain=options.attain, most=most)
+        met = run.attained(found, goals) if found else 0.0
+        tried.append(
+            f"{systems:>4} wafers a replica: {count} replicas, {count * systems} wafers, {met:.2%} meet the goals"
+            if found
+            else f"{systems:>4} wafers a replica: {count * systems} wafers are too few"
+        )
+        if found and (best is None or count * systems < best.systems * best.serving.replicas):
+            best = Answer(found, systems)
+        systems += 1
+        limit = min(
+            options.max_wafers, best.systems * best.serving.replicas - 1 if best else options.max_wafers
+        )
+        if (
+            options.systems is not None
+            or options.turns is not None
+            or systems > limit
+            or systems > 2 * first[1]
+        ):
+            break
+        more = _replica(model, options, load, systems, say)
+        if more is None:
+            break
+        replica, systems = more
+    if best is None:
+        print(f"no {options.max_wafers} wafers meet {options.goodput}: {_lone(options, load, first[0])}")
+        return None
+    return Answer(best.serving, best.systems, tuple(tried))
+
+
+def _data(
+    model: str, options: ServeCommand, answer: Answer, goals: dict[str, float] | None
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from wse_sim.serving.metrics import bench_result
+
+    serving = answer.serving
+    rate: float | str = "inf" if options.rate is None else options.rate
+    data = bench_result(serving.load, serving.served, model=model, rate=rate, goals=goals)
+    rules, counters = serving.replica.rules, serving.served.counters
+    data["wse_sim"] = {
+        "wafers": answer.systems * serving.replicas,
+        "systems": answer.systems,
+        "replicas": serving.replicas,
+        "regions": serving.replica.table.regions,
+        "turn_tokens": rules.turn_tokens,
+        "kv_blocks": rules.blocks,
+        "block_size": rules.block_tokens,
+        "kv_blocks_most": counters["blocks_most"],
+        "running_most": counters["running_most"],
+        "preemptions": counters["preemptions"],
+        "recomputed_tokens": counters["recomputed"],
+        "turns": counters["turns"],
+        "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
+        "binding": serving.binding,
+        "binds": serving.sentence,
+        "search": list(answer.tried),
+        "notes": list(serving.notes),
+        "seed": options.seed,
+    }
+    return data
+
+
+def _head(model: str, options: ServeCommand, answer: Answer) -> str:
+    """What was served on what."""
+    name = options.wafer if isinstance(options.wafer, str) else options.wafer.name
+    count = answer.serving.replicas
+    machine = f"{answer.systems * count} x {name}" if options.turns is None else f"table {options.turns}"
+    return f"{model} on {machine}, {count} replica{'s' * (count > 1)}: {len(answer.serving.load):,} requests"
+
+
+def _text(model: str, options: ServeCommand, answer: Answer, data: dict[str, Any]) -> str:
+    """What an operator asks first."""
+    own = data["wse_sim"]
+    rows = [
+        ("completed", f"{data['completed']:,} in {data['duration']:,.4g} s, {data['failed']:,} failed"),
+        (
+            "throughput",
+            f"{data['request_throughput']:,.4g} requests/s, {data['output_throughput']:,.5g} tokens/s of answers",
+        ),
+    ]
+    if data["request_goodput"] is not None:
+        rows.append(("goodput", f"{data['request_goodput']:,.4g} requests/s within {options.goodput}"))
+    for key, title in (
+        ("ttft", "first token"),
+        ("tpot", "time per token"),
+        ("itl", "gaps"),
+        ("e2el", "whole answer"),
+    ):
+        parts = [f"{data[f'{which}_{key}_ms']:,.4g}" for which in ("mean", "p50", "p90", "p99")]
+        rows.append((title, f"{parts[0]} ms mean; p50 {parts[1]}, p90 {parts[2]}, p99 {parts[3]}"))
+    bounds = own["bounds"]
+    rows += [
+        (
+            "cache",
+            f"{own['kv_blocks_most']:,} of {own['kv_blocks']:,} blocks at most; {own['preemptions']:,} preemptions",
+        ),
+        ("bound by", own["binds"]),
+        (
+            "no schedule beats",
+            f"{bounds['user_tokens_per_s']:,.4g} tokens/s for one user, {bounds['tokens_per_s']:,.5g} for all; "
+            f"{bounds['requests_per_s']:,.4g} requests/s; first token {1e3 * bounds['first_token_s']:,.4g} ms",
+        ),
+    ]
+    lines = [_head(model, options, answer), *(f"  {title:<18} {text}" for title, text in rows)]
+    lines += [f"  {line}" for line in answer.tried]
+    return "\n".join([*lines, *(f"  note: {note}" for note in own["notes"])])
+
+
+def _write(
+    out: Path, data: dict[str, Any], serving: Serving, title: str, goals: dict[str, float] | None
+) -> None:
+    """result.json, a row for each completed request in requests.csv, and a picture."""
+    from wse_sim.report.serving import draw_serving
+
+    with together(out) as part:
+        (part / "result.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        with (part / "requests.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(_rows(serving))
+        draw_serving(serving, part / "serving.png", title=title, goals=goals)
+
+
+def _rows(serving: Serving) -> Iterator[tuple[Any, ...]]:
+    from wse_sim.serving.base import TICK_S
+    from wse_sim.serving.metrics import request_times
+
+    yield (
+        "request_id", "input", "output", "arrival_s", "queue_time_s", "ttft_s", "tpot_s", "latency_s", "preemptions",
+    )  # fmt: skip
+    done, times = serving.served.completed, request_times(serving.load, serving.served)
+    columns = (
+        done.nonzero()[0], serving.load.input_tokens[done], serving.load.output_tokens[done],
+        serving.served.arrival_ticks[done] * TICK_S, times["queue"] / 1e3, times["ttft"] / 1e3, times["tpot"] / 1e3,
+        times["e2el"] / 1e3, serving.served.preemptions[done],
+    )  # fmt: skip
+    yield from zip(*(column.tolist() for column in columns), strict=True)

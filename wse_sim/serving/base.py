@@ -1,0 +1,147 @@
+"""Requests in, times out: what workloads, schedulers, engines and metrics share.
+
+Times are int64 ticks of 0.1 ns, so that engines agree bit for bit whatever the order of their sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import WseError
+
+TICK_S = 1e-10
+"""Seconds of a tick; int64 ticks last 29 years."""
+
+MOST_TICKS = 2**62
+GAP_BINS_PER_FACTOR_E = 64
+GAP_BINS = 1200
+FIRST_GAP_TICKS = 10_000  # 1 us
+NEVER = -1
+
+GAP_EDGES = np.rint(FIRST_GAP_TICKS * np.exp(np.arange(1, GAP_BINS) / GAP_BINS_PER_FACTOR_E)).astype(np.int64)
+"""Upper edges of all bins but the last of the histogram of gaps between tokens, (GAP_BINS - 1,) ticks; 1.6 % wide."""
+
+Ticks = NDArray[np.int64]
+
+
+class ServingError(WseError):
+    """A load, a scheduler or a machine that cannot be served as it is stated."""
+
+
+def ticks(seconds: float | NDArray[np.float64]) -> Any:
+    """Seconds in ticks, rounded."""
+    return np.rint(np.asarray(seconds) / TICK_S).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests in order of arrival, a row each.
+
+    `after` is the request that must have ended before this one can arrive, `think_ticks` after it (-1: none, the request
+    arrives at its own time).  A request has at most one successor.
+    """
+
+    arrival_ticks: Ticks  # (requests,)
+    input_tokens: Ticks
+    output_tokens: Ticks
+    after: Ticks
+    think_ticks: Ticks
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = {
+            len(column) for column in (self.input_tokens, self.output_tokens, self.after, self.think_ticks)
+        }
+        if sizes != {len(self.arrival_ticks)}:
+            raise ServingError(
+                f"columns of a load have {sorted(sizes | {len(self.arrival_ticks)})} rows; give equal ones"
+            )
+        for name, column in (("input", self.input_tokens), ("output", self.output_tokens)):
+            if len(column) and int(column.min()) < 1:
+                row = int(column.argmin())
+                raise ServingError(f"request {row} has {int(column[row])} {name} tokens; give at least 1")
+        if len(self.arrival_ticks) and int(np.diff(self.arrival_ticks).min(initial=0)) < 0:
+            raise ServingError("requests are not in order of arrival; sort them by their time")
+
+    def __len__(self) -> int:
+        return len(self.arrival_ticks)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether some requests wait for the end of others."""
+        return bool((self.after >= 0).any())
+
+
+def open_load(
+    arrival_ticks: Ticks, input_tokens: Ticks, output_tokens: Ticks, notes: tuple[str, ...] = ()
+) -> Load:
+    """A load whose requests come at their own times."""
+    nobody = np.full(len(arrival_ticks), NEVER, np.int64)
+    return Load(arrival_ticks, input_tokens, output_tokens, nobody, np.zeros_like(nobody), notes)
+
+
+@dataclass(frozen=True)
+class ServingRules:
+    """What the scheduler obeys.
+
+    `blocks` of `block_tokens` tokens each hold the cache of a replica; a turn has at most `turn_tokens` tokens, at most
+    `joined` of them of requests that decode.  `reserve` admits a request only with blocks for its whole answer, so that
+    none is preempted.
+    """
+
+    blocks: int
+    block_tokens: int = 16
+    most_running: int = 256
+    turn_tokens: int = 8
+    joined: int = 1
+    reserve: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "block_tokens", "most_running", "turn_tokens", "joined"):
+            if getattr(self, name) < 1:
+                raise ServingError(
+                    f"{name.replace('_', ' ')} {getattr(self, name)} is too small; give at least 1"
+                )
+
+    def fits(self, input_tokens: int, output_tokens: int) -> bool:
+        """Whether a request fits the cache alone; its last token is never read again."""
+        return -(-(input_tokens + output_tokens - 1) // self.block_tokens) <= self.blocks
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an engine gives back, a row a request; :data:`NEVER` where it did not happen (the request fits no cache).
+
+    `gaps` counts the times between two tokens of a request by :data:`GAP_EDGES`.  `counters` are totals: turns, emitted,
+    computed, recomputed and preemptions (tokens and times), gap_ticks (sum of all gaps), running_most, blocks_most.
+    """
+
+    arrival_ticks: Ticks
+    admitted_ticks: Ticks
+    first_ticks: Ticks
+    last_ticks: Ticks
+    preemptions: Ticks
+    gaps: Ticks  # (GAP_BINS,)
+    busy_ticks: Ticks  # (regions,)
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def completed(self) -> NDArray[np.bool_]:
+        """Which requests were answered."""
+        return np.asarray(self.last_ticks != NEVER)
+
+
+COUNTERS = (
+    "turns",
+    "emitted",
+    "computed",
+    "recomputed",
+    "preemptions",
+    "gap_ticks",
+    "running_most",
+    "blocks_most",
+)

@@ -1,0 +1,154 @@
+"""How long a turn takes in each region: a table, made from a plan of generation or read from a file.
+
+A turn of n tokens, of which m give a token of an answer, takes in region r of l_r layers::
+
+    t_r = base_r(n) + m head_r + l_r (sum over its tokens of deep(s))       s = ceil(context / P) slots
+
+base_r holds the layers for n tokens whose contexts fit one slot (:mod:`wse_sim.modes.generation.joined`), the embedding, and
+the way of n tokens to the next region; head_r the head for one token where it stands; deep(s) what s slots of context cost
+one token and layer beyond one slot.  A token of an answer counts when it is back at the first region, from where it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import ConfigError
+from wse_sim.files import read_json
+from wse_sim.modes.generation.plan import GenerationPlan
+from wse_sim.modes.generation.turns import TurnPrices
+from wse_sim.serving.base import MOST_TICKS, TICK_S, ServingError, Ticks, ticks
+from wse_sim.units import cycles_to_s
+from wse_sim.written import write_whole
+
+MOST_TURN_TOKENS = 4096
+MOST_SLOTS = 10**6
+
+
+@dataclass(frozen=True)
+class TurnTable:
+    """Ticks of turns; regions R, tokens of a turn up to B, slots of a line up to S."""
+
+    grid: int  # tokens of one slot: rows of a region
+    layers: Ticks  # (R,)
+    base: Ticks  # (R, B + 1); base[:, 0] is 0
+    head: Ticks  # (R,)
+    deep: Ticks  # (S + 1,); deep[0] and deep[1] are 0
+
+    @property
+    def regions(self) -> int:
+        """Regions in a line."""
+        return len(self.layers)
+
+    @property
+    def most_tokens(self) -> int:
+        """Largest turn."""
+        return self.base.shape[1] - 1
+
+    @property
+    def most_context(self) -> int:
+        """Longest context of a token."""
+        return (len(self.deep) - 1) * self.grid
+
+    def turn_ticks(self, tokens: int, *, answers: int = 0, slots_cost: int = 0) -> Ticks:
+        """Ticks of a turn in each region, (R,); `slots_cost` is the sum of `deep` over its tokens."""
+        return self.base[:, tokens] + answers * self.head + self.layers * slots_cost
+
+    def deep_of(self, context: int) -> int:
+        """`deep` of a token that sees `context` tokens, itself included."""
+        return int(self.deep[-(-context // self.grid)])
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as JSON: seconds, in the form that :func:`read_table` reads."""
+        data = {
+            "grid": self.grid,
+            "tick_s": TICK_S,
+            "regions": [
+                {"layers": int(n), "base_s": (base * TICK_S).tolist(), "head_s": float(head * TICK_S)}
+                for n, base, head in zip(self.layers, self.base, self.head, strict=True)
+            ],
+            "deep_s": (self.deep * TICK_S).tolist(),
+        }
+        write_whole(path, json.dumps(data) + "\n")
+
+
+def table_of(plan: GenerationPlan, *, most_tokens: int, most_context: int) -> TurnTable:
+    """The table of a plan, for turns of up to `most_tokens` tokens and contexts of up to `most_context`."""
+    prices, clock_hz = TurnPrices(plan), plan.wafer.clock_hz
+    slots = -(-most_context // plan.grid)
+    deep = np.concatenate([[0.0], np.asarray(prices.deep_cycles(slots), float)])
+    layer = [prices.layer_cycles(n) for n in range(1, most_tokens + 1)]
+    base, head = [], []
+    for item in plan.regions:
+        own = [0.0]
+        for n, cycles in enumerate(layer, 1):
+            ends = prices.embedding_cycles(n) if item.has_ends else 0.0
+            own.append(cycles_to_s(item.layers * cycles + ends, clock_hz) + prices.handover_s(item, n))
+        base.append(own)
+        head.append(cycles_to_s(prices.head_cycles, clock_hz) if item.has_ends else 0.0)
+    return TurnTable(
+        grid=plan.grid,
+        layers=np.array([item.layers for item in plan.regions], np.int64),
+        base=ticks(np.array(base)),
+        head=ticks(np.array(head)),
+        deep=ticks(deep / clock_hz),
+    )
+
+
+def read_table(path: str | Path) -> TurnTable:
+    """A table from a file: grid, regions with layers, base_s (and head_s), deep_s.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not such a table.
+    """
+    data = read_json(path, "table of turns")
+    try:
+        return _read(data)
+    except (KeyError, TypeError, ValueError, OverflowError) as fault:
+        raise ConfigError(
+            f"{path} is no table of turns ({type(fault).__name__}: {' '.join(str(fault).split())[:80]}); "
+            "give grid, regions with layers and base_s, and deep_s, as --emit-turns writes them"
+        ) from None
+
+
+def _read(data: Any) -> TurnTable:
+    regions = data["regions"]
+    base = np.array([region["base_s"] for region in regions], float)
+    deep = np.array(data["deep_s"], float)
+    grid, layers = int(data["grid"]), np.array([int(region["layers"]) for region in regions], np.int64)
+    head = np.array([float(region.get("head_s", 0.0)) for region in regions])
+    if base.ndim != 2 or not 2 <= base.shape[1] <= MOST_TURN_TOKENS + 1 or deep.ndim != 1:
+        raise ValueError(f"base_s of shape {base.shape}, deep_s of shape {deep.shape}")
+    if not 2 <= len(deep) <= MOST_SLOTS or grid < 1 or layers.min() < 0:
+        raise ValueError(f"{len(deep)} slots, grid {grid}, layers {layers.min()}")
+    for name, values in (("base_s", base), ("deep_s", deep), ("head_s", head)):
+        if not np.isfinite(values).all() or values.min() < 0 or values.max() / TICK_S > MOST_TICKS / 2**20:
+            raise ValueError(f"{name} holds a time that is negative, endless or beyond a day")
+    if not (base[:, 1:].sum(axis=0) > 0).all():
+        raise ValueError("base_s is 0 for a turn of some size")
+    return TurnTable(grid, layers, ticks(base), ticks(head), ticks(deep))
+
+
+def check_turns(table: TurnTable, turn_tokens: int, most_context: int) -> None:
+    """Refuse turns or contexts beyond a table.
+
+    Raises
+    ------
+    ServingError
+        If the table has no such row.
+    """
+    if turn_tokens > table.most_tokens:
+        raise ServingError(
+            f"turns of {turn_tokens} tokens exceed the {table.most_tokens} of the table; use at most {table.most_tokens}"
+        )
+    if most_context > table.most_context:
+        raise ServingError(
+            f"contexts of {most_context} tokens exceed the {table.most_context} of the table; leave longer requests out"
+        )

@@ -1,0 +1,142 @@
+"""The reference engine: the scheduler before a line of regions, each a process of SimPy.
+
+Slow (some 100 requests a second) and plain; :mod:`wse_sim.serving.loop` gives the same answers bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import cast
+
+import numpy as np
+import simpy
+
+from wse_sim.serving.base import COUNTERS, GAP_BINS, GAP_EDGES, NEVER, Load, Served, ServingRules, Ticks
+from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.scheduler import FormedTurn, QueuedRequest, TurnScheduler
+
+Events = Generator[simpy.Event, object, None]
+LAST = 2  # priority of the entry: after all returns and arrivals of its instant
+
+
+class ServingLine:
+    """One replica that serves a load; times in ticks."""
+
+    def __init__(self, load: Load, rules: ServingRules, table: TurnTable) -> None:
+        self.load, self.rules, self.table = load, rules, table
+        self.env = simpy.Environment()
+        self.scheduler = TurnScheduler(rules, table)
+        self.requests = [
+            QueuedRequest(number, *sizes)
+            for number, sizes in enumerate(
+                zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
+            )
+        ]
+        count = len(load)
+        self.arrival = load.arrival_ticks.copy()
+        self.admitted, self.first, self.last = (np.full(count, NEVER, np.int64) for _ in range(3))
+        self.gaps = np.zeros(GAP_BINS, np.int64)
+        self.busy = np.zeros(table.regions, np.int64)
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
+        self._regions = [simpy.Store(self.env) for _ in range(table.regions)]
+        self._wake = self.env.event()
+
+    def run(self) -> Served:
+        """Play the load to its end."""
+        for number, (after, at) in enumerate(
+            zip(self.load.after.tolist(), self.load.arrival_ticks.tolist(), strict=True)
+        ):
+            if after < 0:
+                self.env.process(self._arrive(number, at))
+        for place in range(self.table.regions):
+            self.env.process(self._region(place))
+        self.env.process(self._entry())
+        self.env.run()
+        schedule = self.scheduler
+        self.counters |= {
+            "computed": schedule.computed, "recomputed": schedule.recomputed, "preemptions": schedule.preempted,
+            "running_most": schedule.running_most, "blocks_most": schedule.blocks_most,
+        }  # fmt: skip
+        preempted = np.bincount(schedule.preemptions, minlength=len(self.load)).astype(np.int64)
+        return Served(
+            self.arrival, self.admitted, self.first, self.last, preempted, self.gaps, self.busy, self.counters
+        )
+
+    def _arrive(self, number: int, delay: int) -> Events:
+        yield self.env.timeout(delay)
+        request = self.requests[number]
+        self.arrival[number] = self.env.now
+        if self.rules.fits(request.input_tokens, request.output_tokens):
+            self.scheduler.arrives(request)
+            self._rouse()
+        else:
+            self._follow(number)
+
+    def _follow(self, number: int) -> None:
+        """Who waits for the end of a request comes after its time to think."""
+        if number in self._followers:
+            follower = self._followers[number]
+            self.env.process(self._arrive(follower, int(self.load.think_ticks[follower])))
+
+    def _entry(self) -> Events:
+        while True:
+            turn_now = self.env.event()
+            turn_now._ok, turn_now._value = True, None
+            self.env.schedule(turn_now, priority=LAST)  # type: ignore[arg-type]  # lower than URGENT and NORMAL
+            yield turn_now
+            turn, admitted = self.scheduler.form()
+            for request in admitted:
+                self.admitted[request.number] = self.env.now
+            if turn is None:
+                self._wake = self.env.event()
+                yield self._wake
+                continue
+            self.counters["turns"] += 1
+            times = self._times(turn)
+            self.busy += times
+            self._regions[0].put((turn, times))
+            yield self.env.timeout(int(times[0]))
+
+    def _times(self, turn: FormedTurn) -> Ticks:
+        return self.table.turn_ticks(turn.tokens, answers=turn.answers, slots_cost=turn.slots_cost)
+
+    def _region(self, place: int) -> Events:
+        while True:
+            turn, times = cast(tuple[FormedTurn, Ticks], (yield self._regions[place].get()))
+            yield self.env.timeout(int(times[place]))
+            if place + 1 < self.table.regions:
+                self._regions[place + 1].put((turn, times))
+            else:
+                self._leave(turn)
+
+    def _leave(self, turn: FormedTurn) -> None:
+        now = int(self.env.now)
+        for request in self.scheduler.returned(turn):
+            number = request.number
+            if self.first[number] == NEVER:
+                self.first[number] = now
+            else:
+                gap = now - int(self.last[number])
+                self.gaps[np.searchsorted(GAP_EDGES, gap, side="right")] += 1
+                self.counters["gap_ticks"] += gap
+            self.last[number] = now
+            self.counters["emitted"] += 1
+            if request.emitted == request.output_tokens:
+                self._follow(number)
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if not self._wake.triggered:
+            self._wake.succeed()
+
+
+def serve_reference(load: Load, rules: ServingRules, table: TurnTable) -> Served:
+    """Serve a load on one replica.
+
+    Returns
+    -------
+    Served
+        Times and counters; a request that fits no cache is never admitted.
+    """
+    return ServingLine(load, rules, table).run()

@@ -1,0 +1,96 @@
+"""What a run of serving asks for: the machine, the load, the rules, what is searched."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from wse_sim.errors import WseError
+from wse_sim.options import (
+    MOST_CORES,
+    MOST_COUNT,
+    MOST_SEED,
+    MOST_SYSTEMS,
+    ClockOption,
+    ClusterOption,
+    Declared,
+    Real,
+    WaferOption,
+    Whole,
+    option,
+)
+from wse_sim.serving.base import ServingError
+from wse_sim.serving.latency import MOST_TURN_TOKENS
+from wse_sim.serving.run import MOST_REPLICAS
+
+
+class ServingOptions(Declared):
+    """Options of ``wse-sim serve``; names and meanings of those that vLLM has are vLLM's."""
+
+    fault: ClassVar[type[WseError]] = ServingError
+
+    wafer: WaferOption = "wse3"
+    cluster: ClusterOption = "default"
+    clock: ClockOption = "nominal"
+    systems: Whole | None = option(
+        None, "Wafers of a replica (default: the fewest that fit).", unit="systems", ge=1, le=MOST_SYSTEMS
+    )
+    replicas: Whole = option(
+        1, "Copies of the model, which share the requests in turn.", unit="replicas", ge=1, le=MOST_REPLICAS
+    )
+    context: Whole | None = option(
+        None, "Longest context (default: that of the longest request).", unit="tokens", ge=1, le=MOST_COUNT
+    )
+    grid: Whole | None = option(
+        None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
+    )
+    turns: str | None = option(
+        None, "Table of turns in place of a plan: a JSON file, as --emit-turns writes."
+    )
+    workload: str | None = option(
+        None,
+        "Requests of a file: azure:, mooncake:, burstgpt:, llmservingsim: or sharegpt:FILE (default: drawn).",
+    )
+    requests: Whole = option(
+        1000, "How many requests are drawn, or read at most.", unit="requests", ge=1, le=10**8
+    )
+    rate: Real | None = option(
+        None, "Drawn requests per second (default: all at once).", unit="requests/s", gt=0, le=10**9
+    )
+    scale_rate: Real = option(1.0, "How many times as fast the requests of a file come.", gt=0, le=10**6)
+    arrivals: str = option(
+        "poisson", "poisson, gamma:B, constant, ramp:A:B, or users:N[:SECONDS], who think between requests."
+    )
+    input: str = option(
+        "lognormal:512:512",
+        "Tokens of a drawn prompt: N, uniform:A:B, normal:M:S, lognormal:M:S or zipf:A:MAX.",
+    )
+    output: str = option("lognormal:200:200", "Tokens of a drawn answer, as --input.")
+    seed: Whole = option(0, "Seed of what is drawn.", ge=0, le=MOST_SEED)
+    max_num_seqs: Whole = option(256, "Most requests that run at a time.", unit="requests", ge=1, le=10**6)
+    max_num_batched_tokens: Whole | None = option(
+        None,
+        "Most tokens of a turn (default: the chunk with the earliest first token).",
+        unit="tokens", ge=1, le=MOST_TURN_TOKENS,
+    )  # fmt: skip
+    joined: Whole = option(
+        1, "Most requests that decode in one turn.", unit="requests", ge=1, le=MOST_TURN_TOKENS
+    )
+    block_size: Whole = option(16, "Tokens of a block of the cache.", unit="tokens", ge=1, le=10**6)
+    kv_blocks: Whole | None = option(
+        None, "Blocks of a replica's cache (default: as many as fit).", unit="blocks", ge=1, le=10**9
+    )
+    admission: Literal["length", "reserve"] = option(
+        "length",
+        "length (blocks for the present length) or reserve (for the whole answer: nobody is preempted).",
+    )
+    engine: Literal["fast", "reference"] = option(
+        "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
+    )
+    goodput: str | None = option(
+        None, 'Goals in ms, such as "ttft:200 tpot:5": which requests count as good.'
+    )
+    search: Literal["none", "rate", "wafers"] = option(
+        "none", "With goals: the highest rate that meets them, or the fewest wafers for the load."
+    )
+    attain: Real = option(0.99, "Fraction of the requests that must meet the goals.", gt=0, le=1)
+    max_wafers: Whole = option(64, "Most wafers of a search.", unit="systems", ge=1, le=MOST_SYSTEMS)

@@ -1,0 +1,244 @@
+"""A load served by replicas of a plan: the whole way in one call, and the searches on top of it.
+
+Replicas share the requests in turn: request n goes to replica n mod N, of a closed loop user u to replica u mod N.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wse_sim.modes.generation.plan import RESTING, GenerationPlan
+from wse_sim.modes.generation.reading import SHORT
+from wse_sim.modes.generation.turns import TurnPrices
+from wse_sim.serving.base import NEVER, Load, Served, ServingError, ServingRules
+from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
+from wse_sim.serving.latency import TurnTable, check_turns, table_of
+from wse_sim.serving.line import serve_reference
+from wse_sim.serving.loop import serve_fast
+from wse_sim.serving.metrics import meets, request_times
+
+ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable], Served]] = {
+    "fast": serve_fast,
+    "reference": serve_reference,
+}
+RATE_STEP = 0.01  # relative width at which the search for a rate ends
+MOST_REPLICAS = 4096
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What serves: a table of turns, the rules, and what was chosen on the way."""
+
+    table: TurnTable
+    rules: ServingRules
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A load that was served."""
+
+    load: Load
+    served: Served
+    replica: Replica
+    replicas: int
+    bounds: Bounds  # of all replicas
+    binding: str
+    sentence: str  # what binds
+    notes: tuple[str, ...]
+
+
+def replica_of(
+    plan: GenerationPlan,
+    *,
+    most_context: int,
+    turn_tokens: int | None = None,
+    blocks: int | None = None,
+    block_tokens: int = 16,
+    most_running: int = 256,
+    joined: int = 1,
+    reserve: bool = False,
+) -> Replica:
+    """A replica of a plan: turns of the plan's chunk, and all the cache that fits beside them, unless said otherwise.
+
+    Raises
+    ------
+    ServingError
+        If no cache fits beside the rows of a turn.
+    """
+    prices, notes = TurnPrices(plan), []
+    if turn_tokens is None:
+        turn_tokens = plan.reading.chunk if plan.reading.way == RESTING else SHORT
+        notes.append(f"turns of up to {turn_tokens} tokens: {_why(plan)} (--max-num-batched-tokens)")
+    cache = prices.cache_tokens(turn_tokens)
+    if blocks is None:
+        blocks = cache // block_tokens
+        if not blocks:
+            raise ServingError(
+                f"no cache fits beside the rows of a turn of {turn_tokens} tokens; use shorter turns or more systems"
+            )
+        notes.append(
+            f"the cache holds {cache:,} tokens of all requests of a replica, in blocks of {block_tokens}"
+        )
+    rules = ServingRules(blocks, block_tokens, most_running, turn_tokens, joined, reserve)
+    table = table_of(plan, most_tokens=turn_tokens, most_context=max(most_context, plan.grid))
+    return Replica(table, rules, tuple(notes))
+
+
+def _why(plan: GenerationPlan) -> str:
+    if plan.reading.way == RESTING:
+        return f"the earliest first token of a prompt of {plan.prompt:,} that leaves half of the cache"
+    return "short ones, since no chunk of a lone prompt is faster than one block"
+
+
+def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast") -> Serving:
+    """Serve a load on equal replicas.
+
+    Raises
+    ------
+    ServingError
+        If the load is empty, or a turn or context is beyond the table.
+    """
+    if not len(load):
+        raise ServingError("the load has no request; give at least one")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
+    rules = replica.rules
+    fits = [
+        rules.fits(*sizes)
+        for sizes in zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
+    ]
+    longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
+    check_turns(replica.table, rules.turn_tokens, longest)
+    served = _merged(load, [_one(load, rows, replica, engine) for rows in shares(load, replicas)])
+    bounds = bounds_of(load, rules, replica.table)
+    bounds = dataclasses.replace(
+        bounds,
+        tokens_per_s=replicas * bounds.tokens_per_s,
+        requests_per_s=replicas * bounds.requests_per_s,
+        cache_requests=replicas * bounds.cache_requests,
+    )
+    averaged = dataclasses.replace(served, busy_ticks=served.busy_ticks // replicas)
+    binding, sentence = binding_of(averaged, load, rules, replica.table)
+    notes = [*load.notes, *replica.notes]
+    if failed := len(load) - sum(fits):
+        notes.append(
+            f"{failed:,} requests are longer than the cache of a replica ({rules.blocks * rules.block_tokens:,} tokens) and fail"
+        )
+    return Serving(load, served, replica, replicas, bounds, binding, sentence, tuple(notes))
+
+
+def shares(load: Load, replicas: int) -> list[np.ndarray]:
+    """Rows of each replica, in order of arrival."""
+    number = np.arange(len(load))
+    if load.is_closed:  # the user is the first request of the chain
+        user = number.copy()
+        for n, before in enumerate(load.after.tolist()):
+            if before >= 0:
+                user[n] = user[before]
+        number = user
+    return [np.flatnonzero(number % replicas == which) for which in range(replicas)]
+
+
+def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[np.ndarray, Served]:
+    place = np.full(len(load) + 1, NEVER, np.int64)
+    place[rows] = np.arange(len(rows))
+    part = Load(
+        load.arrival_ticks[rows], load.input_tokens[rows], load.output_tokens[rows],
+        place[load.after[rows]], load.think_ticks[rows],
+    )  # fmt: skip
+    return rows, ENGINES[engine](part, replica.rules, replica.table)
+
+
+def _merged(load: Load, parts: Iterable[tuple[np.ndarray, Served]]) -> Served:
+    """The answers of replicas as one, in the order of the load; counts are sums, but `_most` the largest."""
+    parts = list(parts)
+    columns = {}
+    for name in ("arrival_ticks", "admitted_ticks", "first_ticks", "last_ticks", "preemptions"):
+        column = np.full(len(load), NEVER, np.int64)
+        for rows, served in parts:
+            column[rows] = getattr(served, name)
+        columns[name] = column
+    every = [served for _, served in parts]
+    counters = {
+        name: (max if name.endswith("most") else sum)(served.counters[name] for served in every)
+        for name in every[0].counters
+    }
+    gaps, busy = (sum(column) for column in ([s.gaps for s in every], [s.busy_ticks for s in every]))
+    return Served(**columns, gaps=np.asarray(gaps), busy_ticks=np.asarray(busy), counters=counters)
+
+
+def attained(serving: Serving, goals: Mapping[str, float]) -> float:
+    """The fraction of all requests that were answered within the goals."""
+    return float(meets(request_times(serving.load, serving.served), goals).sum()) / len(serving.load)
+
+
+def is_steady(serving: Serving) -> bool:
+    """Whether the queue does not grow without end: of the second half of the requests, no more wait than twice those of the first."""
+    waited = serving.served.admitted_ticks - serving.served.arrival_ticks
+    half = len(waited) // 2
+    if half < 1 or not serving.served.completed.all():
+        return bool(serving.served.completed.all())
+    early, late = float(waited[:half].mean()), float(waited[half:].mean())
+    whole = float((serving.served.last_ticks - serving.served.arrival_ticks).mean())
+    return late <= 2 * early + 0.05 * whole
+
+
+def capacity(
+    load_at: Callable[[float], Load],
+    replica: Replica,
+    goals: Mapping[str, float],
+    *,
+    replicas: int = 1,
+    attain: float = 0.99,
+) -> tuple[float, Serving | None]:
+    """The highest rate at which `attain` of the requests meet the goals and no queue grows, and the run at it.
+
+    Bisection to 1 % below the closed bound; `load_at` draws the same random numbers at each rate.  (0, None) if a lone
+    request is already too late.
+    """
+
+    def holds(rate: float) -> Serving | None:
+        found = serve(load_at(rate), replica, replicas=replicas)
+        return found if attained(found, goals) >= attain and is_steady(found) else None
+
+    high = 1.05 * serve(load_at(1.0), replica, replicas=replicas).bounds.requests_per_s
+    low, best = 0.0, None
+    least = high / 1024
+    while high - low > max(RATE_STEP * high, least):
+        middle = (low + high) / 2 if low else high / 2
+        if found := holds(middle):
+            low, best = middle, found
+        else:
+            high = middle
+    return low, best
+
+
+def fewest_replicas(
+    load: Load, replica: Replica, goals: Mapping[str, float], *, attain: float = 0.99, most: int = 64
+) -> tuple[int, Serving | None]:
+    """The fewest replicas on which `attain` of the requests meet the goals, and the run on them; (most, None) if none do."""
+
+    def holds(count: int) -> Serving | None:
+        found = serve(load, replica, replicas=count)
+        is_fine = attained(found, goals) >= attain and (load.is_closed or is_steady(found))
+        return found if is_fine else None
+
+    high, best = 1, holds(1)
+    while best is None and high < most:
+        high = min(most, 2 * high)
+        best = holds(high)
+    if best is None:
+        return most, None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if found := holds(middle):
+            high, best = middle, found
+        else:
+            low = middle
+    return high, best

@@ -1,0 +1,205 @@
+"""Requests of files: public traces, read as they are published.
+
+    azure:FILE.csv            TIMESTAMP, ContextTokens, GeneratedTokens
+    mooncake:FILE.jsonl       timestamp (ms), input_length, output_length, hash_ids
+    burstgpt:FILE.csv         Timestamp (s), Request tokens, Response tokens; rows with 0 response tokens are failures
+    llmservingsim:FILE.jsonl  input_toks, output_toks, arrival_time_ns
+    sharegpt:FILE.json        conversations of {from, value}: lengths alone, characters / 4; arrivals are drawn
+
+A faulty row is one sentence with file, line, field and value.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wse_sim.errors import ConfigError
+from wse_sim.files import read_json, refusal
+from wse_sim.serving.base import Load, ServingError, open_load, ticks
+from wse_sim.serving.workload import MOST_TOKENS
+
+CHARACTERS_PER_TOKEN = 4  # of English text: the rule of thumb of tokenizers' documentation
+MOST_SECONDS = 10**9
+
+
+class TraceRow(NamedTuple):
+    """One request of a file."""
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+
+
+def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) -> Load:
+    """The requests of `FORM:FILE`.
+
+    Parameters
+    ----------
+    scale_rate
+        Divides the times between requests.
+    limit
+        Most requests, the first ones of the file.
+
+    Raises
+    ------
+    ServingError, ConfigError
+        If there is no such form, or the file is not of that form.
+    """
+    form, colon, name = named.partition(":")
+    if form not in FORMS or not colon or not name:
+        raise ServingError(
+            f"workload '{named[:80]}' is no FORM:FILE; use one of {', '.join(FORMS)}, e.g. azure:trace.csv"
+        )
+    if not scale_rate > 0:
+        raise ServingError(
+            f"scale rate {scale_rate} is not positive; give how many times as fast requests come"
+        )
+    left_out: list[str] = []
+    rows = list(itertools.islice(FORMS[form](Path(name), left_out), limit))
+    if not rows:
+        raise ServingError(f"{name} has no request of form {form}; is it the right file?")
+    rows.sort(key=lambda row: row.arrival_s)  # stable: equal times keep their order
+    table = np.array(rows, float)
+    arrival = ticks((table[:, 0] - table[0, 0]) / scale_rate)
+    notes = (
+        (f"{len(left_out):,} rows of {name} are failures ({left_out[0]}); they are left out",)
+        if left_out
+        else ()
+    )
+    return open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+
+
+def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _csv(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
+        text = row["TIMESTAMP"].strip()
+        try:
+            when, _, fraction = text.partition(".")
+            at = datetime.fromisoformat(when).timestamp() + float(f"0.{fraction}" if fraction else 0)
+        except ValueError:
+            raise _fault(path, line, "TIMESTAMP", text, "give a date and a time") from None
+        tokens = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
+        yield TraceRow(at, *tokens)
+
+
+def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _csv(path, ("Timestamp", "Request tokens", "Response tokens")):
+        answer = _count(path, line, "Response tokens", row["Response tokens"], least=0)
+        if answer == 0:
+            left_out.append("0 response tokens")
+            continue
+        asked = _count(path, line, "Request tokens", row["Request tokens"])
+        yield TraceRow(_seconds(path, line, "Timestamp", row["Timestamp"]), asked, answer)
+
+
+def _mooncake(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _jsonl(path):
+        at = _seconds(path, line, "timestamp", row.get("timestamp"), unit_s=1e-3)
+        yield TraceRow(
+            at, *(_count(path, line, name, row.get(name)) for name in ("input_length", "output_length"))
+        )
+
+
+def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _jsonl(path):
+        at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
+        yield TraceRow(
+            at, *(_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
+        )
+
+
+def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    data = read_json(path, "trace")
+    if not isinstance(data, list):
+        raise ConfigError(f"{path} holds no list of conversations; give a file of ShareGPT")
+    for number, item in enumerate(data):
+        turns = item.get("conversations") if isinstance(item, dict) else None
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+            raise ConfigError(
+                f"{path}: entry {number} has no list 'conversations'; correct it or leave it out"
+            )
+        texts = [(turn.get("from"), turn.get("value")) for turn in turns]
+        for (one, asked), (two, answer) in itertools.pairwise(texts):
+            if one in ("human", "user") and two in ("gpt", "assistant") and asked and answer:
+                sizes = (max(1, len(str(text)) // CHARACTERS_PER_TOKEN) for text in (asked, answer))
+                yield TraceRow(0.0, *sizes)
+
+
+FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
+    "azure": _azure,
+    "mooncake": _mooncake,
+    "burstgpt": _burstgpt,
+    "llmservingsim": _llmservingsim,
+    "sharegpt": _sharegpt,
+}
+
+
+def _csv(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    with _opened(path) as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in names if name not in (reader.fieldnames or ())]
+        if missing:
+            raise ConfigError(f"{path} has no column '{missing[0]}' in its first line; is it of that form?")
+        for row in reader:
+            yield reader.line_num, {name: row[name] or "" for name in names}
+
+
+def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with _opened(path) as file:
+        for line, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise ConfigError(
+                    f"{path}: line {line} is no object of JSON ('{text.strip()[:60]}'); correct the line"
+                )
+            yield line, row
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open(encoding="utf-8-sig", errors="replace", newline="")
+    except OSError as fault:
+        raise ConfigError(f"trace {refusal(fault) or path}") from None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, from a number or a plain text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if np.isfinite(number) else None
+
+
+def _count(path: Path, line: int, field: str, value: Any, least: int = 1) -> int:
+    number = _number(value)
+    if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
+        raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
+    return int(number)
+
+
+def _seconds(path: Path, line: int, field: str, value: Any, unit_s: float = 1.0) -> float:
+    number = _number(value)
+    if number is None or not 0 <= number * unit_s <= MOST_SECONDS * 4:
+        raise _fault(path, line, field, value, "give a time that is not negative")
+    return number * unit_s
+
+
+def _fault(path: Path, line: int, field: str, value: Any, remedy: str) -> ConfigError:
+    return ConfigError(f"{path}: line {line} has {field} '{str(value)[:60]}'; {remedy}")
