@@ -34,7 +34,7 @@ MAX_DEPTH = 100
 """Deepest nesting of a YAML file: far below what Python's recursion takes."""
 
 # YAML 1.1 asks a number with an exponent for a point and a sign; in YAML 1.2, in JSON and to people 5e-05 is one as it is.
-_LOADER: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+_LOADER: type[yaml.SafeLoader] = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
 _LOADER.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )

@@ -13,7 +13,10 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.options import Declared, RunOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
+
+
+OptionValues = Mapping[str, Any]
 
 
 class RunKeywords(TypedDict, total=False):
@@ -49,8 +52,8 @@ class RunKeywords(TypedDict, total=False):
     interval_workers: int
     interval_replans: bool
     search_micro_batch: bool
-    model_options: Mapping[str, Any]
-    mode_options: Mapping[str, Any]
+    model_options: OptionValues
+    mode_options: OptionValues
 
 
 def shows_options(function: F) -> F:

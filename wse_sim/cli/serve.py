@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.declared import command
+from wse_sim.files import Values
 from wse_sim.options import option
 from wse_sim.serving.options import ServingOptions
 from wse_sim.written import together
 
 if TYPE_CHECKING:
+    from wse_sim.compiler.plan import Infeasible, Plan
     from wse_sim.modes.generation.plan import GenerationPlan
-    from wse_sim.serving.base import Load
+    from wse_sim.serving.base import Load, ServingRules
     from wse_sim.serving.run import Replica, Serving
 
 NO_MODEL = "none"
+Say = Callable[[str], None]
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
 
 
@@ -87,7 +90,7 @@ def _idle(options: ServeCommand) -> list[str]:
     return idle
 
 
-def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, say: Any) -> Answer | None:
+def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, say: Say) -> Answer | None:
     from wse_sim.serving import run
 
     load = _load(options)
@@ -143,7 +146,7 @@ def _load(options: ServeCommand, rate: float | None = None) -> Load:
 
 
 def _replica(
-    model: str, options: ServeCommand, load: Load, systems: int | None, say: Any
+    model: str, options: ServeCommand, load: Load, systems: int | None, say: Say
 ) -> tuple[Replica, int] | None:
     """The replica that is asked for and its wafers; None, and the sentence on the screen, where it does not fit."""
     from wse_sim.serving.latency import read_table
@@ -170,7 +173,7 @@ def _replica(
     return replica, plan.systems
 
 
-def _rules(options: ServeCommand, turn: int, blocks: int) -> Any:
+def _rules(options: ServeCommand, turn: int, blocks: int) -> ServingRules:
     from wse_sim.serving.base import ServingRules
 
     reserve = options.admission == "reserve"
@@ -178,7 +181,7 @@ def _rules(options: ServeCommand, turn: int, blocks: int) -> Any:
 
 
 def _plan(
-    model: str, options: ServeCommand, load: Load, systems: int | None, say: Any
+    model: str, options: ServeCommand, load: Load, systems: int | None, say: Say
 ) -> GenerationPlan | None:
     """The plan of generation for the load's lengths; without `systems`, on the fewest wafers that fit."""
     from wse_sim.compiler.plan import Infeasible
@@ -198,7 +201,7 @@ def _plan(
         count = min(options.max_wafers, count + 1)
 
 
-def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> Any:
+def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> Plan | Infeasible:
     from wse_sim import api
     from wse_sim.modes.generation import Generation
 
@@ -213,7 +216,7 @@ def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> An
 
 
 def _fewest(
-    model: str, options: ServeCommand, load: Load, goals: dict[str, float], say: Any
+    model: str, options: ServeCommand, load: Load, goals: dict[str, float], say: Say
 ) -> Answer | None:
     """The fewest wafers in all: replicas of every number of wafers that fits, up to the best that is known."""
     from wse_sim.serving import run
@@ -265,9 +268,7 @@ def _fewest(
     return Answer(best.serving, best.systems, tuple(tried))
 
 
-def _data(
-    model: str, options: ServeCommand, answer: Answer, goals: dict[str, float] | None
-) -> dict[str, Any]:
+def _data(model: str, options: ServeCommand, answer: Answer, goals: dict[str, float] | None) -> Values:
     from dataclasses import asdict
 
     from wse_sim.serving.metrics import bench_result
@@ -307,7 +308,7 @@ def _head(model: str, options: ServeCommand, answer: Answer) -> str:
     return f"{model} on {machine}, {count} replica{'s' * (count > 1)}: {len(answer.serving.load):,} requests"
 
 
-def _text(model: str, options: ServeCommand, answer: Answer, data: dict[str, Any]) -> str:
+def _text(model: str, options: ServeCommand, answer: Answer, data: Values) -> str:
     """What an operator asks first."""
     own = data["wse_sim"]
     rows = [
@@ -345,9 +346,7 @@ def _text(model: str, options: ServeCommand, answer: Answer, data: dict[str, Any
     return "\n".join([*lines, *(f"  note: {note}" for note in own["notes"])])
 
 
-def _write(
-    out: Path, data: dict[str, Any], serving: Serving, title: str, goals: dict[str, float] | None
-) -> None:
+def _write(out: Path, data: Values, serving: Serving, title: str, goals: dict[str, float] | None) -> None:
     """result.json, a row for each completed request in requests.csv, and a picture."""
     from wse_sim.report.serving import draw_serving
 
@@ -358,7 +357,7 @@ def _write(
         draw_serving(serving, part / "serving.png", title=title, goals=goals)
 
 
-def _rows(serving: Serving) -> Iterator[tuple[Any, ...]]:
+def _rows(serving: Serving) -> Iterator[tuple[object, ...]]:
     from wse_sim.serving.base import TICK_S
     from wse_sim.serving.metrics import request_times
 

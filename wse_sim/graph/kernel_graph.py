@@ -92,7 +92,7 @@ def frozen(mapping: Mapping[str, Any] | None = None, /, **items: object) -> Mapp
     return MappingProxyType(dict(mapping or {}, **items))
 
 
-def _thawed(proxy: Mapping[Any, Any]) -> tuple[Callable[..., Any], tuple[dict[Any, Any]]]:
+def _thawed(proxy: Mapping[str, object]) -> tuple[Callable[..., object], tuple[dict[str, object]]]:
     """A read-only mapping is pickled as what it shows."""
     return frozen, (dict(proxy),)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from wse_sim.compiler.plan import Infeasible, Plan, Region
 from wse_sim.engine.result import Result
@@ -63,8 +62,7 @@ def _result(result: Result) -> str:
 
 
 def _plan(plan: Plan) -> str:
-    placed: Any = plan
-    regions = [(stage.region, stage.name) for stage in getattr(placed, "stages", ())]
+    regions = [(stage.region, stage.name) for stage in getattr(plan, "stages", ())]
     count = max(1, len(regions) - 1)
     areas = [(region, number / count, name) for number, (region, name) in enumerate(regions)]
     rows = [
@@ -73,7 +71,8 @@ def _plan(plan: Plan) -> str:
         ("Kernels", f"{len(plan.graph):,}"),
     ]
     rows += [("Regions", f"{len(regions):,}")] if regions else []
-    rows += [("Phases", f"{len(placed.phases):,}")] if hasattr(placed, "phases") else []
+    phases = getattr(plan, "phases", ())
+    rows += [("Phases", f"{len(phases):,}")] if phases else []
     picture = _map(plan.wafer, areas, "order in the dataflow") if areas else ""
     return _card(
         f"Plan of {plan.graph.name}, {plan.mode}", rows, note="; ".join(plan.notes[:1]), picture=picture

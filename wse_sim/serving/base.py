@@ -6,7 +6,6 @@ Times are int64 ticks of 0.1 ns, so that engines agree bit for bit whatever the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +31,9 @@ class ServingError(WseError):
     """A load, a scheduler or a machine that cannot be served as it is stated."""
 
 
-def ticks(seconds: float | NDArray[np.float64]) -> Any:
+def ticks(seconds: NDArray[np.floating]) -> Ticks:
     """Seconds in ticks, rounded."""
-    return np.rint(np.asarray(seconds) / TICK_S).astype(np.int64)
+    return np.rint(seconds / TICK_S).astype(np.int64)
 
 
 @dataclass(frozen=True)

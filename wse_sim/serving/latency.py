@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_json
+from wse_sim.files import Values, read_json
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.turns import TurnPrices
 from wse_sim.serving.base import MOST_TICKS, TICK_S, ServingError, Ticks, ticks
@@ -118,7 +117,7 @@ def read_table(path: str | Path) -> TurnTable:
         ) from None
 
 
-def _read(data: Any) -> TurnTable:
+def _read(data: Values) -> TurnTable:
     regions = data["regions"]
     base = np.array([region["base_s"] for region in regions], float)
     deep = np.array(data["deep_s"], float)

@@ -8,11 +8,11 @@ wide (their mean is exact); E2EL is the time from arrival to the last token.  Al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.files import Values
 from wse_sim.serving.base import (
     FIRST_GAP_TICKS,
     GAP_EDGES,
@@ -24,7 +24,7 @@ from wse_sim.serving.base import (
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 MS = 1e3 * TICK_S
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating]
 
 
 def request_times(load: Load, served: Served) -> dict[str, Floats]:
@@ -87,7 +87,7 @@ def bench_result(
     percentiles: Sequence[float] = PERCENTILES,
     burstiness: float = 1.0,
     most_users: int | None = None,
-) -> dict[str, Any]:
+) -> Values:
     """The result of a run, keys and definitions those of `vllm bench serve`."""
     done, times = served.completed, request_times(load, served)
     count = int(done.sum())
@@ -96,7 +96,7 @@ def bench_result(
     inputs, outputs = (int(column[done].sum()) for column in (load.input_tokens, load.output_tokens))
     per_s = 1 / span_s if span_s else 0.0
     good = None if goals is None else float(meets(times, goals).sum()) * per_s
-    found: dict[str, Any] = {
+    found: Values = {
         "endpoint_type": "wse_sim",
         "backend": "wse_sim",
         "label": None,

@@ -17,12 +17,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import read_json, refusal
+from wse_sim.files import Values, read_json, refusal
 from wse_sim.serving.base import Load, ServingError, open_load, ticks
 from wse_sim.serving.workload import MOST_TOKENS
 
@@ -151,7 +151,7 @@ def _csv(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]
             yield reader.line_num, {name: row[name] or "" for name in names}
 
 
-def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _jsonl(path: Path) -> Iterator[tuple[int, Values]]:
     with _opened(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip():
@@ -167,14 +167,14 @@ def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield line, row
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> TextIO:
     try:
         return path.open(encoding="utf-8-sig", errors="replace", newline="")
     except OSError as fault:
         raise ConfigError(f"trace {refusal(fault) or path}") from None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     """A finite number, from a number or a plain text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -187,19 +187,19 @@ def _number(value: Any) -> float | None:
     return number if np.isfinite(number) else None
 
 
-def _count(path: Path, line: int, field: str, value: Any, least: int = 1) -> int:
+def _count(path: Path, line: int, field: str, value: object, least: int = 1) -> int:
     number = _number(value)
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
         raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
     return int(number)
 
 
-def _seconds(path: Path, line: int, field: str, value: Any, unit_s: float = 1.0) -> float:
+def _seconds(path: Path, line: int, field: str, value: object, unit_s: float = 1.0) -> float:
     number = _number(value)
     if number is None or not 0 <= number * unit_s <= MOST_SECONDS * 4:
         raise _fault(path, line, field, value, "give a time that is not negative")
     return number * unit_s
 
 
-def _fault(path: Path, line: int, field: str, value: Any, remedy: str) -> ConfigError:
+def _fault(path: Path, line: int, field: str, value: object, remedy: str) -> ConfigError:
     return ConfigError(f"{path}: line {line} has {field} '{str(value)[:60]}'; {remedy}")

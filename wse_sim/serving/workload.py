@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ MOST_TOKENS = 10**7
 MOST_REQUESTS = 10**8
 ARRIVALS, INPUTS, OUTPUTS = range(3)  # purposes
 Lengths = NDArray[np.int64]
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating]
 
 
 def drawn_load(
@@ -99,7 +98,7 @@ def _closed(
     (think_s,) = _numbers("arrivals", f"users:{rest}", think, 1, least=0.0) if think else (0.0,)
     after = np.arange(requests) - users
     after[after < 0] = NEVER
-    pause = np.where(after < 0, 0, ticks(think_s))
+    pause = np.where(after < 0, 0, ticks(np.array(think_s)))
     begun = np.sort(ticks(think_s * draw.random(min(users, requests))))
     arrival = np.full(
         requests, int(begun[-1]), np.int64

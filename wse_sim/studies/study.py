@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wse_sim.errors import WseError
-from wse_sim.studies.folder import Folder, Ran
+from wse_sim.studies.folder import Folder, Ran, Say
 from wse_sim.studies.runner import run_study, summary
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.store import Store
@@ -84,11 +84,13 @@ class Study:
 
 
 def study(
-    spec: Mapping[str, Any] | StudySpec,
+    spec: Mapping[str, object] | StudySpec,
     *,
     out: str | Path | None = None,
     workers: int = 0,
-    **how: Any,
+    store: str | Path | None = None,
+    scheduler: str | None = None,
+    say: Say = lambda text: None,
 ) -> Study:
     """Run a study and give its rows.
 
@@ -100,8 +102,8 @@ def study(
         Folder of the store: the same call goes on where another was cut off.  Default: a temporary folder.
     workers
         Processes; 0 runs here.
-    how
-        Further options of :func:`wse_sim.studies.runner.run_study`: store, scheduler, memory_limit, say.
+    store, scheduler, say
+        As of :func:`wse_sim.studies.runner.run_study`.
 
     Raises
     ------
@@ -120,5 +122,5 @@ def study(
     read = spec if isinstance(spec, StudySpec) else study_from(spec)
     held = tempfile.TemporaryDirectory(prefix="wse_sim_study_") if out is None else None
     path = Path(held.name if held is not None else out or "")
-    ran = run_study(read, path, workers=workers, **how)
+    ran = run_study(read, path, workers=workers, store=store, scheduler=scheduler, say=say)
     return Study(read, path, ran, held=held)
