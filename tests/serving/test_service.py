@@ -18,6 +18,7 @@ from wse_sim.errors import WseError
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.serving import run
 from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
+from wse_sim.serving.energy import draw_of, energy_of
 from wse_sim.serving.latency import read_table, table_of
 from wse_sim.serving.metrics import bench_result, read_goals, request_times
 from wse_sim.serving.workload import drawn_load
@@ -137,6 +138,18 @@ def test_the_fewest_replicas_meet_the_goals_and_one_less_does_not() -> None:
     assert run.attained(best, goals) >= 0.99
     assert run.attained(run.serve(load, REPLICA, replicas=count - 1), goals) < 0.99
     assert run.fewest_replicas(load, REPLICA, {"ttft": 0.5}, most=4) == (4, None)
+
+
+def test_energy_lies_between_that_of_idle_and_of_busy_wafers(plan: GenerationPlan) -> None:
+    """Twice as many replicas of half the load each draw twice the idle power; money follows from wafers and time alone."""
+    load = drawn_load(200, rate=100.0, inputs="uniform:1:60", outputs="uniform:1:12")
+    replica = run.replica_of(plan, most_context=1024)
+    one, two = (energy_of(run.serve(load, replica, replicas=n).served, draw_of(plan), n) for n in (1, 2))
+    assert one.low < one.joules_per_output_token < one.high
+    assert two.low == pytest.approx(2 * one.low * two.span_s / one.span_s)
+    tokens = int(load.output_tokens.sum())
+    assert one.joules_per_output_token * tokens == pytest.approx(one.power_w * one.span_s)
+    assert two.dollars_per_million_tokens(36.0, tokens) == pytest.approx(2 * two.span_s * 0.01 / tokens * 1e6)
 
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft:x", "ttft:-1", "ttft:1 ttft:2", "latency:3", "ttft:nan"])

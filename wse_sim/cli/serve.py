@@ -81,7 +81,16 @@ def _idle(options: ServeCommand) -> list[str]:
     else:
         idle += unused(options, ("scale_rate",), "without --workload")
     if options.turns is not None:
-        names = ("wafer", "cluster", "clock", "systems", "grid", "context", "emit_turns")
+        names = (
+            "wafer",
+            "cluster",
+            "clock",
+            "systems",
+            "grid",
+            "context",
+            "emit_turns",
+            "dollars_per_wafer_hour",
+        )
         idle += unused(options, names, "with --turns: the table says what turns cost")
     if options.arrivals.startswith(("users:", "ramp:")):
         idle += unused(options, ("rate",), f"with --arrivals {options.arrivals}")
@@ -294,10 +303,27 @@ def _data(model: str, options: ServeCommand, answer: Answer, goals: dict[str, fl
         "binding": serving.binding,
         "binds": serving.sentence,
         "search": list(answer.tried),
+        "energy": _energy(options, serving),
         "notes": list(serving.notes),
         "seed": options.seed,
     }
     return data
+
+
+def _energy(options: ServeCommand, serving: Serving) -> Values | None:
+    """Joules of a token, and money if a price is given; None without wafers."""
+    from dataclasses import asdict
+
+    from wse_sim.serving.energy import energy_of
+
+    if serving.replica.power is None:
+        return None
+    found = energy_of(serving.served, serving.replica.power, serving.replicas)
+    tokens = serving.served.counters["emitted"]
+    if options.dollars_per_wafer_hour is None or not tokens:
+        return asdict(found)
+    dollars = found.dollars_per_million_tokens(options.dollars_per_wafer_hour, tokens)
+    return {**asdict(found), "dollars_per_million_output_tokens": dollars}
 
 
 def _head(model: str, options: ServeCommand, answer: Answer) -> str:
@@ -341,6 +367,16 @@ def _text(model: str, options: ServeCommand, answer: Answer, data: Values) -> st
             f"{bounds['requests_per_s']:,.4g} requests/s; first token {1e3 * bounds['first_token_s']:,.4g} ms",
         ),
     ]
+    if energy := own["energy"]:
+        money = energy.get("dollars_per_million_output_tokens")
+        price = "" if money is None else f"; {money:,.4g} dollars per million tokens of answers"
+        rows.append(
+            (
+                "energy",
+                f"{energy['joules_per_output_token']:,.4g} J per token of an answer ({energy['low']:,.4g} if idle draws that of an "
+                f"idle wafer, {energy['high']:,.4g} at work){price}",
+            )
+        )
     lines = [_head(model, options, answer), *(f"  {title:<18} {text}" for title, text in rows)]
     lines += [f"  {line}" for line in answer.tried]
     return "\n".join([*lines, *(f"  note: {note}" for note in own["notes"])])

@@ -92,5 +92,8 @@ class ServingOptions(Declared):
     search: Literal["none", "rate", "wafers"] = option(
         "none", "With goals: the highest rate that meets them, or the fewest wafers for the load."
     )
+    dollars_per_wafer_hour: Real | None = option(
+        None, "Price of a wafer for an hour: money per million tokens.", unit="dollars", gt=0, le=10**9
+    )
     attain: Real = option(0.99, "Fraction of the requests that must meet the goals.", gt=0, le=1)
     max_wafers: Whole = option(64, "Most wafers of a search.", unit="systems", ge=1, le=MOST_SYSTEMS)

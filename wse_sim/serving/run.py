@@ -16,6 +16,7 @@ from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
 from wse_sim.serving.base import NEVER, Load, Served, ServingError, ServingRules
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
+from wse_sim.serving.energy import PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
 from wse_sim.serving.loop import serve_fast
@@ -36,6 +37,7 @@ class Replica:
     table: TurnTable
     rules: ServingRules
     notes: tuple[str, ...] = ()
+    power: PowerDraw | None = None  # of a plan
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def replica_of(
         )
     rules = ServingRules(blocks, block_tokens, most_running, turn_tokens, joined, reserve)
     table = table_of(plan, most_tokens=turn_tokens, most_context=max(most_context, plan.grid))
-    return Replica(table, rules, tuple(notes))
+    return Replica(table, rules, tuple(notes), draw_of(plan))
 
 
 def _why(plan: GenerationPlan) -> str:

@@ -1,0 +1,76 @@
+"""Energy and money of a run: wafers draw power all the time, and are paid for all the time.
+
+With P0 and P the power of an idle system and of one at work, u the busy fraction of its regions weighted by their cores::
+
+    E = wafers x span x (P0 + u (P - P0))
+
+Whether power falls so between two turns is not published, so the ends stand beside it: all of the time idle, all of it at work.
+Hosts and networks are not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.modes.generation.plan import GenerationPlan
+from wse_sim.serving.base import TICK_S, Served
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class PowerDraw:
+    """What the wafers of one replica draw: watts of a system, systems, and the fraction of all cores in each region."""
+
+    idle_w: float
+    active_w: float
+    systems: int
+    core_fractions: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ServingEnergy:
+    """Energy of all wafers; `low` and `high` if they were idle, or at work, all of the time."""
+
+    wafers: int
+    span_s: float
+    power_w: float
+    joules_per_output_token: float
+    low: float
+    high: float
+
+    def dollars_per_million_tokens(self, dollars_per_wafer_hour: float, tokens: int) -> float:
+        """Price of a million of `tokens` tokens that the run made."""
+        return dollars_per_wafer_hour * self.wafers * self.span_s / HOUR_S / tokens * 1e6
+
+
+def draw_of(plan: GenerationPlan) -> PowerDraw:
+    """The power of a plan's wafers."""
+    wafer = plan.wafer
+    cores = plan.systems * wafer.program_cores
+    fractions = tuple(item.region.cores / cores for item in plan.regions)
+    return PowerDraw(wafer.power_idle_w, wafer.power_active_w, plan.systems, fractions)
+
+
+def energy_of(served: Served, draw: PowerDraw, replicas: int) -> ServingEnergy:
+    """Energy of a run from its first arrival to its last token.
+
+    Example
+    -------
+    >>> import numpy as np
+    >>> one = np.zeros(1, np.int64)
+    >>> served = Served(one, one, one, one + 10**10, one, one, np.array([5 * 10**9]), {"emitted": 100})
+    >>> energy_of(served, PowerDraw(10.0, 20.0, 1, (1.0,)), 1).joules_per_output_token  # 15 W for a second
+    0.15
+    """
+    done = served.completed
+    wafers, tokens = replicas * draw.systems, max(1, served.counters["emitted"])
+    if not done.any():
+        return ServingEnergy(wafers, 0.0, draw.idle_w * wafers, 0.0, 0.0, 0.0)
+    span_s = float(served.last_ticks[done].max() - served.arrival_ticks[done].min()) * TICK_S
+    busy = served.busy_ticks / replicas * TICK_S / span_s
+    used = sum(float(part) * cores for part, cores in zip(busy, draw.core_fractions, strict=True))
+    idle_w, active_w = wafers * draw.idle_w, wafers * draw.active_w
+    power_w = idle_w + used * (active_w - idle_w)
+    mean, low, high = (watts * span_s / tokens for watts in (power_w, idle_w, active_w))
+    return ServingEnergy(wafers, span_s, power_w, mean, low, high)
