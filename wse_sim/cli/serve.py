@@ -79,7 +79,11 @@ def _idle(options: ServeCommand) -> list[str]:
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
-        idle += unused(options, ("scale_rate",), "without --workload")
+        idle += unused(
+            options, ("scale_rate", "prefix_caching"), "without --workload: drawn prompts begin differently"
+        )
+    if options.prefix_caching:
+        idle += unused(options, ("engine",), "with --prefix-caching: the reference engine alone has it")
     if options.turns is not None:
         names = (
             "wafer",
@@ -178,6 +182,7 @@ def _replica(
         most_running=options.max_num_seqs,
         joined=options.joined,
         reserve=options.admission == "reserve",
+        prefix_cache=options.prefix_caching,
     )
     return replica, plan.systems
 
@@ -186,7 +191,15 @@ def _rules(options: ServeCommand, turn: int, blocks: int) -> ServingRules:
     from wse_sim.serving.base import ServingRules
 
     reserve = options.admission == "reserve"
-    return ServingRules(blocks, options.block_size, options.max_num_seqs, turn, options.joined, reserve)
+    return ServingRules(
+        blocks,
+        options.block_size,
+        options.max_num_seqs,
+        turn,
+        options.joined,
+        reserve,
+        options.prefix_caching,
+    )
 
 
 def _plan(
@@ -298,6 +311,7 @@ def _data(model: str, options: ServeCommand, answer: Answer, goals: dict[str, fl
         "running_most": counters["running_most"],
         "preemptions": counters["preemptions"],
         "recomputed_tokens": counters["recomputed"],
+        "cached_tokens": counters["cached"],
         "turns": counters["turns"],
         "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
         "binding": serving.binding,
@@ -358,7 +372,8 @@ def _text(model: str, options: ServeCommand, answer: Answer, data: Values) -> st
     rows += [
         (
             "cache",
-            f"{own['kv_blocks_most']:,} of {own['kv_blocks']:,} blocks at most; {own['preemptions']:,} preemptions",
+            f"{own['kv_blocks_most']:,} of {own['kv_blocks']:,} blocks at most; {own['preemptions']:,} preemptions"
+            + (f"; {own['cached_tokens']:,} tokens of prompts were there" if options.prefix_caching else ""),
         ),
         ("bound by", own["binds"]),
         (

@@ -50,6 +50,8 @@ class Load:
     after: Ticks
     think_ticks: Ticks
     notes: tuple[str, ...] = ()
+    content: tuple[Ticks, ...] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
+    content_tokens: int = 1  # tokens of such a run
 
     def __post_init__(self) -> None:
         sizes = {
@@ -89,7 +91,7 @@ class ServingRules:
 
     `blocks` of `block_tokens` tokens each hold the cache of a replica; a turn has at most `turn_tokens` tokens, at most
     `joined` of them of requests that decode.  `reserve` admits a request only with blocks for its whole answer, so that
-    none is preempted.
+    none is preempted.  With a `prefix_cache` a request takes over the full blocks of tokens that another one began with.
     """
 
     blocks: int
@@ -98,6 +100,7 @@ class ServingRules:
     turn_tokens: int = 8
     joined: int = 1
     reserve: bool = False
+    prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         for name in ("blocks", "block_tokens", "most_running", "turn_tokens", "joined"):
@@ -116,7 +119,7 @@ class Served:
     """What an engine gives back, a row a request; :data:`NEVER` where it did not happen (the request fits no cache).
 
     `gaps` counts the times between two tokens of a request by :data:`GAP_EDGES`.  `counters` are totals: turns, emitted,
-    computed, recomputed and preemptions (tokens and times), gap_ticks (sum of all gaps), running_most, blocks_most.
+    computed, recomputed, cached (tokens) and preemptions, gap_ticks (sum of all gaps), running_most, blocks_most.
     """
 
     arrival_ticks: Ticks
@@ -139,6 +142,7 @@ COUNTERS = (
     "emitted",
     "computed",
     "recomputed",
+    "cached",
     "preemptions",
     "gap_ticks",
     "running_most",

@@ -12,8 +12,10 @@ one token and layer beyond one slot.  A token of an answer counts when it is bac
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +29,19 @@ from wse_sim.written import write_whole
 
 MOST_TURN_TOKENS = 4096
 MOST_SLOTS = 10**6
+
+
+class Latency(Protocol):
+    """How long turns take; what the reference engine asks for."""
+
+    @property
+    def regions(self) -> int:
+        """Regions in a line."""
+        ...
+
+    def ticks_of(self, parts: Sequence[tuple[int, int, bool]]) -> Ticks:
+        """Ticks in each region, (R,), of a turn of (tokens, context when they are done, whether a token is emitted)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,14 @@ class TurnTable:
     def turn_ticks(self, tokens: int, *, answers: int = 0, slots_cost: int = 0) -> Ticks:
         """Ticks of a turn in each region, (R,); `slots_cost` is the sum of `deep` over its tokens."""
         return self.base[:, tokens] + answers * self.head + self.layers * slots_cost
+
+    def ticks_of(self, parts: Sequence[tuple[int, int, bool]]) -> Ticks:
+        """As :class:`Latency` says."""
+        return self.turn_ticks(
+            sum(tokens for tokens, _, _ in parts),
+            answers=sum(emits for _, _, emits in parts),
+            slots_cost=sum(tokens * self.deep_of(context) for tokens, context, _ in parts),
+        )
 
     def deep_of(self, context: int) -> int:
         """`deep` of a token that sees `context` tokens, itself included."""

@@ -12,8 +12,9 @@ import numpy as np
 import simpy
 
 from wse_sim.serving.base import COUNTERS, GAP_BINS, GAP_EDGES, NEVER, Load, Served, ServingRules, Ticks
-from wse_sim.serving.latency import TurnTable
-from wse_sim.serving.scheduler import FormedTurn, QueuedRequest, TurnScheduler
+from wse_sim.serving.blocks import PrefixKeys
+from wse_sim.serving.latency import Latency
+from wse_sim.serving.scheduler import QueuedRequest, TurnPart, TurnScheduler
 
 Events = Generator[simpy.Event, object, None]
 LAST = 2  # priority of the entry: after all returns and arrivals of its instant
@@ -22,10 +23,12 @@ LAST = 2  # priority of the entry: after all returns and arrivals of its instant
 class ServingLine:
     """One replica that serves a load; times in ticks."""
 
-    def __init__(self, load: Load, rules: ServingRules, table: TurnTable) -> None:
-        self.load, self.rules, self.table = load, rules, table
+    def __init__(self, load: Load, rules: ServingRules, latency: Latency) -> None:
+        self.load, self.rules, self.latency = load, rules, latency
         self.env = simpy.Environment()
-        self.scheduler = TurnScheduler(rules, table)
+        self.scheduler = TurnScheduler(
+            rules, PrefixKeys(load, rules.block_tokens) if rules.prefix_cache else None
+        )
         self.requests = [
             QueuedRequest(number, *sizes)
             for number, sizes in enumerate(
@@ -36,10 +39,10 @@ class ServingLine:
         self.arrival = load.arrival_ticks.copy()
         self.admitted, self.first, self.last = (np.full(count, NEVER, np.int64) for _ in range(3))
         self.gaps = np.zeros(GAP_BINS, np.int64)
-        self.busy = np.zeros(table.regions, np.int64)
+        self.busy = np.zeros(latency.regions, np.int64)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
-        self._regions = [simpy.Store(self.env) for _ in range(table.regions)]
+        self._regions = [simpy.Store(self.env) for _ in range(latency.regions)]
         self._wake = self.env.event()
 
     def run(self) -> Served:
@@ -49,13 +52,13 @@ class ServingLine:
         ):
             if after < 0:
                 self.env.process(self._arrive(number, at))
-        for place in range(self.table.regions):
+        for place in range(self.latency.regions):
             self.env.process(self._region(place))
         self.env.process(self._entry())
         self.env.run()
         schedule = self.scheduler
         self.counters |= {
-            "computed": schedule.computed, "recomputed": schedule.recomputed, "preemptions": schedule.preempted,
+            "computed": schedule.computed, "recomputed": schedule.recomputed, "cached": schedule.cached, "preemptions": schedule.preempted,
             "running_most": schedule.running_most, "blocks_most": schedule.blocks_most,
         }  # fmt: skip
         preempted = np.bincount(schedule.preemptions, minlength=len(self.load)).astype(np.int64)
@@ -88,29 +91,26 @@ class ServingLine:
             turn, admitted = self.scheduler.form()
             for request in admitted:
                 self.admitted[request.number] = self.env.now
-            if turn is None:
+            if not turn:
                 self._wake = self.env.event()
                 yield self._wake
                 continue
             self.counters["turns"] += 1
-            times = self._times(turn)
+            times = self.latency.ticks_of([part[1:] for part in turn])
             self.busy += times
             self._regions[0].put((turn, times))
             yield self.env.timeout(int(times[0]))
 
-    def _times(self, turn: FormedTurn) -> Ticks:
-        return self.table.turn_ticks(turn.tokens, answers=turn.answers, slots_cost=turn.slots_cost)
-
     def _region(self, place: int) -> Events:
         while True:
-            turn, times = cast(tuple[FormedTurn, Ticks], (yield self._regions[place].get()))
+            turn, times = cast(tuple[tuple[TurnPart, ...], Ticks], (yield self._regions[place].get()))
             yield self.env.timeout(int(times[place]))
-            if place + 1 < self.table.regions:
+            if place + 1 < self.latency.regions:
                 self._regions[place + 1].put((turn, times))
             else:
                 self._leave(turn)
 
-    def _leave(self, turn: FormedTurn) -> None:
+    def _leave(self, turn: tuple[TurnPart, ...]) -> None:
         now = int(self.env.now)
         for request in self.scheduler.returned(turn):
             number = request.number
@@ -131,7 +131,7 @@ class ServingLine:
             self._wake.succeed()
 
 
-def serve_reference(load: Load, rules: ServingRules, table: TurnTable) -> Served:
+def serve_reference(load: Load, rules: ServingRules, table: Latency) -> Served:
     """Serve a load on one replica.
 
     Returns

@@ -83,6 +83,9 @@ class ServingOptions(Declared):
         "length",
         "length (blocks for the present length) or reserve (for the whole answer: nobody is preempted).",
     )
+    prefix_caching: bool = option(
+        False, "Take over blocks of prompts that begin alike, where the file says so (reference engine)."
+    )
     engine: Literal["fast", "reference"] = option(
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
     )

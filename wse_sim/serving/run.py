@@ -64,6 +64,7 @@ def replica_of(
     most_running: int = 256,
     joined: int = 1,
     reserve: bool = False,
+    prefix_cache: bool = False,
 ) -> Replica:
     """A replica of a plan: turns of the plan's chunk, and all the cache that fits beside them, unless said otherwise.
 
@@ -86,7 +87,7 @@ def replica_of(
         notes.append(
             f"the cache holds {cache:,} tokens of all requests of a replica, in blocks of {block_tokens}"
         )
-    rules = ServingRules(blocks, block_tokens, most_running, turn_tokens, joined, reserve)
+    rules = ServingRules(blocks, block_tokens, most_running, turn_tokens, joined, reserve, prefix_cache)
     table = table_of(plan, most_tokens=turn_tokens, most_context=max(most_context, plan.grid))
     return Replica(table, rules, tuple(notes), draw_of(plan))
 
@@ -110,6 +111,8 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
     rules = replica.rules
+    if rules.prefix_cache:
+        engine = "reference"
     fits = [
         rules.fits(*sizes)
         for sizes in zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
@@ -151,7 +154,8 @@ def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[n
     place[rows] = np.arange(len(rows))
     part = Load(
         load.arrival_ticks[rows], load.input_tokens[rows], load.output_tokens[rows],
-        place[load.after[rows]], load.think_ticks[rows],
+        place[load.after[rows]], load.think_ticks[rows], (),
+        None if load.content is None else tuple(load.content[row] for row in rows), load.content_tokens,
     )  # fmt: skip
     return rows, ENGINES[engine](part, replica.rules, replica.table)
 

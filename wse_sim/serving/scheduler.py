@@ -7,7 +7,7 @@ When the first region is free, a turn is formed:
 2. *Prompts* of running requests, oldest first, as many tokens as the turn has left; blocks as in 1.  If none can be had, no
    younger prompt takes its place.
 3. *Admission*, first come first served, unless 1 or 2 preempted somebody or left somebody without a block: blocks for the
-   whole present length must be free.  Of `reserve`, blocks for the whole answer, which are then held.
+   whole present length, less those that a prefix cache has, must be free.  Of `reserve`, blocks for the whole answer, which are then held.
 
 A preempted request loses its blocks, waits at the head, and computes its prompt and the tokens of its answer again.  Tokens
 count as computed when their turn enters, since nobody overtakes.  A request that has computed all its tokens emits one
@@ -17,10 +17,12 @@ when the turn leaves the last region.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wse_sim.serving.base import NEVER, ServingRules
-from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.blocks import BlockPool, Key
 
 
 @dataclass
@@ -32,7 +34,7 @@ class QueuedRequest:
     output_tokens: int
     computed: int = 0  # tokens whose keys and values are in the cache
     emitted: int = 0  # tokens of the answer that came back
-    blocks: int = 0
+    blocks: list[int] = field(default_factory=list)
     in_flight: int = 0  # turns in the line
     admission: int = NEVER  # order in which it was admitted last
     has_run: bool = False  # was admitted before
@@ -48,27 +50,26 @@ class QueuedRequest:
         return self.length - self.computed
 
 
-@dataclass(frozen=True)
-class FormedTurn:
-    """What goes down the line at once: `parts` are (request, tokens, whether it emits)."""
+class TurnPart(NamedTuple):
+    """Tokens of one request in a turn; `context` tokens are computed when it is done."""
 
-    parts: tuple[tuple[QueuedRequest, int, bool], ...]
+    request: QueuedRequest
     tokens: int
-    answers: int
-    slots_cost: int  # sum over its tokens of the table's `deep`
+    context: int
+    emits: bool
 
 
 class TurnScheduler:
     """The state of a replica: who waits, who runs, which blocks are free."""
 
-    def __init__(self, rules: ServingRules, table: TurnTable) -> None:
-        self.rules, self.table = rules, table
+    def __init__(self, rules: ServingRules, keys: Callable[[int, int], Key] | None = None) -> None:
+        self.rules = rules
+        self.pool = BlockPool(rules.blocks, rules.block_tokens, keys)
         self.waiting: deque[QueuedRequest] = deque()
         self.running: list[QueuedRequest] = []  # in order of admission
         self.ready: list[QueuedRequest] = []  # decode next, in the order in which they came back
-        self.free = rules.blocks
         self._admissions = 0
-        self.recomputed = self.preempted = self.computed = 0
+        self.recomputed = self.preempted = self.computed = self.cached = 0
         self.preemptions: list[int] = []  # numbers of requests, as they were preempted
         self.running_most = self.blocks_most = 0
 
@@ -76,11 +77,11 @@ class TurnScheduler:
         """A request joins the queue."""
         self.waiting.append(request)
 
-    def form(self) -> tuple[FormedTurn | None, list[QueuedRequest]]:
-        """The next turn, and who was admitted for the first time; None if nobody can take part."""
+    def form(self) -> tuple[tuple[TurnPart, ...], list[QueuedRequest]]:
+        """The next turn, empty if nobody can take part, and who was admitted for the first time."""
         while True:
             before, admitted = self.preempted, []
-            parts: list[tuple[QueuedRequest, int, bool]] = []
+            parts: list[TurnPart] = []
             self._decodes(parts)
             is_short = self._prompts(parts)
             if not is_short and self.preempted == before:
@@ -88,25 +89,21 @@ class TurnScheduler:
             if parts or self.preempted == before:
                 break
         self.running_most = max(self.running_most, len(self.running))
-        self.blocks_most = max(self.blocks_most, self.rules.blocks - self.free)
-        if not parts:
-            return None, admitted
-        tokens = sum(part[1] for part in parts)
-        self.computed += tokens
-        cost = sum(size * self.table.deep_of(request.computed) for request, size, _ in parts)
-        return FormedTurn(tuple(parts), tokens, sum(part[2] for part in parts), cost), admitted
+        self.blocks_most = max(self.blocks_most, self.rules.blocks - self.pool.free)
+        self.computed += sum(part.tokens for part in parts)
+        return tuple(parts), admitted
 
-    def returned(self, turn: FormedTurn) -> list[QueuedRequest]:
+    def returned(self, turn: Iterable[TurnPart]) -> list[QueuedRequest]:
         """A turn left the last region: the requests that emitted a token, those that are complete among them."""
         emitting = []
-        for request, _, emits in turn.parts:
+        for request, _, _, emits in turn:
             request.in_flight -= 1
             if not emits:
                 continue
             request.emitted += 1
             emitting.append(request)
             if request.emitted == request.output_tokens:
-                self._release(request)
+                self.pool.release(request.blocks)
                 self.running.remove(request)
             else:
                 self.ready.append(request)
@@ -114,7 +111,7 @@ class TurnScheduler:
 
     # The three rules
 
-    def _decodes(self, parts: list[tuple[QueuedRequest, int, bool]]) -> None:
+    def _decodes(self, parts: list[TurnPart]) -> None:
         """Rule 1."""
         most = min(self.rules.joined, self.rules.turn_tokens)
         while self.ready and len(parts) < most:
@@ -123,10 +120,10 @@ class TurnScheduler:
                 self.ready.remove(request)
                 self._take(request, 1, parts)
 
-    def _prompts(self, parts: list[tuple[QueuedRequest, int, bool]]) -> bool:
+    def _prompts(self, parts: list[TurnPart]) -> bool:
         """Rule 2; whether somebody is left without a block."""
         budget = self.rules.turn_tokens - len(parts)
-        taken = {id(request) for request, _, _ in parts}
+        taken = {id(part.request) for part in parts}
         for request in list(self.running):
             if budget == 0:
                 return False
@@ -144,13 +141,14 @@ class TurnScheduler:
             budget -= size
         return False
 
-    def _admissions_of(self, parts: list[tuple[QueuedRequest, int, bool]]) -> list[QueuedRequest]:
+    def _admissions_of(self, parts: list[TurnPart]) -> list[QueuedRequest]:
         """Rule 3; who was admitted for the first time."""
-        budget, first = self.rules.turn_tokens - sum(part[1] for part in parts), []
+        budget, first = self.rules.turn_tokens - sum(part.tokens for part in parts), []
         while self.waiting and budget and len(self.running) < self.rules.most_running:
             request = self.waiting[0]
             whole = request.input_tokens + request.output_tokens - 1 if self.rules.reserve else request.length
-            if self._blocks_for(whole) > self.free:
+            found = self.pool.found(request.number, request.length)
+            if not self.pool.has_room(whole, found):
                 break
             self.waiting.popleft()
             self.running.append(request)
@@ -158,23 +156,21 @@ class TurnScheduler:
             if not request.has_run:
                 first.append(request)
             request.has_run = True
-            if self.rules.reserve:
-                self._grow(request, whole)
+            self.pool.share(request.blocks, found)
+            request.computed = len(found) * self.rules.block_tokens
+            self.cached += request.computed
             size = min(request.left, budget)
-            self._grow(request, size)
+            self.pool.grow(request.blocks, whole if self.rules.reserve else request.computed + size)
             self._take(request, size, parts)
             budget -= size
         return first
 
     # Blocks
 
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.rules.block_tokens)
-
     def _room(self, request: QueuedRequest, tokens: int) -> bool:
         """Take blocks for more tokens of a running request, from younger ones that rest if need be."""
-        need = self._blocks_for(request.computed + tokens) - request.blocks
-        while need > self.free:
+        need = self.pool.needed(request.computed + tokens) - len(request.blocks)
+        while need > self.pool.free:
             resting = [
                 one for one in self.running if not one.in_flight and one.admission >= request.admission
             ]
@@ -184,25 +180,17 @@ class TurnScheduler:
             self._preempt(victim)
             if victim is request:
                 return False
-        self._grow(request, request.computed + tokens)
+        self.pool.grow(request.blocks, request.computed + tokens)
         return True
 
-    def _grow(self, request: QueuedRequest, tokens: int) -> None:
-        more = max(0, self._blocks_for(tokens) - request.blocks)
-        request.blocks += more
-        self.free -= more
-
-    def _take(self, request: QueuedRequest, size: int, parts: list[tuple[QueuedRequest, int, bool]]) -> None:
+    def _take(self, request: QueuedRequest, size: int, parts: list[TurnPart]) -> None:
+        self.pool.register(request.number, request.blocks, request.computed, request.computed + size)
         request.computed += size
         request.in_flight += 1
-        parts.append((request, size, not request.left))
-
-    def _release(self, request: QueuedRequest) -> None:
-        self.free += request.blocks
-        request.blocks = 0
+        parts.append(TurnPart(request, size, request.computed, not request.left))
 
     def _preempt(self, request: QueuedRequest) -> None:
-        self._release(request)
+        self.pool.release(request.blocks)
         self.running.remove(request)
         if request in self.ready:
             self.ready.remove(request)

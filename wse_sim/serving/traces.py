@@ -12,6 +12,7 @@ A faulty row is one sentence with file, line, field and value.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,7 @@ from wse_sim.files import Values, read_json, refusal
 from wse_sim.serving.base import Load, ServingError, open_load, ticks
 from wse_sim.serving.workload import MOST_TOKENS
 
+CONTENT_TOKENS = {"mooncake": 512}  # tokens that an id of the file stands for
 CHARACTERS_PER_TOKEN = 4  # of English text: the rule of thumb of tokenizers' documentation
 MOST_SECONDS = 10**9
 
@@ -36,6 +38,7 @@ class TraceRow(NamedTuple):
     arrival_s: float
     input_tokens: int
     output_tokens: int
+    content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
 
 
 def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) -> Load:
@@ -67,14 +70,19 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
     if not rows:
         raise ServingError(f"{name} has no request of form {form}; is it the right file?")
     rows.sort(key=lambda row: row.arrival_s)  # stable: equal times keep their order
-    table = np.array(rows, float)
+    table = np.array([row[:3] for row in rows], float)
     arrival = ticks((table[:, 0] - table[0, 0]) / scale_rate)
     notes = (
         (f"{len(left_out):,} rows of {name} are failures ({left_out[0]}); they are left out",)
         if left_out
         else ()
     )
-    return open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+    load = open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+    size = CONTENT_TOKENS.get(form, 1)
+    if not all(len(row.content) * size >= row.input_tokens for row in rows):
+        return load  # the file does not say what prompts hold
+    content = tuple(np.array(row.content, np.int64) for row in rows)
+    return dataclasses.replace(load, content=content, content_tokens=size)
 
 
 def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -85,8 +93,8 @@ def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
             at = datetime.fromisoformat(when).timestamp() + float(f"0.{fraction}" if fraction else 0)
         except ValueError:
             raise _fault(path, line, "TIMESTAMP", text, "give a date and a time") from None
-        tokens = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
-        yield TraceRow(at, *tokens)
+        asked, answer = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
+        yield TraceRow(at, asked, answer)
 
 
 def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -102,17 +110,17 @@ def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
 def _mooncake(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     for line, row in _jsonl(path):
         at = _seconds(path, line, "timestamp", row.get("timestamp"), unit_s=1e-3)
-        yield TraceRow(
-            at, *(_count(path, line, name, row.get(name)) for name in ("input_length", "output_length"))
+        asked, answer = (
+            _count(path, line, name, row.get(name)) for name in ("input_length", "output_length")
         )
+        yield TraceRow(at, asked, answer, _ids(path, line, "hash_ids", row.get("hash_ids", [])))
 
 
 def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     for line, row in _jsonl(path):
         at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
-        yield TraceRow(
-            at, *(_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
-        )
+        asked, answer = (_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
+        yield TraceRow(at, asked, answer, _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])))
 
 
 def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -128,8 +136,8 @@ def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         texts = [(turn.get("from"), turn.get("value")) for turn in turns]
         for (one, asked), (two, answer) in itertools.pairwise(texts):
             if one in ("human", "user") and two in ("gpt", "assistant") and asked and answer:
-                sizes = (max(1, len(str(text)) // CHARACTERS_PER_TOKEN) for text in (asked, answer))
-                yield TraceRow(0.0, *sizes)
+                long, short = (max(1, len(str(text)) // CHARACTERS_PER_TOKEN) for text in (asked, answer))
+                yield TraceRow(0.0, long, short)
 
 
 FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
@@ -192,6 +200,12 @@ def _count(path: Path, line: int, field: str, value: object, least: int = 1) -> 
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
         raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
     return int(number)
+
+
+def _ids(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
+        raise _fault(path, line, field, value, "give a list of whole numbers")
+    return tuple(value)
 
 
 def _seconds(path: Path, line: int, field: str, value: object, unit_s: float = 1.0) -> float:
