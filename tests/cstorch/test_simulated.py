@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ import wse_sim
 import wse_sim.cstorch as cstorch
 from tests.cstorch.test_replay import Attention, loop
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.simulated import WEIGHT_SERVERS, cluster_of
+from wse_sim.hardware import load_cluster
 
 
 class WithLoss(nn.Module):
@@ -82,3 +86,17 @@ def test_compile_only_has_the_same_plan_and_no_values(tmp_path):
     assert runtime.run().global_step == 0
     runtime.reset()
     assert compiled(artifact_dir=tmp_path, validate_only=True).result is None
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0, 2.0])
+def test_a_script_has_the_servers_and_workers_that_it_asks_for(fraction):
+    """Half of the weight servers feed at half the rate; twice as many update twice as fast, but the line feeds no faster."""
+    settings = SimpleNamespace(
+        num_workers_per_csx=3, max_act_per_csx=2, max_wgt_servers=round(fraction * WEIGHT_SERVERS)
+    )
+    found = cluster_of(SimpleNamespace(options=SimpleNamespace(cluster="default"), settings=settings))
+    base = load_cluster("default")
+    assert found.memoryx_bytes_per_s == base.memoryx_bytes_per_s * min(fraction, 1.0)
+    assert found.memoryx_update_bytes_per_s == base.memoryx_update_bytes_per_s * fraction
+    assert found.input_workers_per_system == 3 * base.input_workers_per_system
+    assert found.activation_server_bytes == 2 * base.activation_server_bytes

@@ -22,6 +22,9 @@ from wse_sim.cli import (
 from wse_sim.cli.strict import StrictGroup
 from wse_sim.cstorch import options as cstorch_options
 
+MODELS, LOOK, KERNELS = "Models", "What is there, and results again", "Kernels and placements"
+STUDIES, SCRIPTS, CSL = "Many runs, and how right they are", "Training scripts", "Programs in CSL"
+
 app = typer.Typer(
     name="wse-sim",
     cls=StrictGroup,
@@ -30,23 +33,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run_command)
-app.command("compare")(run.compare_command)
-app.command("report")(run.report_command)
-app.command("doctor")(doctor.doctor_command)
-app.command("place")(place.place_command)
-app.command("kernel")(kernel.kernel_command)
-app.command("generate")(generate.generate_command)
-app.command("serve")(serve.serve_command)
-app.command("sensitivity")(certainty.sensitivity_command)
-app.command("validate")(validate.validate_command)
-app.command("script", context_settings=cstorch_options.CONTEXT)(cstorch_options.script_command)
-app.command("capture")(capture.capture_command)
-app.command("cslc", context_settings=csl.RAW)(csl.cslc_command)
-app.command("cs-python", context_settings=csl.RAW)(csl.cs_python_command)
-app.add_typer(csl.app, name="csl")
-app.add_typer(show.app, name="show")
-app.add_typer(study.app, name="study")
+app.command("run", rich_help_panel=MODELS)(run.run_command)
+app.command("compare", rich_help_panel=MODELS)(run.compare_command)
+app.command("report", rich_help_panel=LOOK)(run.report_command)
+app.command("doctor", rich_help_panel=MODELS)(doctor.doctor_command)
+app.command("place", rich_help_panel=KERNELS)(place.place_command)
+app.command("kernel", rich_help_panel=KERNELS)(kernel.kernel_command)
+app.command("generate", rich_help_panel=MODELS)(generate.generate_command)
+app.command("serve", rich_help_panel=MODELS)(serve.serve_command)
+app.command("sensitivity", rich_help_panel=STUDIES)(certainty.sensitivity_command)
+app.command("validate", rich_help_panel=STUDIES)(validate.validate_command)
+app.command("script", context_settings=cstorch_options.CONTEXT, rich_help_panel=SCRIPTS)(
+    cstorch_options.script_command
+)
+app.command("capture", rich_help_panel=SCRIPTS)(capture.capture_command)
+app.command("cslc", context_settings=csl.RAW, rich_help_panel=CSL)(csl.cslc_command)
+app.command("cs-python", context_settings=csl.RAW, rich_help_panel=CSL)(csl.cs_python_command)
+app.add_typer(csl.app, name="csl", rich_help_panel=CSL)
+app.add_typer(show.app, name="show", rich_help_panel=LOOK)
+app.add_typer(study.app, name="study", rich_help_panel=STUDIES)
 
 
 def _version(wanted: bool) -> None:
