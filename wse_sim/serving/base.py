@@ -16,6 +16,8 @@ TICK_S = 1e-10
 """Seconds of a tick; int64 ticks last 29 years."""
 
 MOST_TICKS = 2**62
+MOST_TURN_TOKENS = 4096
+MOST_REPLICAS = 4096
 GAP_BINS_PER_FACTOR_E = 64
 GAP_BINS = 1200
 FIRST_GAP_TICKS = 10_000  # 1 us

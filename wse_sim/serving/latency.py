@@ -23,11 +23,10 @@ from wse_sim.errors import ConfigError
 from wse_sim.files import Values, read_json
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import MOST_TICKS, TICK_S, ServingError, Ticks, ticks
+from wse_sim.serving.base import MOST_TICKS, MOST_TURN_TOKENS, TICK_S, ServingError, Ticks, ticks
 from wse_sim.units import cycles_to_s
 from wse_sim.written import write_whole
 
-MOST_TURN_TOKENS = 4096
 MOST_SLOTS = 10**6
 
 

@@ -18,9 +18,7 @@ from wse_sim.options import (
     Whole,
     option,
 )
-from wse_sim.serving.base import ServingError
-from wse_sim.serving.latency import MOST_TURN_TOKENS
-from wse_sim.serving.run import MOST_REPLICAS
+from wse_sim.serving.base import MOST_REPLICAS, MOST_TURN_TOKENS, ServingError
 
 
 class ServingOptions(Declared):

@@ -14,7 +14,7 @@ import numpy as np
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import NEVER, Load, Served, ServingError, ServingRules
+from wse_sim.serving.base import MOST_REPLICAS, NEVER, Load, Served, ServingError, ServingRules
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
 from wse_sim.serving.energy import PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
@@ -27,7 +27,6 @@ ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable], Served]] = {
     "reference": serve_reference,
 }
 RATE_STEP = 0.01  # relative width at which the search for a rate ends
-MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True)
