@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_the_wheel_is_complete_and_works_from_another_folder(tmp_path: Path):
         shutil.copy(ROOT / file, source / file, follow_symlinks=False)
     _run(*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(source), cwd=tmp_path)
     wheel = next(wheels.glob("wse_sim-*.whl"))
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    links = {"kernels/": "wse_sim/kernels/", "configs/": "wse_sim/configs/"}
+    places = [*links.items(), ("benchmarks/validation/", "wse_sim/suites/"), ("wse_sim/", "wse_sim/")]
+    wanted = {to + f.removeprefix(at) for f in files for at, to in places if f.startswith(at)}
+    wanted = {f for f in wanted if not (source / f).is_symlink()}
+    assert sorted(wanted - inside) == []
     _run(sys.executable, "-m", "venv", "--without-pip", "empty", cwd=tmp_path)
     python = tmp_path / "empty" / "bin" / "python"
     site = Path(
