@@ -97,14 +97,15 @@ def test_a_wafer_without_a_lower_clock_is_refused():
         run(clock="slow")
 
 
-def test_energy_names_what_is_left_if_waits_draw_idle_power():
-    """One area: E = S T (P - u (P - P0)), u the part of the step in which it is not busy."""
+def test_a_wafer_that_waits_draws_idle_power():
+    """One area: E = S (P t + P0 (T - t)), t the part of the step T in which it is busy."""
     result = run(systems=2, batch=128)
     busy = result.areas[0].fractions[0]
     spent = views.energy(result)
     assert 0 < busy < 1
-    assert spent.waiting_fraction == pytest.approx(1 - busy)
     idle_s, work_s = (1 - busy) * result.step_s, busy * result.step_s
-    assert spent.idle_waits_joules == pytest.approx(2 * (22_800 * work_s + 16_100 * idle_s))
-    assert spent.step_joules == pytest.approx(2 * 22_800 * result.step_s)
-    assert dict(tables.facts(result))["Waits"].endswith("draw 16.1 kW")
+    used = result.areas[0].region.cores / result.plan.wafer.program_cores
+    work_s, idle_s = used * work_s, idle_s + (1 - used) * work_s  # cores beside the area do nothing
+    assert spent.step_joules == pytest.approx(2 * (22_800 * work_s + 16_100 * idle_s))
+    assert spent.work_joules == pytest.approx(2 * 22_800 * result.step_s)
+    assert "of its cores at work" in dict(tables.facts(result))["Energy"]

@@ -116,13 +116,22 @@ def test_data_frame_has_a_row_per_kernel(wafer_result: Result) -> None:
     assert frame["busy_s"].sum() == pytest.approx(sum(use.busy_s for use in wafer_result.kernels))
 
 
-def test_a_step_costs_its_time_at_the_power_of_a_system_at_work(wafer_result: Result) -> None:
-    """22,800 W on a CS-2, whatever runs; the part of an idle system is named and not divided up."""
+def test_a_step_costs_the_power_that_its_busy_cores_say(wafer_result: Result) -> None:
+    """Between 16,100 W of an idle CS-2 and 22,800 W of one at work: by core-seconds of kernels, counted kernel by kernel here."""
     spent = views.energy(wafer_result)
-    assert spent.power_w == 22_800
-    assert spent.step_joules == pytest.approx(22_800 * wafer_result.step_s * wafer_result.systems)
+    cores = wafer_result.plan.wafer.program_cores
+    core_s = sum(
+        use.busy_s * (use.region.cores if use.region is not None else use.cores) for use in wafer_result.kernels
+    )
+    used = core_s / cores / wafer_result.step_s
+    assert 0.05 < used < 0.95
+    assert spent.busy_fraction == pytest.approx(used, rel=1e-6)
+    assert spent.power_w == pytest.approx(16_100 + used * 6_700)
+    span_s = wafer_result.step_s * wafer_result.systems
+    assert spent.step_joules == pytest.approx(spent.power_w * span_s)
+    assert (spent.idle_joules, spent.work_joules) == pytest.approx((16_100 * span_s, 22_800 * span_s))
     assert spent.sample_joules * wafer_result.batch == pytest.approx(spent.step_joules)
-    assert "16,100 W idle" in spent.statement
+    assert "16,100 W of an idle system" in spent.statement
 
 
 def test_importing_the_report_pulls_no_heavy_library() -> None:

@@ -162,11 +162,12 @@ def test_coverage_leaves_the_group_out():
 
 
 def test_energy_has_bounds_of_power_and_rate() -> None:
-    """Power from 22,000 to 23,000 W around 22,800, and no error of the model; a sample costs power over rate."""
+    """Power between that of an idle system (15,500 to 16,700 W) and of one at work (22,000 to 23,000); a sample costs power over rate."""
     result = api.run("fc-mnist", mode="weight-streaming", batch=512)
     found = result_intervals(result, 90.0, samples=16)
     power, sample, rate = (found[name] for name in ("system_power_w", "sample_joules", "samples_per_s"))
-    assert 21_900 < power.low < 22_800 < power.high < 23_100  # quantiles of a few draws
+    assert 15_400 < power.low < power.value < power.high < 23_100  # quantiles of a few draws
+    assert power.high - power.low > 200
     assert sample.value * rate.value == pytest.approx(power.value)
     assert sample.half_width == pytest.approx(rate.half_width, rel=0.5)
     assert found["step_joules"].value == pytest.approx(512 * sample.value)

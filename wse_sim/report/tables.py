@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 WIDTH = 80
-SHOWN_WAITING = 0.001  # of a step: less is not worth a line
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,10 @@ def facts(result: Result) -> list[tuple[str, str]]:
         (
             "Energy",
             f"{si(spent.step_joules, 'J')} per step, {si(spent.sample_joules, 'J')} per sample{token}, "
-            f"{si(spent.power_w, 'W')} a system",
+            f"{si(spent.power_w, 'W')} a system ({percent(spent.busy_fraction)} of its cores at work; "
+            f"{si(spent.idle_joules, 'J')} per step if idle, {si(spent.work_joules, 'J')} if all work)",
         )
     )
-    if spent.waiting_fraction >= SHOWN_WAITING:
-        rows.append(
-            (
-                "Waits",
-                f"{si(spent.idle_waits_joules, 'J')} per step if waits ({percent(spent.waiting_fraction)}) draw "
-                f"{si(wafer.power_idle_w, 'W')}",
-            )
-        )
     return rows
 
 

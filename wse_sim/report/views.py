@@ -223,10 +223,10 @@ def fullest_core(result: Result) -> CoreMemory:
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a step at the power that a system draws while anything runs; `token_joules` 0 without tokens.
+    """Energy of a step; `token_joules` 0 without tokens.
 
-    `waiting_fraction` is the part of the step in which no kernel runs on the wafer; `idle_waits_joules` is the energy of
-    the step if a system that waits draws what an idle one does.
+    `busy_fraction` are the cores of the wafer that compute, over the time of the step.  `idle_joules` is the energy of the step if
+    systems drew idle power all the time, `work_joules` if they drew that of a system at work.
     """
 
     step_joules: float
@@ -234,43 +234,50 @@ class Energy:
     power_w: float
     statement: str
     token_joules: float = 0.0
-    waiting_fraction: float = 0.0
-    idle_waits_joules: float = 0.0
+    busy_fraction: float = 1.0
+    idle_joules: float = 0.0
+    work_joules: float = 0.0
+
+
+def busy_fraction(result: Result) -> float:
+    """Fraction of the wafer's cores times the step in which kernels run: areas by their cores, 1 if there are none."""
+    if not result.areas:
+        return 1.0
+    cores = result.plan.wafer.program_cores
+    return min(1.0, sum(area.fractions[0] * area.region.cores for area in result.areas) / cores)
 
 
 def energy(result: Result) -> Energy:
-    """Energy at the measured power of a system at work, whatever the work is.
+    """Energy by what runs: a system draws the power between idle and at work that its busy cores say.
 
-    A stencil and a training run at a fifth of the peak draw 97 to 100 % of what was ever measured, an idle system 70 to
-    80 %: power hardly depends on the work, so a step costs its time.  How it divides among the parts of a system is not
-    published, and is not said here.
+    With P0 and P the power of an idle system and of one at work, u the busy fraction (:func:`busy_fraction`)::
 
-    Whether a wafer that waits for weights, samples or other systems falls to the power of an idle system is not published
-    either, so the other end is given beside it, for the fraction u of the step in which no kernel runs::
+        E = systems x step x (P0 + u (P - P0))
 
-        E = S T (P - u (P - P0))        u = 1 - min(1, sum over areas of their busy fractions)
-
-    S systems, T step, P and P0 the power at work and idle.  Areas that work in turn add up; those that work at one time
-    count twice, so u is at most what it is.
+    P0 and P are measured: P in a stencil run that keeps all cores at work.  That power rises in proportion between them is assumed
+    (nobody published a third point), so the ends stand beside it: idle all the time, at work all the time.  How power divides among
+    the parts of a system is not published, and is not said here.
     """
     wafer = result.plan.wafer
-    step = wafer.power_active_w * result.step_s * result.systems
+    used = busy_fraction(result)
+    idle, work = (
+        watts * result.step_s * result.systems for watts in (wafer.power_idle_w, wafer.power_active_w)
+    )
+    step = idle + used * (work - idle)
     sample = step / result.batch if result.batch else 0.0
-    busy = sum(area.fractions[0] for area in result.areas) if result.areas else 1.0
-    waiting = max(0.0, 1.0 - busy)
-    saved = (wafer.power_active_w - wafer.power_idle_w) * waiting * result.step_s * result.systems
     tokens = 1 if result.phase == "decode" else int(result.plan.graph.facts.get("seq", 0))
     return Energy(
         step_joules=step,
         sample_joules=sample,
-        power_w=wafer.power_active_w,
+        power_w=wafer.power_idle_w + used * (wafer.power_active_w - wafer.power_idle_w),
         statement=(
-            f"that of {wafer.power_active_w:,.0f} W per system at work, as measured for other work "
-            f"({wafer.power_idle_w:,.0f} W idle); without MemoryX, SwarmX and hosts"
+            f"between {wafer.power_idle_w:,.0f} W of an idle system and {wafer.power_active_w:,.0f} W of one at work, both measured "
+            f"for other work, in proportion to the busy cores (assumed); without MemoryX, SwarmX and hosts"
         ),
         token_joules=sample / tokens if tokens else 0.0,
-        waiting_fraction=waiting,
-        idle_waits_joules=step - saved,
+        busy_fraction=used,
+        idle_joules=idle,
+        work_joules=work,
     )
 
 

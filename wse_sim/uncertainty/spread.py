@@ -23,7 +23,8 @@ from wse_sim.uncertainty.processes import in_processes
 
 Figures = Mapping[str, float]
 POWER = "system_power_w"
-"""What a system draws at work: published, so no error of the model comes to its range."""
+"""What a system draws: between published ends, so no error of the model comes to its range."""
+IDLE, WORK = "power_idle_w", "power_active_w"
 # The first token is decode's, whose parts a chunk of a prompt is made of; its error is the larger one, too.
 GENERATION = {"prefill_tokens_per_s": "model.prefill"}
 
@@ -72,9 +73,8 @@ def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachi
 
 
 def with_energy(figures: Figures, plan: Plan) -> dict[str, float]:
-    """The figures, and the power of a system at work with the energy of a sample on one that follows from the rate."""
-    power = plan.wafer.power_active_w
-    return {**figures, POWER: power, "sample_joules": power / figures["samples_per_s"]}
+    """The figures, and the power of an idle system and of one at work."""
+    return {**figures, IDLE: plan.wafer.power_idle_w, WORK: plan.wafer.power_active_w}
 
 
 def plan_spread(plan: Plan, samples: int = SAMPLES, workers: int = 1, again: Again | None = None) -> Spread:
@@ -114,27 +114,32 @@ def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, 
     """Intervals of a result from a spread that is known."""
     subject = subject_of(result)
     spent = energy(result)
-    values: dict[str, float] = {
-        "samples_per_s": result.samples_per_s,
-        **result.figures,
-        POWER: spent.power_w,
-        "sample_joules": spent.sample_joules,
-    }
+    powers, base = _powers(spread, spent.busy_fraction), spread.base["samples_per_s"]
+    values: dict[str, float] = {"samples_per_s": result.samples_per_s, **result.figures}
+    own = {name: own_error(GENERATION.get(name, subject)) for name in spread.base}
     found = {
-        name: interval_of(
-            values[name],
-            spread.ratios(name),
-            0.0 if name == POWER else own_error(GENERATION.get(name, subject)),
-            percent,
-        )
+        name: interval_of(values[name], spread.ratios(name), own[name], percent)
         for name in spread.base
         if values.get(name)
     }
+    rates = [figures["samples_per_s"] / base for figures in spread.drawn if figures]
+    found[POWER] = interval_of(spent.power_w, powers, 0.0, percent)
+    per_sample = [watts / rate for watts, rate in zip(powers, rates, strict=True)]
+    found["sample_joules"] = interval_of(spent.sample_joules, per_sample, own_error(subject), percent)
     found["step_s"] = found["samples_per_s"].inverse(result.samples_per_s * result.step_s)
     found["step_joules"] = found["sample_joules"].times(result.batch)
     if spent.token_joules:
         found["token_joules"] = found["sample_joules"].times(spent.token_joules / spent.sample_joules)
     return found
+
+
+def _powers(spread: Spread, used: float) -> list[float]:
+    """What a system draws at every draw of the constants with a fraction `used` of its cores at work, over the base."""
+
+    def power(figures: Figures) -> float:
+        return figures[IDLE] + used * (figures[WORK] - figures[IDLE])
+
+    return [power(figures) / power(spread.base) for figures in spread.drawn if figures]
 
 
 def kernel_spread(
