@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -14,10 +15,18 @@ from hypothesis import strategies as st
 from tests.generated import examples
 from tests.handmade import transformer
 from wse_sim import api
-from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS, assign_colors, colors_for_streams, conflicts
-from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, bundle_width, edge_channel, hops_of
+from wse_sim.compiler.coloring import (
+    HOST_COLORS,
+    KERNEL_COLORS,
+    assign_colors,
+    colors_for_streams,
+    conflicts,
+    saturation_first,
+)
+from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, Point, bundle_width, edge_channel, hops_of, links_of
 from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.compiler.routing import Router
+from wse_sim.compiler.routing_kernels import pairwise_sum
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels.blocks.triggered import FEED, SUMS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -259,3 +268,52 @@ def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
     assert isinstance(refused, Infeasible)
     assert "router in row" in refused.message
     assert "the limit is 0 colors" in refused.message
+
+
+def _plain_cost(router: Router, start: Point, end: Point, net: Net) -> float:
+    """The equation at the head of the router, with NumPy."""
+    r0, r1, c0, c1, direction = links_of(start, end, net.width, router.rows, router.cols)
+    across = 0 if direction in (EAST, WEST) else 1
+    own = net.bytes_per_sample / (r1 - r0, c1 - c0)[across]
+    use = (router.loads[r0:r1, c0:c1, direction].max(axis=across) + own) / router.capacity
+    crowd = router.crowd[r0:r1, c0:c1].max(axis=across) / 8.0
+    return float(use.size + 40 * (use @ use) + 2000 * np.maximum(use - 1, 0).sum() + 0.5 * (crowd @ crowd))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tree_costs_what_the_equation_says(seed: int) -> None:
+    """One sink: the least of all Ls and Zs, each priced with NumPy, equal to the last bit."""
+    draw = np.random.default_rng(seed)
+    router = Router(draw.random((40, 50, 4)) * 30, 10.0)
+    router.crowd += draw.integers(0, 20, router.crowd.shape, dtype=np.int32)
+    for _ in range(20):
+        source, sink = ((int(draw.integers(0, 40)), int(draw.integers(0, 50))) for _ in range(2))
+        if source[0] == sink[0] or source[1] == sink[1]:
+            continue
+        net = Net("x", source, (sink,), float(draw.random() * 50), int(draw.integers(1, 4)), False)
+        cost = router.grow(net)
+        (r0, c0), (r1, c1) = source, sink
+        lines = [[(r0, c1)], [(r1, c0)]]
+        rows = [round(r0 + f * (r1 - r0)) for f in (0.25, 0.5, 0.75)] + [r0 + (net.width + 1) * (-1 if r0 < r1 else 1)]
+        cols = [round(c0 + f * (c1 - c0)) for f in (0.25, 0.5, 0.75)] + [c0 + (net.width + 1) * (-1 if c0 < c1 else 1)]
+        lines += [[(row, c0), (row, c1)] for row in rows if 0 <= row < 40 and row not in (r0, r1)]
+        lines += [[(r0, col), (r1, col)] for col in cols if 0 <= col < 50 and col not in (c0, c1)]
+        costs = [
+            sum(_plain_cost(router, a, b, net) for a, b in pairwise([source, *line, sink])) for line in lines
+        ]
+        assert cost == min(costs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_colors_are_given_in_the_order_of_networkx(seed: int) -> None:
+    """The quick form of DSATUR colors every graph as networkx's own."""
+    graph = nx.gnp_random_graph(60, 0.2, seed=seed)
+    assert nx.greedy_color(graph, strategy=saturation_first) == nx.greedy_color(graph, strategy="DSATUR")
+
+
+def test_sums_are_added_in_the_order_of_numpy() -> None:
+    """To the last bit, below and above the sizes at which NumPy splits a sum."""
+    draw = np.random.default_rng(0)
+    for n in (0, 1, 7, 8, 9, 64, 127, 128, 129, 500, 1000):
+        x = draw.random(n)
+        assert pairwise_sum(x) == x.sum()

@@ -28,9 +28,10 @@ from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.decomposed import decomposed
+from wse_sim.frontend.equal_layers import Layers, copied
 from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
-from wse_sim.frontend.obstacles import guesses, met
+from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
@@ -146,10 +147,12 @@ def export(
     notes: list[str] | None = None,
     *,
     is_retry: bool = False,
+    once: list[Layers] | None = None,
 ) -> torch.export.ExportedProgram:
     """Export a module; the mode (train or eval) is set for the capture and restored after it.
 
-    `notes` takes what a reader of the graph should know about the capture.  A result with a cache of transformers is
+    `notes` takes what a reader of the graph should know about the capture, `once` the equal layers that are captured once: then
+    the program has marks, which :func:`trace_exported` replaces.  A result with a cache of transformers is
     taken apart: keys and values are results.
 
     Raises
@@ -167,14 +170,14 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
-        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named))
+        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named), once)
     except (WseError, MemoryError):
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
         if raised_here(fault):
             raise
         if not is_retry and holds_cache(fault) and take_caches_apart(module):
-            return export(module, args, kwargs, training, notes, is_retry=True)
+            return export(module, args, kwargs, training, notes, is_retry=True, once=once)
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
     finally:
         for part, mode in modes.items():
@@ -193,6 +196,7 @@ def _settled(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
+    once: list[Layers] | None,
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
     """The program of a module, notes, and the attributes that its first call switches.
 
@@ -200,12 +204,12 @@ def _settled(
     texts, truth values or numbers, the module is captured once more with them changed; it must then leave them alone.
     """
     state = first = plain_state(fake)
-    program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
+    program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
     if made := switched(fake, first, after):
         once = after
         set_plain(fake, made)
         state = plain_state(fake)
-        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
+        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
         set_plain(fake, {name: first[name] for name in made})
         again = {name for name in made if after[name] != state[name]}  # no switches but counts
         state = {**state, **{name: first[name] for name in again}}
@@ -216,7 +220,7 @@ def _settled(
         weights = [*fake.parameters(), *fake.buffers()]
         mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
         with containers.left_behind(fake, assigned, mode):
-            again, _, kept, warned, *_ = _watched(fake, args, kwargs, given)
+            again, _, kept, warned, *_ = _watched(fake, args, kwargs, given, None)
         if set(assigned_attributes(warned, kept)) <= set(assigned):
             scratch = unread(again, assigned)
     said = reject_assigned_attributes(caught, caches, scratch)
@@ -229,6 +233,7 @@ def _watched(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
+    once: list[Layers] | None,
 ) -> tuple[Any, ...]:
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
     after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given, fake), Containers()
@@ -238,6 +243,9 @@ def _watched(
         caches.look(fake, inputs, named)
         containers.leave(fake)
 
+    layers = Layers(fake) if once is not None else None
+    if once is not None and layers is not None:
+        once[:] = [layers]
     hooks = (
         fake.register_forward_pre_hook(containers.enter),
         fake.register_forward_pre_hook(tests.enter, with_kwargs=True),
@@ -256,6 +264,7 @@ def _watched(
             if guesses()
             else contextlib.nullcontext(),
             frozen_marked() if fake.training else contextlib.nullcontext() as functions,
+            layers.once() if layers is not None else contextlib.nullcontext(),
             tests,
         ):
             warnings.simplefilter("always")
@@ -287,17 +296,42 @@ def trace_module(
         If torch cannot capture it, or it holds what a static machine cannot run.
     """
     ties = {other: first for first, others in _ties(module).items() for other in others}
-    notes: list[str] = []
-    trace = trace_exported(export(module, args, kwargs, training, notes), ties, name or type(module).__name__)
-    trace.notes += notes
+    name = name or type(module).__name__
+    once: list[Layers] = []
+    try:
+        # Beyond a fault the doctor goes on; each layer is looked at.
+        trace = _traced(module, args, kwargs, training, ties, name, None if is_collecting() else once)
+    except Exception:
+        if not any(layers.used for layers in once):
+            raise
+        trace = _traced(module, args, kwargs, training, ties, name, None)
     trace.counts = (lambda trains: joint.counted_module(module, args, kwargs, trains), *trace.counts)
     return trace
 
 
-def trace_exported(
-    program: torch.export.ExportedProgram, ties: Mapping[str, str] | None = None, name: str = "exported"
+def _traced(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    training: bool,
+    ties: Mapping[str, str],
+    name: str,
+    once: list[Layers] | None,
 ) -> Trace:
-    """Read an exported program.
+    notes: list[str] = []
+    program = export(module, args, kwargs, training, notes, once=once)
+    trace = trace_exported(program, ties, name, once[0] if once else None)
+    trace.notes += notes
+    return trace
+
+
+def trace_exported(
+    program: torch.export.ExportedProgram,
+    ties: Mapping[str, str] | None = None,
+    name: str = "exported",
+    layers: Layers | None = None,
+) -> Trace:
+    """Read an exported program; `layers` are those that it has once.
 
     Raises
     ------
@@ -313,6 +347,8 @@ def trace_exported(
                 program = program.run_decompositions({})
         except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
             raise ModelError(sentence_of(fault, name)) from fault
+    if layers is not None:
+        program = copied(program, layers)
     program = decomposed(program, lambda target: _operator(target)[0])
     trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
     trace.counts = (lambda trains: joint.counted_program(program, trains),)

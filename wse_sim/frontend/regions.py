@@ -47,14 +47,14 @@ def frozen_marked() -> Iterator[list[str]]:
         init, enter, leave = before[kind]
 
         def made(self: Any, *args: object, **kwargs: object) -> None:
-            self._wse_before = _is_frozen()
+            self._wse_before = is_frozen()
             init(self, *args, **kwargs)
             if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
                 _set_frozen(not self.mode)
 
         def entered(self: Any) -> None:
             if kind is not torch.set_grad_enabled:
-                self._wse_before = _is_frozen()
+                self._wse_before = is_frozen()
             enter(self)
             own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
             _set_frozen(self._wse_before if within else own)
@@ -77,7 +77,8 @@ def frozen_marked() -> Iterator[list[str]]:
             kind.__init__, kind.__enter__, kind.__exit__ = init, enter, leave
 
 
-def _is_frozen() -> bool:
+def is_frozen() -> bool:
+    """Whether what is captured now runs without gradients."""
     return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
 
 

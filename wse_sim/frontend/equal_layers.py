@@ -1,0 +1,490 @@
+"""Equal layers are captured once: the first call is traced, calls of layers that are equal to it become copies.
+
+While a program is captured, the first call of a layer stands between two marks (``begin``, ``end``).  A later call of an equal
+layer, or of the same one, with equal arguments is one operator (``again``) with results like those of the first.  When the
+program is there, :func:`copied` puts the operators between the marks in place of each such operator, with the layer's own
+weights and names, so all that follows sees the program that torch would have captured.
+
+Layers are equal if they have the same class, the same parts, attributes and shapes of weights, and no hooks.  Numbers and texts
+may differ (``layer_idx``) as long as the first call does not read them.  Where a copy would not be what torch captures
+(:class:`NotCopiedError`), the capture is made again without this: a layer that reads tensors from elsewhere or leaves some in
+attributes that others read.  A layer that changes its arguments or returns parts of them is traced each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from wse_sim.frontend.regions import is_frozen
+
+LEAST_PARTS = 2
+"""Layers of fewer parts are traced each time: marks cost as much."""
+LEAST_EQUAL = 2
+"""Fewer equal layers are traced each by itself."""
+
+_library = torch.library.Library("wse_layers", "DEF")
+_library.define("begin(Tensor[] given, int key) -> Tensor")
+_library.define("end(Tensor mark, Tensor[] made) -> Tensor[]")
+_library.define("again(Tensor mark, Tensor[] given, int key) -> Tensor[]")
+_BEGIN = torch.ops.wse_layers.begin.default
+_END = torch.ops.wse_layers.end.default
+_AGAIN = torch.ops.wse_layers.again.default
+_keys = itertools.count()
+_results: dict[int, list[tuple[Any, ...]]] = {}
+"""Shape, stride, type and device of the results of calls that are copies, by their number."""
+
+
+@torch.library.register_fake("wse_layers::begin", lib=_library)
+def _begin(given: list[Tensor], key: int) -> Tensor:
+    return torch.empty(())
+
+
+@torch.library.register_fake("wse_layers::end", lib=_library)
+def _end(mark: Tensor, made: list[Tensor]) -> list[Tensor]:
+    return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in made]
+
+
+@torch.library.register_fake("wse_layers::again", lib=_library)
+def _again(mark: Tensor, given: list[Tensor], key: int) -> list[Tensor]:
+    return [
+        torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        for shape, stride, dtype, device in _results[key]
+    ]
+
+
+class NotCopiedError(Exception):
+    """The operators of a layer cannot stand for those of another one."""
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A result that is an argument."""
+
+    place: int
+
+
+@dataclass(eq=False)
+class _First:
+    """The first call of a layer: the mark before it, what it got, which loose attributes it read, what it gave."""
+
+    layer: nn.Module
+    mark: Tensor
+    given: list[object]  # kept, so that no other object gets the identity of one of them
+    like: Hashable
+    read: frozenset[tuple[str, str]]
+    results: list[object]  # arguments by their place, None for tensors that were made, values
+    made: pytree.TreeSpec
+    tensors: list[tuple[Any, ...]]
+
+
+class Layers:
+    """The equal layers of a module while it is captured; `used` says whether a call became a copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        found = _Found(module)
+        self.groups, self.loose = found.groups, found.loose
+        self.paths = {id(part): path for path, part in module.named_modules()}
+        self.firsts: dict[int, list[_First]] = defaultdict(list)
+        self.pairs: dict[int, tuple[str, str]] = {}  # paths of the first layer and of its copy, by key
+        self.reads: list[tuple[int, str]] = []
+
+    @property
+    def used(self) -> bool:
+        """Whether a call became a copy."""
+        return bool(self.pairs)
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """In the block equal layers are traced once."""
+        placed = [(kind, name, vars(kind).get(name, _MISSING)) for kind, name in self.loose]
+        for kind, name in self.loose:
+            setattr(kind, name, _Watched(name, self.reads))
+        for number, members in enumerate(self.groups):
+            for layer in members:
+                layer.forward = self._going_once(layer, number, layer.forward)
+        try:
+            yield
+        finally:
+            for layer in itertools.chain(*self.groups):
+                del layer.forward
+            for kind, name, was in placed:
+                if was is _MISSING:
+                    delattr(kind, name)
+                else:
+                    setattr(kind, name, was)
+            self.firsts.clear()  # tensors of the capture
+
+    def forget(self) -> None:
+        """Drop what the operators of this capture's copies need."""
+        for key in self.pairs:
+            _results.pop(key, None)
+
+    def _going_once(self, layer: nn.Module, number: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def inner(*args: object, **kwargs: object) -> object:
+            given, spec = pytree.tree_flatten((args, kwargs))
+            like = _like(given, spec)
+            if like is None:
+                return forward(*args, **kwargs)
+            for first in self.firsts[number]:
+                if first.like == like and _read_the_same(first, layer):
+                    return self._again(first, layer, given)
+            return self._first(layer, number, functools.partial(forward, *args, **kwargs), given, like)
+
+        return inner
+
+    def _first(
+        self, layer: nn.Module, number: int, call: Callable[[], object], given: list[object], like: Hashable
+    ) -> object:
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        versions, before = [x._version for x in tensors], len(self.reads)
+        mark = _BEGIN(tensors, next(_keys))
+        result = call()
+        places = {id(x): place for place, x in enumerate(given) if isinstance(x, Tensor)}
+        leaves, spec = pytree.tree_flatten(result)
+        made = [x for x in leaves if isinstance(x, Tensor) and id(x) not in places]
+        if [x._version for x in tensors] != versions or not _can_be_copied(made, leaves, tensors):
+            return result
+        inside = {id(part): path for path, part in layer.named_modules()}
+        first = _First(
+            *(layer, mark, given, like),
+            frozenset((inside[i], name) for i, name in self.reads[before:] if i in inside),
+            [_Passed(places[id(x)]) if id(x) in places else _MADE if isinstance(x, Tensor) else x for x in leaves],
+            spec,
+            [(tuple(x.shape), x.stride(), x.dtype, x.device) for x in made],
+        )  # fmt: skip
+        self.firsts[number].append(first)
+        return _rebuilt(first, given, _END(mark, made))
+
+    def _again(self, first: _First, layer: nn.Module, given: list[object]) -> object:
+        self.reads += [(id(layer.get_submodule(path)), name) for path, name in first.read]
+        key = next(_keys)
+        self.pairs[key] = self.paths[id(first.layer)], self.paths[id(layer)]
+        _results[key] = first.tensors
+        return _rebuilt(first, given, _AGAIN(first.mark, [x for x in given if isinstance(x, Tensor)], key))
+
+
+_MISSING, _MADE = object(), object()
+
+
+def _rebuilt(first: _First, given: Sequence[object], made: Sequence[Tensor]) -> object:
+    """The result of a call, of its arguments and of the tensors that it made."""
+    left = iter(made)
+    leaves = [
+        given[x.place] if isinstance(x, _Passed) else next(left) if x is _MADE else x for x in first.results
+    ]
+    return pytree.tree_unflatten(leaves, first.made)
+
+
+def _can_be_copied(made: Sequence[Tensor], leaves: Sequence[object], given: Sequence[Tensor]) -> bool:
+    """Whether the results of a call are new tensors of numbers that no argument shares, and plain values."""
+    storages = {x.untyped_storage()._cdata for x in given}
+    return (
+        bool(made)
+        and len({id(x) for x in made}) == len(made)
+        and all(x.is_floating_point() and x.untyped_storage()._cdata not in storages for x in made)
+        and all(isinstance(x, (Tensor, *_PLAIN)) for x in leaves)
+    )
+
+
+def _read_the_same(first: _First, layer: nn.Module) -> bool:
+    """Whether what differs between two layers of a group was not read by the first."""
+    return all(
+        vars(first.layer.get_submodule(path)).get(name) == vars(layer.get_submodule(path)).get(name)
+        for path, name in first.read
+    )
+
+
+def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
+    """What must be equal in two calls; None if a call cannot be told from others.
+
+    Tensors of numbers are equal by what torch knows of them, all others only if they are the same: Python may read them.
+    """
+    seen: dict[int, int] = {}
+    parts: list[Hashable] = [torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), is_frozen(), repr(spec)]
+    for x in given:
+        if not isinstance(x, Tensor):
+            parts.append((type(x), x) if isinstance(x, _PLAIN) else id(x))
+            continue
+        if not all(type(n) is int for n in x.shape):
+            return None
+        place = seen.setdefault(id(x), len(seen))
+        known = (tuple(x.shape), x.stride(), x.dtype, x.device, x.requires_grad)
+        parts.append((place, known) if x.is_floating_point() else id(x))
+    return tuple(parts) if seen else None
+
+
+class _Watched:
+    """In the place of an attribute, in a class: notes who reads it."""
+
+    def __init__(self, name: str, reads: list[tuple[int, str]]) -> None:
+        self.name, self.reads = name, reads
+
+    def __get__(self, part: Any, kind: type | None = None) -> Any:
+        if part is None:
+            return self
+        self.reads.append((id(part), self.name))
+        try:
+            return vars(part)[self.name]
+        except KeyError:
+            raise AttributeError(self.name) from None
+
+    def __set__(self, part: Any, value: object) -> None:
+        vars(part)[self.name] = value
+
+    def __delete__(self, part: Any) -> None:
+        del vars(part)[self.name]
+
+
+# Which layers are equal
+
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size, type)
+_LOOSE = (int, float, str)
+_NO_STATE = frozenset(["_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"])
+
+
+class _Found:
+    """Groups of equal layers within a module, the outermost first; attributes that differ within a group."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.signs: dict[int, int] = {}
+        self.groups: list[list[nn.Module]] = []
+        self.loose: list[tuple[type, str]] = []
+        paths = [part for _, part in module.named_modules(remove_duplicate=False)]
+        if len({id(part) for part in paths}) < len(paths) or any(map(_is_compiled, paths)):
+            return  # torch then calls stand-ins of the modules
+        self._sign(module)
+        equal: dict[int, list[nn.Module]] = defaultdict(list)
+        for part in paths[1:]:
+            if len(part._modules) >= LEAST_PARTS and type(part).forward is not nn.Module.forward:
+                equal[self.signs[id(part)]].append(part)
+        self.groups = [members for members in equal.values() if len(members) >= LEAST_EQUAL]
+        found: dict[tuple[type, str], None] = {}
+        for members in self.groups:
+            for parts in zip(*(member.modules() for member in members), strict=True):
+                found |= dict.fromkeys((type(parts[0]), name) for name in _differing(parts))
+        self.loose = [one for one in found if not hasattr(one[0], one[1])]
+
+    def _sign(self, part: nn.Module) -> int:
+        """The number of a module's sort."""
+        inside = tuple(
+            (name, None if child is None else self._sign(child)) for name, child in part._modules.items()
+        )
+        held = tuple(
+            (kind, name, None if x is None else (x.shape, x.dtype, x.requires_grad, _known(x)))
+            for kind, tensors in (("p", part._parameters), ("b", part._buffers))
+            for name, x in tensors.items()
+        )
+        mine = tuple(
+            (name, _sign_of(value, part)) for name, value in vars(part).items() if name not in _NO_STATE
+        )
+        sign = (type(part), part.training, inside, held, mine)
+        self.signs[id(part)] = number = self.numbers.setdefault(sign, len(self.numbers))
+        return number
+
+
+def _is_compiled(part: nn.Module) -> bool:
+    return isinstance(part, torch.jit.ScriptModule | torch.fx.GraphModule)
+
+
+def _known(x: Tensor) -> Hashable:
+    """Values of a buffer of whole numbers, which Python may read; None for others."""
+    if x.is_floating_point() or x.is_complex() or type(x) is not Tensor or x.device.type == "meta":
+        return None
+    return tuple(x.flatten().tolist()) if x.numel() <= 4096 else id(x)
+
+
+def _sign_of(value: object, part: nn.Module) -> Hashable:
+    """An attribute in the sign of a module: plain values by value but for loose ones, others by identity."""
+    if isinstance(value, _LOOSE) and not isinstance(value, bool):
+        return "loose"
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, (dict, list, tuple, set, frozenset)) and not value:
+        return type(value)
+    if isinstance(value, dict):
+        return (
+            type(value),
+            tuple((k if isinstance(k, _PLAIN) else id(k), _strict(v)) for k, v in value.items()),
+        )
+    if isinstance(value, (list, tuple)):
+        return (type(value), tuple(_strict(v) for v in value))
+    if isinstance(value, functools.partial):
+        named = tuple((k, _strict(v)) for k, v in value.keywords.items())
+        return (id(value.func), tuple(map(_strict, value.args)), named)
+    if getattr(value, "__self__", None) is part:
+        return ("method", getattr(value, "__name__", ""))
+    return id(value)
+
+
+def _strict(value: object) -> Hashable:
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_strict, value))
+    return id(value)
+
+
+def _differing(parts: Sequence[nn.Module]) -> list[str]:
+    """Loose attributes in which modules of one sort differ."""
+    first = vars(parts[0])
+    return [
+        name
+        for name, value in first.items()
+        if isinstance(value, _LOOSE)
+        and name not in _NO_STATE
+        and any(vars(other)[name] != value for other in parts[1:])
+    ]
+
+
+# Copies in the program
+
+
+def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
+    """The program with the operators of each first call in place of its copies, and without marks.
+
+    Raises
+    ------
+    NotCopiedError
+        If a copy would not be what torch captures.
+    """
+    graph = program.graph_module.graph
+    inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    held = {
+        spec.target: node
+        for node in graph.nodes
+        if node.op == "placeholder" and (spec := inputs.get(node.name)) is not None and spec.target
+    }
+    mutated = {
+        spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
+    }
+    regions: dict[torch.fx.Node, _Region] = {}
+    named: dict[str, torch.fx.Node] = {}  # results of the program that had another name
+    for node in list(graph.nodes):
+        if node.target is _END:
+            regions[node.args[0]] = _Region(node, inputs, mutated)
+            _take_results(node, node.args[1], named)
+        elif node.target is _AGAIN:
+            mark, given, key = node.args
+            made = regions[mark].copy(graph, node, given, layers.pairs[key], held)
+            _take_results(node, made, named)
+    for node in reversed(list(graph.nodes)):
+        if node.target is _BEGIN:
+            graph.erase_node(node)
+    results = program.graph_signature.output_specs
+    for place, spec in enumerate(results):
+        if (node := named.get(getattr(spec.arg, "name", ""))) is not None:
+            results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
+    program.graph_module.recompile()
+    layers.forget()
+    return program
+
+
+def _take_results(
+    node: torch.fx.Node, made: Sequence[torch.fx.Node], named: dict[str, torch.fx.Node]
+) -> None:
+    """Let readers of an operator with several results read these instead, and drop it; `named` takes the names of results."""
+    for taken in list(node.users):
+        if any(user.op == "output" for user in taken.users):
+            named[taken.name] = made[taken.args[1]]
+        taken.replace_all_uses_with(made[taken.args[1]])
+        taken.graph.erase_node(taken)
+    node.graph.erase_node(node)
+
+
+class _Region:
+    """The operators between two marks."""
+
+    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, Any], mutated: set[str]) -> None:
+        self.begin: Any = end.args[0]
+        self.made: Any = end.args[1]
+        self.inputs, self.mutated = inputs, mutated
+        self.given = list(self.begin.args[0])
+        self.nodes: list[torch.fx.Node] = []
+        node = self.begin.next
+        while node is not end:
+            if node.target is not _BEGIN:
+                self.nodes.append(node)
+            node = node.next
+        self.checked = False
+
+    def copy(
+        self,
+        graph: torch.fx.Graph,
+        at: torch.fx.Node,
+        given: Sequence[torch.fx.Node],
+        paths: tuple[str, str],
+        held: Mapping[str, torch.fx.Node],
+    ) -> list[torch.fx.Node]:
+        """Put copies of the operators before the node `at`; gives the results."""
+        self.check()
+        new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
+
+        def place(node: torch.fx.Node) -> torch.fx.Node:
+            if node not in new:
+                new[node] = self._own(node, paths, held)
+            return new[node]
+
+        with graph.inserting_before(at):
+            for node in self.nodes:
+                twin = graph.node_copy(node, place)
+                twin.meta = _moved(node.meta, self.begin.meta, at.meta)
+                new[node] = twin
+        return [place(node) for node in self.made]
+
+    def _own(
+        self, node: torch.fx.Node, paths: tuple[str, str], held: Mapping[str, torch.fx.Node]
+    ) -> torch.fx.Node:
+        """What a layer reads where the first one reads `node`, which stands outside of the marks."""
+        if node.op == "get_attr":
+            return node
+        spec = self.inputs.get(node.name) if node.op == "placeholder" else None
+        if spec is None or spec.kind.name == "USER_INPUT":
+            raise NotCopiedError(f"'{node.name}' comes from elsewhere")
+        if spec.kind.name == "CONSTANT_TENSOR":
+            return node
+        first, own = paths
+        if not str(spec.target).startswith(f"{first}."):
+            raise NotCopiedError(f"'{spec.target}' belongs to another part")
+        found = held.get(own + spec.target.removeprefix(first))
+        if found is None:
+            raise NotCopiedError(f"'{own}' has no '{spec.target}' of its own")
+        return found
+
+    def check(self) -> None:
+        """What is read of the region outside of it are its results and new values of buffers."""
+        if self.checked:
+            return
+        inside = set(self.nodes)
+        for node in self.nodes:
+            for user in node.users:
+                if user in inside or user.target is _BEGIN or (user.op == "output" and node.name in self.mutated):
+                    continue
+                if node not in self.made:
+                    raise NotCopiedError(f"'{node.name}' is read elsewhere")
+        self.checked = True
+
+
+def _moved(meta: Mapping[str, Any], begin: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
+    """What torch keeps of an operator's place, moved from one layer to another."""
+    stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
+    if len(stack) < len(first) or not own:
+        raise NotCopiedError("an operator stands in no layer")
+    old, new = first[-1][1][0], own[-1][1][0]
+    inner = {
+        f"{key} of {new}": (new + path.removeprefix(old) if path.startswith(old) else path, kind)
+        for key, (path, kind) in stack[len(first) :]
+    }
+    return {**meta, "nn_module_stack": {**dict(own), **inner}}
