@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,17 +56,51 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=80, no_color=True, highlight=False)
 
 
+EVERY_S = 5.0
+"""Seconds between lines of progress in a file or a pipe; what ends before has none."""
+
+
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """Yield a callable that shows the step at work; silent when output is not a terminal or `quiet`."""
-    if quiet or not sys.stderr.isatty():
+    """Yield a callable that says which step is at work, on standard error: a line that changes on a terminal.
+
+    In a file or a pipe it is a line every :data:`EVERY_S` seconds, so that long compiles show that they live; nothing if `quiet`.
+    """
+    if quiet:
         yield lambda text: None
+        return
+    if not sys.stderr.isatty():
+        with _lines() as say:
+            yield say
         return
     from rich.console import Console
 
     console = Console(stderr=True)
     with console.status("start") as status:
         yield status.update
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[str], None]]:
+    """Lines of progress from a thread that wakes now and then."""
+    begun, over, at = time.monotonic(), threading.Event(), ["start"]
+
+    def tell() -> None:
+        while not over.wait(EVERY_S):
+            line = f"wse-sim: {at[0]} ({time.monotonic() - begun:.0f} s)"
+            with contextlib.suppress(OSError, ValueError):  # standard error may be closed or full
+                print(line, file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        at[0] = text
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        thread.join()
 
 
 def say_without_effect(lines: list[str], strict: bool) -> None:
