@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 
 from benchmarks import measured, numbers
 from benchmarks.fits import FITS
@@ -251,6 +252,75 @@ def _reach(fraction: float) -> str:
 
 
 PROGRAM = "over the exported program"
+_CAUSES = (
+    (
+        "depend on values",
+        ("depends on values", "depends on the values", "is read into Python", "numpy array"),
+    ),
+    (
+        "inputs that the benchmark does not know",
+        ("NoneType", "must be specified", "expected input", "Expected"),
+    ),
+    ("operators without a kernel", ("has no kernel", "is not supported", "not supported")),
+)
+"""Causes of refusals, by what their sentences say."""
+
+
+def _cause(row: Mapping[str, str]) -> str:
+    """Why a model was not captured, in a few words."""
+    if row["state"] != "refused":
+        return row["state"]
+    return next((name for name, marks in _CAUSES if any(m in row.get("why", "") for m in marks)), "other")
+
+
+@table("zoo-drawn")
+def _zoo_drawn() -> str:
+    """Zoos in an order that chance fixed: how many of those drawn are captured, with equal FLOPs; the others by cause."""
+    data = json.loads((numbers.ROOT / "docs" / "zoo_drawn.json").read_text(encoding="utf-8"))
+    rows, failed = [], []
+    for zoo, part in data.items():
+        for phase, found in part["rows"].items():
+            built = {name: row for name, row in found.items() if row["state"] != "not built"}
+            captured = [
+                row for row in built.values() if row["state"] in ("runs", "FLOPs differ", "does not fit")
+            ]
+            compared = [row for row in captured if row.get("counter", PROGRAM) == PROGRAM]
+            equal = sum(row["state"] != "FLOPs differ" for row in compared)
+            causes = Counter(_cause(row) for row in built.values() if row not in captured)
+            commits = ", ".join(sorted({row["commit"] for row in found.values()}))
+            rows.append(
+                (
+                    *(f"{zoo} {part['versions'][zoo]}", phase, str(part["names"]), str(len(found))),
+                    *(str(len(found) - len(built)), f"{len(captured)} of {len(built)}"),
+                    f"{equal} of {len(compared)}",
+                    "; ".join(f"{cause}: {n}" for cause, n in sorted(causes.items())),
+                    *(part["date"], commits),
+                )
+            )
+            failed += [
+                (
+                    zoo,
+                    f"`{name}`",
+                    phase,
+                    _cause(row),
+                    row.get("why", "").replace("|", "/").replace("<", "(").replace(">", ")"),
+                )
+                for name, row in built.items()
+                if row not in captured or row["state"] == "FLOPs differ"
+            ]
+    head = (
+        "zoo",
+        "phase",
+        "names",
+        "drawn",
+        "no example",
+        "captured",
+        "FLOPs equal",
+        "others",
+        "date",
+        "commit",
+    )
+    return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'phase', 'cause', 'reason'), failed)}"
 
 
 @table("zoo")

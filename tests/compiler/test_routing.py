@@ -23,7 +23,18 @@ from wse_sim.compiler.coloring import (
     conflicts,
     saturation_first,
 )
-from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, Point, bundle_width, edge_channel, hops_of, links_of
+from wse_sim.compiler.nets import (
+    EAST,
+    NORTH,
+    SOUTH,
+    WEST,
+    Net,
+    Point,
+    bundle_width,
+    edge_channel,
+    hops_of,
+    links_of,
+)
 from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.compiler.routing import Router
 from wse_sim.compiler.routing_kernels import pairwise_sum
@@ -294,8 +305,12 @@ def test_a_tree_costs_what_the_equation_says(seed: int) -> None:
         cost = router.grow(net)
         (r0, c0), (r1, c1) = source, sink
         lines = [[(r0, c1)], [(r1, c0)]]
-        rows = [round(r0 + f * (r1 - r0)) for f in (0.25, 0.5, 0.75)] + [r0 + (net.width + 1) * (-1 if r0 < r1 else 1)]
-        cols = [round(c0 + f * (c1 - c0)) for f in (0.25, 0.5, 0.75)] + [c0 + (net.width + 1) * (-1 if c0 < c1 else 1)]
+        rows = [round(r0 + f * (r1 - r0)) for f in (0.25, 0.5, 0.75)] + [
+            r0 + (net.width + 1) * (-1 if r0 < r1 else 1)
+        ]
+        cols = [round(c0 + f * (c1 - c0)) for f in (0.25, 0.5, 0.75)] + [
+            c0 + (net.width + 1) * (-1 if c0 < c1 else 1)
+        ]
         lines += [[(row, c0), (row, c1)] for row in rows if 0 <= row < 40 and row not in (r0, r1)]
         lines += [[(r0, col), (r1, col)] for col in cols if 0 <= col < 50 and col not in (c0, c1)]
         costs = [

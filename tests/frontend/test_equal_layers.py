@@ -22,7 +22,11 @@ class Block(nn.Module):
     def __init__(self, number: int, how: str = "plain") -> None:
         super().__init__()
         self.layer_idx, self.how = number, how
-        self.norm, self.up, self.down = nn.LayerNorm(WIDE), nn.Linear(WIDE, 2 * WIDE), nn.Linear(2 * WIDE, WIDE)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDE),
+            nn.Linear(WIDE, 2 * WIDE),
+            nn.Linear(2 * WIDE, WIDE),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """By `how`: what makes a layer other than those before it."""
@@ -52,7 +56,11 @@ class Convolution(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.act = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        self.conv, self.norm, self.act = (
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Convolution, norm, activation."""

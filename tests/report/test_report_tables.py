@@ -121,7 +121,8 @@ def test_a_step_costs_the_power_that_its_busy_cores_say(wafer_result: Result) ->
     spent = views.energy(wafer_result)
     cores = wafer_result.plan.wafer.program_cores
     core_s = sum(
-        use.busy_s * (use.region.cores if use.region is not None else use.cores) for use in wafer_result.kernels
+        use.busy_s * (use.region.cores if use.region is not None else use.cores)
+        for use in wafer_result.kernels
     )
     used = core_s / cores / wafer_result.step_s
     assert 0.05 < used < 0.95

@@ -32,7 +32,9 @@ def _line(r0: int, c0: int, r1: int, c1: int) -> tuple[int, int, int, int]:
 
 
 @helper_kernel
-def _links(r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int) -> tuple[int, int, int, int, int]:
+def _links(
+    r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int
+) -> tuple[int, int, int, int, int]:
     """Cores that a leg's links leave, as :func:`wse_sim.compiler.nets.links_of`."""
     direction, line, low, high = _line(r0, c0, r1, c1)
     if direction in (EAST, WEST):
@@ -45,7 +47,9 @@ def _links(r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int)
 
 
 @helper_kernel
-def _routers(r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int) -> tuple[int, int, int, int]:
+def _routers(
+    r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int
+) -> tuple[int, int, int, int]:
     """Routers that a leg crosses, as :func:`wse_sim.compiler.nets.routers_of`."""
     a, b, c, d, direction = _links(r0, c0, r1, c1, width, rows, cols)
     if direction in (EAST, WEST):
@@ -86,7 +90,10 @@ def pairwise_sum(x: np.ndarray) -> float:
     """Sum of all elements in NumPy's order: halves of halves of at most 128 (with a stack: stored code cannot call itself)."""
     if x.size <= BLOCK:
         return _block_sum(x, 0, x.size)
-    todo, sums = np.zeros((64, 3), np.int64), np.zeros(64)  # (from, elements, whether two sums are to be added)
+    todo, sums = (
+        np.zeros((64, 3), np.int64),
+        np.zeros(64),
+    )  # (from, elements, whether two sums are to be added)
     todo[0, 1] = x.size
     left, known = 1, 0
     while left:
@@ -171,7 +178,7 @@ def _way_cost(
 @helper_kernel
 def _rounded(x: float) -> int:
     """The nearest whole number, the even one of two."""
-    low = int(floor(x))
+    low = floor(x)
     part = x - low
     if part > 0.5 or (part == 0.5 and low % 2 != 0):
         return low + 1
@@ -179,7 +186,9 @@ def _rounded(x: float) -> int:
 
 
 @helper_kernel
-def _between(start: int, end: int, across: int, reach: np.ndarray, gap: int, size: int, out: np.ndarray) -> int:
+def _between(
+    start: int, end: int, across: int, reach: np.ndarray, gap: int, size: int, out: np.ndarray
+) -> int:
     """Lines for the middle leg of a way, written to `out`: between its ends, and just behind the start on the far side.
 
     Ends in one line are gone around, by fractions of the length `across`.
@@ -202,7 +211,7 @@ def _between(start: int, end: int, across: int, reach: np.ndarray, gap: int, siz
             if start < end:
                 continue
             line = start + gap
-        is_new = 0 <= line < size and line != start and line != end
+        is_new = 0 <= line < size and line not in (start, end)
         for i in range(count):
             is_new &= out[i] != line
         if is_new:

@@ -10,27 +10,28 @@ One file, so that a new torch changes one file.
 from __future__ import annotations
 
 import contextlib
-import copy
 import operator
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.containers import Containers, hold, unread
+from wse_sim.frontend.containers import Containers, unread
 from wse_sim.frontend.decomposed import decomposed
-from wse_sim.frontend.equal_layers import Layers, copied
+from wse_sim.frontend.equal_layers import Layers
+from wse_sim.frontend.fakes import as_fake, told_apart
 from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
+from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
@@ -73,64 +74,6 @@ _DTYPES = {
     torch.complex64: "complex64",
 }
 
-T = TypeVar("T")
-
-
-def as_fake(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
-
-    A module with real weights is left alone.  The user's module is never changed.
-    """
-    tensors = [*module.parameters(), *module.buffers()]
-    if not any(t.device.type == "meta" for t in tensors) and not _any_meta((args, kwargs)):
-        return module, args, kwargs
-    module = copy.deepcopy(module)
-    made: dict[int, Any] = {}
-
-    def fake(x: Any) -> Any:
-        """On "cpu" without memory, the same for the same tensor."""
-        if not isinstance(x, torch.Tensor):
-            return x
-        if id(x) not in made:
-            new = torch.empty_like(x, device="cpu")
-            weight = isinstance(x, torch.nn.Parameter)
-            made[id(x)] = torch.nn.Parameter(new, requires_grad=x.requires_grad) if weight else new
-        return made[id(x)]
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        for part in module.modules():
-            for kept in (part._parameters, part._buffers):
-                kept.update({key: fake(value) for key, value in kept.items()})
-            for key, value in list(vars(part).items()):
-                if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
-                    continue
-                if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
-                    delattr(part, key)
-                    part.register_buffer(key, fake(value), persistent=False)
-                else:
-                    hold(part, key, pytree.tree_map(fake, value))
-        args, kwargs = pytree.tree_map(fake, (args, kwargs))
-    return module, args, kwargs
-
-
-def _told_apart(values: T) -> T:
-    """Arguments in which no tensor occurs twice: torch would take both for one input."""
-    seen: set[int] = set()
-
-    def once(x: object) -> object:
-        if not isinstance(x, torch.Tensor) or id(x) not in seen:
-            seen.add(id(x))
-            return x
-        return x.detach().clone()
-
-    return pytree.tree_map(once, values)
-
-
-def _any_meta(values: object) -> bool:
-    return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))
-
 
 def _ties(module: torch.nn.Module) -> dict[str, list[str]]:
     groups: dict[int, list[str]] = {}
@@ -164,7 +107,7 @@ def export(
         raise ModelError(
             "autocast is on around the capture, where torch ignores it; enter it inside forward() or choose precision="
         )
-    given, named = _told_apart((tuple(args), dict(kwargs or {})))
+    given, named = told_apart((tuple(args), dict(kwargs or {})))
     fake, fake_args, fake_kwargs = as_fake(module, given, named)
     modes = {m: m.training for m in fake.modules()}
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
@@ -206,14 +149,14 @@ def _settled(
     state = first = plain_state(fake)
     program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
     if made := switched(fake, first, after):
-        once = after
+        first_call = after
         set_plain(fake, made)
         state = plain_state(fake)
         program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
         set_plain(fake, {name: first[name] for name in made})
         again = {name for name in made if after[name] != state[name]}  # no switches but counts
         state = {**state, **{name: first[name] for name in again}}
-        after = {**after, **{name: once[name] for name in again}}
+        after = {**after, **{name: first_call[name] for name in again}}
     scratch: set[str] = set()
     if assigned := assigned_attributes(caught, caches):
         # What no program reads before it is assigned anew is no state: captured once more with other values left in it.

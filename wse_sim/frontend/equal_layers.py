@@ -2,22 +2,21 @@
 
 While a program is captured, the first call of a layer stands between two marks (``begin``, ``end``).  A later call of an equal
 layer, or of the same one, with equal arguments is one operator (``again``) with results like those of the first.  When the
-program is there, :func:`copied` puts the operators between the marks in place of each such operator, with the layer's own
+program is there, :func:`wse_sim.frontend.layer_copies.copied` puts the operators between the marks in place of each such operator, with the layer's own
 weights and names, so all that follows sees the program that torch would have captured.
 
 Layers are equal if they have the same class, the same parts, attributes and shapes of weights, and no hooks.  Numbers and texts
 may differ (``layer_idx``) as long as the first call does not read them.  Where a copy would not be what torch captures
-(:class:`NotCopiedError`), the capture is made again without this: a layer that reads tensors from elsewhere or leaves some in
+(:class:`wse_sim.frontend.layer_copies.NotCopiedError`), the capture is made again without this: a layer that reads tensors from elsewhere or leaves some in
 attributes that others read.  A layer that changes its arguments or returns parts of them is traced each time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +36,9 @@ _library = torch.library.Library("wse_layers", "DEF")
 _library.define("begin(Tensor[] given, int key) -> Tensor")
 _library.define("end(Tensor mark, Tensor[] made) -> Tensor[]")
 _library.define("again(Tensor mark, Tensor[] given, int key) -> Tensor[]")
-_BEGIN = torch.ops.wse_layers.begin.default
-_END = torch.ops.wse_layers.end.default
-_AGAIN = torch.ops.wse_layers.again.default
+BEGIN: Any = torch.ops.wse_layers.begin.default
+END: Any = torch.ops.wse_layers.end.default
+AGAIN: Any = torch.ops.wse_layers.again.default
 _keys = itertools.count()
 _results: dict[int, list[tuple[Any, ...]]] = {}
 """Shape, stride, type and device of the results of calls that are copies, by their number."""
@@ -61,10 +60,6 @@ def _again(mark: Tensor, given: list[Tensor], key: int) -> list[Tensor]:
         torch.empty_strided(shape, stride, dtype=dtype, device=device)
         for shape, stride, dtype, device in _results[key]
     ]
-
-
-class NotCopiedError(Exception):
-    """The operators of a layer cannot stand for those of another one."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,7 @@ class Layers:
     ) -> object:
         tensors = [x for x in given if isinstance(x, Tensor)]
         versions, before = [x._version for x in tensors], len(self.reads)
-        mark = _BEGIN(tensors, next(_keys))
+        mark = BEGIN(tensors, next(_keys))
         result = call()
         places = {id(x): place for place, x in enumerate(given) if isinstance(x, Tensor)}
         leaves, spec = pytree.tree_flatten(result)
@@ -165,14 +160,14 @@ class Layers:
             [(tuple(x.shape), x.stride(), x.dtype, x.device) for x in made],
         )  # fmt: skip
         self.firsts[number].append(first)
-        return _rebuilt(first, given, _END(mark, made))
+        return _rebuilt(first, given, END(mark, made))
 
     def _again(self, first: _First, layer: nn.Module, given: list[object]) -> object:
         self.reads += [(id(layer.get_submodule(path)), name) for path, name in first.read]
         key = next(_keys)
         self.pairs[key] = self.paths[id(first.layer)], self.paths[id(layer)]
         _results[key] = first.tensors
-        return _rebuilt(first, given, _AGAIN(first.mark, [x for x in given if isinstance(x, Tensor)], key))
+        return _rebuilt(first, given, AGAIN(first.mark, [x for x in given if isinstance(x, Tensor)], key))
 
 
 _MISSING, _MADE = object(), object()
@@ -212,7 +207,12 @@ def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
     Tensors of numbers are equal by what torch knows of them, all others only if they are the same: Python may read them.
     """
     seen: dict[int, int] = {}
-    parts: list[Hashable] = [torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), is_frozen(), repr(spec)]
+    parts: list[Hashable] = [
+        torch.is_autocast_enabled("cpu"),
+        torch.is_grad_enabled(),
+        is_frozen(),
+        repr(spec),
+    ]
     for x in given:
         if not isinstance(x, Tensor):
             parts.append((type(x), x) if isinstance(x, _PLAIN) else id(x))
@@ -347,144 +347,3 @@ def _differing(parts: Sequence[nn.Module]) -> list[str]:
         and name not in _NO_STATE
         and any(vars(other)[name] != value for other in parts[1:])
     ]
-
-
-# Copies in the program
-
-
-def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
-    """The program with the operators of each first call in place of its copies, and without marks.
-
-    Raises
-    ------
-    NotCopiedError
-        If a copy would not be what torch captures.
-    """
-    graph = program.graph_module.graph
-    inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    held = {
-        spec.target: node
-        for node in graph.nodes
-        if node.op == "placeholder" and (spec := inputs.get(node.name)) is not None and spec.target
-    }
-    mutated = {
-        spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
-    }
-    regions: dict[torch.fx.Node, _Region] = {}
-    named: dict[str, torch.fx.Node] = {}  # results of the program that had another name
-    for node in list(graph.nodes):
-        if node.target is _END:
-            regions[node.args[0]] = _Region(node, inputs, mutated)
-            _take_results(node, node.args[1], named)
-        elif node.target is _AGAIN:
-            mark, given, key = node.args
-            made = regions[mark].copy(graph, node, given, layers.pairs[key], held)
-            _take_results(node, made, named)
-    for node in reversed(list(graph.nodes)):
-        if node.target is _BEGIN:
-            graph.erase_node(node)
-    results = program.graph_signature.output_specs
-    for place, spec in enumerate(results):
-        if (node := named.get(getattr(spec.arg, "name", ""))) is not None:
-            results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
-    program.graph_module.recompile()
-    layers.forget()
-    return program
-
-
-def _take_results(
-    node: torch.fx.Node, made: Sequence[torch.fx.Node], named: dict[str, torch.fx.Node]
-) -> None:
-    """Let readers of an operator with several results read these instead, and drop it; `named` takes the names of results."""
-    for taken in list(node.users):
-        if any(user.op == "output" for user in taken.users):
-            named[taken.name] = made[taken.args[1]]
-        taken.replace_all_uses_with(made[taken.args[1]])
-        taken.graph.erase_node(taken)
-    node.graph.erase_node(node)
-
-
-class _Region:
-    """The operators between two marks."""
-
-    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, Any], mutated: set[str]) -> None:
-        self.begin: Any = end.args[0]
-        self.made: Any = end.args[1]
-        self.inputs, self.mutated = inputs, mutated
-        self.given = list(self.begin.args[0])
-        self.nodes: list[torch.fx.Node] = []
-        node = self.begin.next
-        while node is not end:
-            if node.target is not _BEGIN:
-                self.nodes.append(node)
-            node = node.next
-        self.checked = False
-
-    def copy(
-        self,
-        graph: torch.fx.Graph,
-        at: torch.fx.Node,
-        given: Sequence[torch.fx.Node],
-        paths: tuple[str, str],
-        held: Mapping[str, torch.fx.Node],
-    ) -> list[torch.fx.Node]:
-        """Put copies of the operators before the node `at`; gives the results."""
-        self.check()
-        new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
-
-        def place(node: torch.fx.Node) -> torch.fx.Node:
-            if node not in new:
-                new[node] = self._own(node, paths, held)
-            return new[node]
-
-        with graph.inserting_before(at):
-            for node in self.nodes:
-                twin = graph.node_copy(node, place)
-                twin.meta = _moved(node.meta, self.begin.meta, at.meta)
-                new[node] = twin
-        return [place(node) for node in self.made]
-
-    def _own(
-        self, node: torch.fx.Node, paths: tuple[str, str], held: Mapping[str, torch.fx.Node]
-    ) -> torch.fx.Node:
-        """What a layer reads where the first one reads `node`, which stands outside of the marks."""
-        if node.op == "get_attr":
-            return node
-        spec = self.inputs.get(node.name) if node.op == "placeholder" else None
-        if spec is None or spec.kind.name == "USER_INPUT":
-            raise NotCopiedError(f"'{node.name}' comes from elsewhere")
-        if spec.kind.name == "CONSTANT_TENSOR":
-            return node
-        first, own = paths
-        if not str(spec.target).startswith(f"{first}."):
-            raise NotCopiedError(f"'{spec.target}' belongs to another part")
-        found = held.get(own + spec.target.removeprefix(first))
-        if found is None:
-            raise NotCopiedError(f"'{own}' has no '{spec.target}' of its own")
-        return found
-
-    def check(self) -> None:
-        """What is read of the region outside of it are its results and new values of buffers."""
-        if self.checked:
-            return
-        inside = set(self.nodes)
-        for node in self.nodes:
-            for user in node.users:
-                if user in inside or user.target is _BEGIN or (user.op == "output" and node.name in self.mutated):
-                    continue
-                if node not in self.made:
-                    raise NotCopiedError(f"'{node.name}' is read elsewhere")
-        self.checked = True
-
-
-def _moved(meta: Mapping[str, Any], begin: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
-    """What torch keeps of an operator's place, moved from one layer to another."""
-    stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
-    if len(stack) < len(first) or not own:
-        raise NotCopiedError("an operator stands in no layer")
-    old, new = first[-1][1][0], own[-1][1][0]
-    inner = {
-        f"{key} of {new}": (new + path.removeprefix(old) if path.startswith(old) else path, kind)
-        for key, (path, kind) in stack[len(first) :]
-    }
-    return {**meta, "nn_module_stack": {**dict(own), **inner}}

@@ -1,0 +1,70 @@
+"""Modules and arguments for a capture: tensors with shapes and without memory, each input a tensor of its own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from wse_sim.frontend.containers import hold
+
+T = TypeVar("T")
+
+
+def as_fake(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
+
+    A module with real weights is left alone.  The user's module is never changed.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    if not any(t.device.type == "meta" for t in tensors) and not _any_meta((args, kwargs)):
+        return module, args, kwargs
+    module = copy.deepcopy(module)
+    made: dict[int, Any] = {}
+
+    def fake(x: Any) -> Any:
+        """On "cpu" without memory, the same for the same tensor."""
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) not in made:
+            new = torch.empty_like(x, device="cpu")
+            weight = isinstance(x, torch.nn.Parameter)
+            made[id(x)] = torch.nn.Parameter(new, requires_grad=x.requires_grad) if weight else new
+        return made[id(x)]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for part in module.modules():
+            for kept in (part._parameters, part._buffers):
+                kept.update({key: fake(value) for key, value in kept.items()})
+            for key, value in list(vars(part).items()):
+                if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
+                    continue
+                if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
+                    delattr(part, key)
+                    part.register_buffer(key, fake(value), persistent=False)
+                else:
+                    hold(part, key, pytree.tree_map(fake, value))
+        args, kwargs = pytree.tree_map(fake, (args, kwargs))
+    return module, args, kwargs
+
+
+def told_apart(values: T) -> T:
+    """Arguments in which no tensor occurs twice: torch would take both for one input."""
+    seen: set[int] = set()
+
+    def once(x: object) -> object:
+        if not isinstance(x, torch.Tensor) or id(x) not in seen:
+            seen.add(id(x))
+            return x
+        return x.detach().clone()
+
+    return pytree.tree_map(once, values)
+
+
+def _any_meta(values: object) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))

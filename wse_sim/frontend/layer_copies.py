@@ -1,0 +1,163 @@
+"""Copies of equal layers in a captured program: the operators of a first call in the place of each later one.
+
+:mod:`wse_sim.frontend.equal_layers` captures them and says which layer stands for which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.frontend.equal_layers import AGAIN, BEGIN, END, Layers
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NotCopiedError(Exception):
+    """The operators of a layer cannot stand for those of another one."""
+
+
+def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
+    """The program with the operators of each first call in place of its copies, and without marks.
+
+    Raises
+    ------
+    NotCopiedError
+        If a copy would not be what torch captures.
+    """
+    graph = program.graph_module.graph
+    inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    held = {
+        spec.target: node
+        for node in graph.nodes
+        if node.op == "placeholder" and (spec := inputs.get(node.name)) is not None and spec.target
+    }
+    mutated = {
+        spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
+    }
+    regions: dict[torch.fx.Node, _Region] = {}
+    named: dict[str, torch.fx.Node] = {}  # results of the program that had another name
+    for node in list(graph.nodes):
+        args: Any = node.args
+        if node.target is END:
+            regions[args[0]] = _Region(node, inputs, mutated)
+            _take_results(node, args[1], named)
+        elif node.target is AGAIN:
+            mark, given, key = args
+            made = regions[mark].copy(graph, node, given, layers.pairs[key], held)
+            _take_results(node, made, named)
+    for node in reversed(list(graph.nodes)):
+        if node.target is BEGIN:
+            graph.erase_node(node)
+    results = program.graph_signature.output_specs
+    for place, spec in enumerate(results):
+        if (node := named.get(getattr(spec.arg, "name", ""))) is not None:
+            results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
+    program.graph_module.recompile()
+    layers.forget()
+    return program
+
+
+def _take_results(
+    node: torch.fx.Node, made: Sequence[torch.fx.Node], named: dict[str, torch.fx.Node]
+) -> None:
+    """Let readers of an operator with several results read these instead, and drop it; `named` takes the names of results."""
+    for taken in list(node.users):
+        place: Any = taken.args[1]
+        if any(user.op == "output" for user in taken.users):
+            named[taken.name] = made[place]
+        taken.replace_all_uses_with(made[place])
+        taken.graph.erase_node(taken)
+    node.graph.erase_node(node)
+
+
+class _Region:
+    """The operators between two marks."""
+
+    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, Any], mutated: set[str]) -> None:
+        args: Any = end.args
+        self.begin, self.made = args
+        self.inputs, self.mutated = inputs, mutated
+        self.given = list(self.begin.args[0])
+        self.nodes: list[torch.fx.Node] = []
+        node = self.begin.next
+        while node is not end:
+            if node.target is not BEGIN:
+                self.nodes.append(node)
+            node = node.next
+        self.checked = False
+
+    def copy(
+        self,
+        graph: torch.fx.Graph,
+        at: torch.fx.Node,
+        given: Sequence[torch.fx.Node],
+        paths: tuple[str, str],
+        held: Mapping[str, torch.fx.Node],
+    ) -> list[torch.fx.Node]:
+        """Put copies of the operators before the node `at`; gives the results."""
+        self.check()
+        new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
+
+        def place(node: torch.fx.Node) -> torch.fx.Node:
+            if node not in new:
+                new[node] = self._own(node, paths, held)
+            return new[node]
+
+        with graph.inserting_before(at):
+            for node in self.nodes:
+                twin = graph.node_copy(node, place)
+                twin.meta = _moved(node.meta, self.begin.meta, at.meta)
+                new[node] = twin
+        return [place(node) for node in self.made]
+
+    def _own(
+        self, node: torch.fx.Node, paths: tuple[str, str], held: Mapping[str, torch.fx.Node]
+    ) -> torch.fx.Node:
+        """What a layer reads where the first one reads `node`, which stands outside of the marks."""
+        if node.op == "get_attr":
+            return node
+        spec = self.inputs.get(node.name) if node.op == "placeholder" else None
+        if spec is None or spec.kind.name == "USER_INPUT":
+            raise NotCopiedError(f"'{node.name}' comes from elsewhere")
+        if spec.kind.name == "CONSTANT_TENSOR":
+            return node
+        first, own = paths
+        if not str(spec.target).startswith(f"{first}."):
+            raise NotCopiedError(f"'{spec.target}' belongs to another part")
+        found = held.get(own + spec.target.removeprefix(first))
+        if found is None:
+            raise NotCopiedError(f"'{own}' has no '{spec.target}' of its own")
+        return found
+
+    def check(self) -> None:
+        """What is read of the region outside of it are its results and new values of buffers."""
+        if self.checked:
+            return
+        inside = set(self.nodes)
+        for node in self.nodes:
+            for user in node.users:
+                if (
+                    user in inside
+                    or user.target is BEGIN
+                    or (user.op == "output" and node.name in self.mutated)
+                ):
+                    continue
+                if node not in self.made:
+                    raise NotCopiedError(f"'{node.name}' is read elsewhere")
+        self.checked = True
+
+
+def _moved(meta: Mapping[str, Any], begin: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
+    """What torch keeps of an operator's place, moved from one layer to another."""
+    stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
+    if len(stack) < len(first) or not own:
+        raise NotCopiedError("an operator stands in no layer")
+    old, new = first[-1][1][0], own[-1][1][0]
+    inner = {
+        f"{key} of {new}": (new + path.removeprefix(old) if path.startswith(old) else path, kind)
+        for key, (path, kind) in stack[len(first) :]
+    }
+    return {**meta, "nn_module_stack": {**dict(own), **inner}}
