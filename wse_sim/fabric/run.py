@@ -36,7 +36,7 @@ EXECUTORS = (
     Listed(MaxPlus(Wavelet()), from_cores=16_384),
     Listed(Wavelet(), from_cores=0),
     Listed(Oracle(), from_cores=0),
-    Listed(Gpu(), from_cores=ON_REQUEST),  # experimental
+    Listed(Gpu(), from_cores=ON_REQUEST),
 )
 """All executors.  "auto" takes the first that is meant for a program of this size and can run it."""
 
@@ -99,7 +99,7 @@ def run_program(
     Parameters
     ----------
     executor : str or Executor
-        "auto", "oracle", "wavelet", "max-plus", "gpu" (experimental) or an executor made by the caller.  "auto" steps small programs,
+        "auto", "oracle", "wavelet", "max-plus", "gpu" or an executor made by the caller.  "auto" steps small programs,
         which counts everything, and solves large ones with the max-plus executor, which steps what its
         certificate does not cover.
     functional : bool
