@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -61,7 +61,7 @@ EVERY_S = 5.0
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Any]:
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Yield a callable that says which step is at work, on standard error: a line that changes on a terminal.
 
     In a file or a pipe it is a line every :data:`EVERY_S` seconds, so that long compiles show that they live; nothing if `quiet`.

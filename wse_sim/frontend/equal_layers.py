@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +35,12 @@ _library = torch.library.Library("wse_layers", "DEF")
 _library.define("begin(Tensor[] given, int key) -> Tensor")
 _library.define("end(Tensor mark, Tensor[] made) -> Tensor[]")
 _library.define("again(Tensor mark, Tensor[] given, int key) -> Tensor[]")
-BEGIN: Any = torch.ops.wse_layers.begin.default
-END: Any = torch.ops.wse_layers.end.default
-AGAIN: Any = torch.ops.wse_layers.again.default
+BEGIN: Callable[..., Tensor] = torch.ops.wse_layers.begin.default
+END: Callable[..., list[Tensor]] = torch.ops.wse_layers.end.default
+AGAIN: Callable[..., list[Tensor]] = torch.ops.wse_layers.again.default
+Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 _keys = itertools.count()
-_results: dict[int, list[tuple[Any, ...]]] = {}
+_results: dict[int, list[Made]] = {}
 """Shape, stride, type and device of the results of calls that are copies, by their number."""
 
 
@@ -80,7 +80,7 @@ class _First:
     read: frozenset[tuple[str, str]]
     results: list[object]  # arguments by their place, None for tensors that were made, values
     made: pytree.TreeSpec
-    tensors: list[tuple[Any, ...]]
+    tensors: list[Made]
 
 
 class Layers:
@@ -125,7 +125,9 @@ class Layers:
         for key in self.pairs:
             _results.pop(key, None)
 
-    def _going_once(self, layer: nn.Module, number: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _going_once(
+        self, layer: nn.Module, number: int, forward: Callable[..., object]
+    ) -> Callable[..., object]:
         @functools.wraps(forward)
         def inner(*args: object, **kwargs: object) -> object:
             given, spec = pytree.tree_flatten((args, kwargs))
@@ -231,7 +233,7 @@ class _Watched:
     def __init__(self, name: str, reads: list[tuple[int, str]]) -> None:
         self.name, self.reads = name, reads
 
-    def __get__(self, part: Any, kind: type | None = None) -> Any:
+    def __get__(self, part: nn.Module | None, kind: type | None = None) -> object:
         if part is None:
             return self
         self.reads.append((id(part), self.name))
@@ -240,10 +242,10 @@ class _Watched:
         except KeyError:
             raise AttributeError(self.name) from None
 
-    def __set__(self, part: Any, value: object) -> None:
+    def __set__(self, part: nn.Module, value: object) -> None:
         vars(part)[self.name] = value
 
-    def __delete__(self, part: Any) -> None:
+    def __delete__(self, part: nn.Module) -> None:
         del vars(part)[self.name]
 
 

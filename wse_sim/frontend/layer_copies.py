@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wse_sim.frontend.equal_layers import AGAIN, BEGIN, END, Layers
 
 if TYPE_CHECKING:
     import torch
+    from torch.export.graph_signature import InputSpec
+    from torch.fx import Node
 
 
 class NotCopiedError(Exception):
@@ -40,12 +42,12 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
     regions: dict[torch.fx.Node, _Region] = {}
     named: dict[str, torch.fx.Node] = {}  # results of the program that had another name
     for node in list(graph.nodes):
-        args: Any = node.args
         if node.target is END:
-            regions[args[0]] = _Region(node, inputs, mutated)
-            _take_results(node, args[1], named)
+            region = _Region(node, inputs, mutated)
+            regions[region.begin] = region
+            _take_results(node, region.made, named)
         elif node.target is AGAIN:
-            mark, given, key = args
+            mark, given, key = cast("tuple[Node, list[Node], int]", node.args)
             made = regions[mark].copy(graph, node, given, layers.pairs[key], held)
             _take_results(node, made, named)
     for node in reversed(list(graph.nodes)):
@@ -65,7 +67,7 @@ def _take_results(
 ) -> None:
     """Let readers of an operator with several results read these instead, and drop it; `named` takes the names of results."""
     for taken in list(node.users):
-        place: Any = taken.args[1]
+        place = cast("int", taken.args[1])
         if any(user.op == "output" for user in taken.users):
             named[taken.name] = made[place]
         taken.replace_all_uses_with(made[place])
@@ -76,11 +78,10 @@ def _take_results(
 class _Region:
     """The operators between two marks."""
 
-    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, Any], mutated: set[str]) -> None:
-        args: Any = end.args
-        self.begin, self.made = args
+    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, InputSpec], mutated: set[str]) -> None:
+        self.begin, self.made = cast("tuple[Node, list[Node]]", end.args)
         self.inputs, self.mutated = inputs, mutated
-        self.given = list(self.begin.args[0])
+        self.given = cast("list[Node]", self.begin.args[0])
         self.nodes: list[torch.fx.Node] = []
         node = self.begin.next
         while node is not end:
@@ -127,7 +128,7 @@ class _Region:
         first, own = paths
         if not str(spec.target).startswith(f"{first}."):
             raise NotCopiedError(f"'{spec.target}' belongs to another part")
-        found = held.get(own + spec.target.removeprefix(first))
+        found = held.get(own + str(spec.target).removeprefix(first))
         if found is None:
             raise NotCopiedError(f"'{own}' has no '{spec.target}' of its own")
         return found
