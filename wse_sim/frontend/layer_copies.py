@@ -151,7 +151,10 @@ class _Region:
         self.checked = True
 
 
-def _moved(meta: Mapping[str, Any], begin: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
+Meta = dict[str, Any]  # what torch keeps of a node
+
+
+def _moved(meta: Meta, begin: Meta, at: Meta) -> Meta:
     """What torch keeps of an operator's place, moved from one layer to another."""
     stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
     if len(stack) < len(first) or not own:
