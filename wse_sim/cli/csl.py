@@ -16,6 +16,10 @@ RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_na
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", help="Threads that step the fabric.", min=1, max=1024)
 ]
+SdkOption = Annotated[
+    str | None,
+    typer.Option("--sdk", help="1.4 or 2.10: the release whose rules hold; else what the sources show."),
+]
 app = typer.Typer(cls=StrictGroup, help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
 
 
@@ -49,6 +53,7 @@ def run_command(
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
+    sdk: SdkOption = None,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -59,7 +64,7 @@ def run_command(
         claim_folder(report, "--report")
     try:
         done = run_commands(
-            file, report=report, timeout_s=timeout, threads=threads, static=static, strict=strict
+            file, report=report, timeout_s=timeout, threads=threads, static=static, strict=strict, sdk=sdk
         )
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
@@ -80,6 +85,7 @@ def check_command(
     strict: Annotated[
         bool, typer.Option("--strict/--no-strict", help="Refuse what the language guide refuses.")
     ] = True,
+    sdk: SdkOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every command file of a folder in a copy, and say which pass."""
@@ -96,7 +102,7 @@ def check_command(
     if not as_json:
         print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
     for name, generation, file in found:
-        case = check_case(name, generation, file, timeout, threads, strict=strict)
+        case = check_case(name, generation, file, timeout, threads, strict=strict, sdk=sdk)
         cases.append(case)
         if not as_json:
             cycles = ", ".join(f"{c:,}" for c in case.cycles)

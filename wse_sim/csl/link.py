@@ -28,7 +28,7 @@ from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
 from wse_sim.csl.storage import check_defined
-from wse_sim.csl.strict import check_queues
+from wse_sim.csl.strict import check_inputs, check_queues
 from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
@@ -156,6 +156,9 @@ class ClassLinker:
             + [c for _, c in empty]
         )
         roots += [start] if start is not None else []
+        for queue, at in () if self.unit.options.wse3 else self.unit.colorless:
+            found = self.unit.compiler.colorless
+            found[queue, at] = found.get((queue, at), False) or ("input_queue", queue) in state.queues
         self.place_variables(used)
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:
@@ -587,6 +590,7 @@ def build_image(compiler: Compiler) -> Image:
                 )
             config[color, where] = 1 + linker.config(route)
     check_queues(compiler.queues)
+    check_inputs(compiler.colorless)
     pool = tuple(linker.constants.rows)
     return Image(
         arch=compiler.options.arch,

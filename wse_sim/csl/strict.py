@@ -62,7 +62,9 @@ class StrictRules(Evaluation):
             )
 
     def check_pointer(self, s: ty.Type, t: ty.Type, at: int) -> None:
-        """An array of several dimensions does not become a pointer to its elements by itself."""
+        """An array of several dimensions does not become a pointer to its elements by itself; since SDK 2.10 it does."""
+        if self.unit.compiler.sdk == "2.10":
+            return
         if (
             isinstance(s, ty.PointerType)
             and isinstance(t, ty.PointerType)
@@ -247,6 +249,16 @@ def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
             raise CslError(
                 at,
                 f"{kind} {min(numbers)} is never initialized; on wse3 @initialize_queue gives every queue in use its color",
+            )
+
+
+def check_inputs(uses: dict[tuple[int, int], bool]) -> None:
+    """A `fabin_dsd` without a color has that of its queue, in one class at least (WSE-2)."""
+    for (queue, at), has_color in uses.items():
+        if not has_color:
+            raise CslError(
+                at,
+                f"the fabin_dsd has no .fabric_color, and input_queue {queue} has no color either; give it one with @initialize_queue",
             )
 
 

@@ -32,6 +32,7 @@ _VALUED = {
     "--arch": "arch", "--fabric-dims": "fabric_dims", "--fabric-offsets": "fabric_offsets", "--params": "params",
     "--colors": "colors", "-o": "out", "--o": "out", "--channels": "channels", "--import-path": "import_path",
     "--max-inlined-iterations": "max_inlined", "--fp16-format": "fp16_format",
+    "--sdk": "sdk",
 }  # fmt: skip
 _JOINED = ("--params", "--colors", "--import-path")  # what may be given several times
 _VALUED_WITHOUT_EFFECT = {
@@ -43,6 +44,8 @@ _VALUED_WITHOUT_EFFECT = {
 _FLAGS = {"--memcpy": "memcpy", "--strict": "strict"}
 STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
 """Environment variable: 1 is --strict for every program that is compiled."""
+SDK_VARIABLE = "WSE_SIM_CSL_SDK"
+"""Environment variable: the release whose rules hold for programs whose command names none."""
 _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
 
 
@@ -99,6 +102,9 @@ def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
     for name, target in (("channels", "channels"), ("max_inlined", "max_inlined_iterations")):
         if name in by_name:
             options[target] = _integer(name, by_name[name][-1])
+    sdk = by_name.get("sdk", [os.environ.get(SDK_VARIABLE, "")])[-1]
+    if sdk:
+        options["sdk"] = sdk
     options["params"] = _pairs("--params", by_name.get("params", []))
     options["colors"] = {
         n: _integer("--colors", v) for n, v in _pairs("--colors", by_name.get("colors", [])).items()
@@ -226,12 +232,27 @@ def fill_command_folder(folder: Path) -> None:
         path.chmod(0o755)
 
 
+PAINT = re.compile(r"^\s*%python_sdk_paint\b", re.MULTILINE)
+"""Lines of the public examples of SDK 2.10 that their tests replace by the script of the folder."""
+
+
+def shell_file(file: Path, folder: Path) -> str:
+    """The file that the shell reads: the command file, or a copy with the placeholders of its lines filled in."""
+    text = read_text(file, "the command file", WseError)
+    if not PAINT.search(text):
+        return file.name
+    copy = folder / file.name
+    copy.write_text(PAINT.sub("cs_python run.py", text), encoding="utf-8")
+    return str(copy)
+
+
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
-                 timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False,
+                 sdk: str | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
-    ``strict``: programs are compiled with --strict.
+    ``strict``: programs are compiled with --strict.  ``sdk``: with --sdk of this release.
 
     Raises
     ------
@@ -249,11 +270,15 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment = _environment(folder, report, figures, threads)
         if strict:
             environment[STRICT_VARIABLE] = "1"
+        if sdk is not None:
+            environment[SDK_VARIABLE] = sdk
         kept = folder / "launches.jsonl"
         if static:
             environment[STATIC_VARIABLE] = str(kept)
         done = _run_quietly if quiet else _run_loudly
-        answer = done(["bash", file.name], file.resolve().parent, environment, timeout_s, folder)
+        answer = done(
+            ["bash", shell_file(file, folder)], file.resolve().parent, environment, timeout_s, folder
+        )
         if static:
             print(read_found(kept).as_text())
         return answer
@@ -360,6 +385,7 @@ def check_case(
     threads: int | None = None,
     *,
     strict: bool = True,
+    sdk: str | None = None,
 ) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
@@ -375,6 +401,7 @@ def check_case(
                 timeout_s=timeout_s,
                 threads=threads,
                 strict=strict,
+                sdk=sdk,
             )
             status, said = done.returncode, done.stderr + done.stdout
         except subprocess.TimeoutExpired:

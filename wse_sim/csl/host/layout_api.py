@@ -353,7 +353,10 @@ class SdkLayout:
         claim_folder(out, "out_prefix")
         write_whole(source, plan.text())
         program = compile_program(
-            source, arch=self.platform.target.value, strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1"
+            source,
+            arch=self.platform.target.value,
+            strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1",
+            sdk=os.environ.get("WSE_SIM_CSL_SDK", ""),
         )
         with together(out) as part:
             program.write(part)

@@ -50,8 +50,11 @@ def link_cycles(c, slot, port, sets, route, die_edges):
 
 @inlined_kernel
 def swapped(rs, slot, port, rstate, slot_of, color_of):
-    """Slot of a word on the other side of `port`."""
+    """Slot of a word on the other side of `port`; on its way to the core it is another one if both axes swap."""
     state = np.int64(rstate[rs])
+    if port == RAMP:
+        both = S.SWAP_X | S.SWAP_Y
+        return np.int64(slot_of[color_of[slot] ^ 1]) if state & both == both else np.int64(slot)
     if (port & 1 and state & S.SWAP_X) or (port & 1 == 0 and state & S.SWAP_Y):
         return np.int64(slot_of[color_of[slot] ^ 1])
     return np.int64(slot)
@@ -169,7 +172,9 @@ def outputs_ready(c, slot, rs, tx, word, flag, hidden, t, m, x):
             waits |= 2
         if q == RAMP:
             dropped = hidden or filtered(rs, word, flag, False, m.filter_row, m.filters, m.filter_count)
-            queue = np.int64(m.color_queue[c, slot])
+            queue = np.int64(
+                m.color_queue[c, swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)]
+            )
             if not dropped and (queue < 0 or m.iq_count[queue, c] >= m.in_depth[queue]):
                 ready = False
             continue
@@ -263,7 +268,7 @@ def route_router(c, t, m, x):
                     deliver(
                         c,
                         queue,
-                        slot,
+                        swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of),
                         onward,
                         flag if flag == S.CONTROL_WORD else 0,
                         t,
