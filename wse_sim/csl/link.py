@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import JUMPS, Code, FrameCell
+from wse_sim.csl.code import COST, JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
@@ -41,6 +41,7 @@ Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
 CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
+INLINED_ROWS = 24
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
@@ -109,6 +110,28 @@ class Linker:
         )
 
 
+def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
+    """Calls of short functions that call nothing cost what their bodies cost: a compiler puts such bodies into their callers."""
+    apart = {id(code) for code in roots}
+    small = {
+        id(code)
+        for code in order
+        if id(code) not in apart
+        and not code.cyclic
+        and len(code.rows) <= INLINED_ROWS
+        and not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
+    }
+    for code in order:
+        for row, kind, callee in code.fixes:
+            if kind == "call" and id(callee) in small:
+                code.costs[row] = COST["free"]
+        if id(code) in small:
+            code.costs = [
+                COST["free"] if row[0] == Op.RET else cost
+                for row, cost in zip(code.rows, code.costs, strict=True)
+            ]
+
+
 class ClassLinker:
     """Memory and code of one class."""
 
@@ -164,6 +187,7 @@ class ClassLinker:
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
+        inline_small(order, roots)
         self.place_frames(order)
         self.fill(used)
         for code in order:

@@ -16,6 +16,7 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import operation_table
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
 from wse_sim.fabric.vm.registers import REGISTERS
+from wse_sim.fabric.vm.starts import vector_starts
 
 Array = npt.NDArray[Any]
 _LATE = (O.Op.VEC, O.Op.SYS, O.Op.BLOCK)
@@ -56,7 +57,8 @@ def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
         )
     price = price + uses * costs["load_use"]
     late = np.isin(code[:, 0], [int(op) for op in _LATE])
-    late_price = np.where(late, price, 0).astype(np.int32)
+    starts = vector_starts(image, code, price, costs) if len(code) else price
+    late_price = np.where(code[:, 0] == O.Op.VEC, starts, np.where(late, price, 0)).astype(np.int32)
     code[:, 0] |= (np.where(late, 0, price) << 8).astype(np.int32)
     return code.reshape(-1), late_price
 
@@ -112,7 +114,7 @@ def make_machine(
         "ROWS": image.rows, "COLS": image.cols, "SLOTS": slots, "WORDS": words, "REGISTERS": n_registers, "CALLS": n_calls, "DSRS": n_dsrs,
         "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
-        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": costs["vector_start"], "CONFLICT": config.conflict_milli,
+        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "CONFLICT": config.conflict_milli,
         "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
         "TAKEN": costs["branch_taken"], "BANK_PERIOD_16": config.sram_banks // 2,
         "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,

@@ -28,6 +28,7 @@ from wse_sim.fabric.vm.arithmetic import s16
 from wse_sim.fabric.vm.memory import run_memory
 from wse_sim.fabric.vm.operands import resolve, survey
 from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
+from wse_sim.fabric.vm.starts import MAPPED
 from wse_sim.fabric.vm.registers import access_register
 from wse_sim.fabric.vm.scalar import stretch
 from wse_sim.fabric.vm.vector import finish, step
@@ -508,7 +509,8 @@ def run_main(c, t, m):
                 row = np.int64(m.code[pc * 4 + 3])
                 first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
                 found = survey(c, row, first, m)
-                start = np.int64(m.late_price[pc]) + sets[S.START_LOADED] + sets[S.DSR_COST] * (found & 15)
+                late = np.int64(m.late_price[pc])
+                start = late - (MAPPED if late > MAPPED // 2 else 0) + sets[S.DSR_COST] * (found & 15)
                 core[c, S.LEFT] = max(core[c, S.LEFT] + start, np.int64(0))
                 core[c, S.MODE] = S.LAUNCH
                 at_once = found & 48 == 0
@@ -566,7 +568,7 @@ def run_main(c, t, m):
                     return np.int64(S.F_ADDRESS)
                 th[S.T_DONE] = np.int32(n)
                 cycles = memory_cycles(n, th, m.vop)
-                if m.late_price[pc] < 0:
+                if m.late_price[pc] > MAPPED // 2:
                     cycles += mapped_cycles(c, n, m.core, m.sets)
                 if sets[S.PROFILE] != 0:
                     cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
