@@ -303,7 +303,7 @@ class DsdBuiltins(Evaluation):
         """A fabric DSD without a color on WSE-2: since SDK 2.10 an input has the color of its queue."""
         if t is ty.FABOUT:
             raise CslError(at, f"a {t} needs .fabric_color on wse2")
-        if self.options.sdk == "1.4":
+        if self.options.sdk == "1.4" or (self.options.strict and self.unit.compiler.sdk == "1.4"):
             raise CslError(
                 at, f"a {t} needs .fabric_color on wse2; the color of its queue counts with --sdk 2.10"
             )

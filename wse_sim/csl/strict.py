@@ -61,23 +61,6 @@ class StrictRules(Evaluation):
                 node.at, f"'{op}' between '{a}' and '{b}'; both operands must have exactly the same type"
             )
 
-    def check_pointer(self, s: ty.Type, t: ty.Type, at: int) -> None:
-        """An array of several dimensions does not become a pointer to its elements by itself; since SDK 2.10 it does."""
-        if self.unit.compiler.sdk == "2.10":
-            return
-        if (
-            isinstance(s, ty.PointerType)
-            and isinstance(t, ty.PointerType)
-            and t.many
-            and isinstance(s.target, ty.ArrayType)
-        ):
-            rank = len(s.target.shape)
-            self.demand(
-                rank == 1 or t.target is s.target,
-                at,
-                f"a '{t}' is made of an array of one dimension; this one has {rank}",
-            )
-
     def check_activation(self, value: Operand, node: tree.Builtin, scope: Scope) -> None:
         """`@activate` takes the id of a local task."""
         if not self.judges(scope):
