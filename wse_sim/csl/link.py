@@ -35,7 +35,7 @@ from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
-from wse_sim.fabric.vm.opcodes import DsdKind, Op
+from wse_sim.fabric.vm.opcodes import DsdKind, Form, Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
@@ -110,6 +110,16 @@ class Linker:
         )
 
 
+def inlined_size(code: Code) -> int:
+    """Rows of a function; one that loads descriptors from memory or reads the machine's registers has too many instructions behind its rows."""
+    issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
+    for i, row in enumerate(code.rows):
+        loads = row[0] == Op.VEC and Form.DSD in issues[i][O.V_DEST : O.V_DEST + 4]
+        if loads or row[0] == Op.SYS:
+            return INLINED_ROWS + 1
+    return len(code.rows)
+
+
 def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
     """Calls of short functions that call nothing cost what their bodies cost: a compiler puts such bodies into their callers."""
     apart = {id(code) for code in roots}
@@ -118,8 +128,8 @@ def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
         for code in order
         if id(code) not in apart
         and not code.cyclic
-        and len(code.rows) <= INLINED_ROWS
         and not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
+        and inlined_size(code) <= INLINED_ROWS
     }
     for code in order:
         for row, kind, callee in code.fixes:
