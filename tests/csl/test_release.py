@@ -11,7 +11,7 @@ from wse_sim.csl import CompiledProgram, CslError, compile_program
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import read_route
 from wse_sim.csl.host.commands import check_case, find_cases, parse_cslc
-from wse_sim.csl.release import release_of
+from wse_sim.csl.release import integer_params, release_of
 from wse_sim.csl.values import Operand, Value
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.session import Session
@@ -148,6 +148,15 @@ def test_the_release_is_found_in_the_sources(tmp_path: Path) -> None:
     assert release_of(tmp_path / "layout.csl") == "2.10"
     (tmp_path / "src" / "more.csl").write_text("fn f(a: comptime_struct) void { }")
     assert release_of(tmp_path / "layout.csl") == "1.4"
+
+
+def test_colors_of_a_python_layout(tmp_path: Path) -> None:
+    """As numbers where the parameter is an integer, as colors where it is one."""
+    (tmp_path / "pe.csl").write_text(
+        "param a: u16;\nparam b: color; // param c: u16\nparam d: i16 = 3;\nparam e: f32;\n"
+    )
+    assert integer_params(tmp_path / "pe.csl") == {"a", "d"}
+    assert integer_params(tmp_path / "none.csl") == set()
 
 
 def structure(**fields: Operand | dict[str, Operand]) -> Value:
