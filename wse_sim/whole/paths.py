@@ -64,19 +64,6 @@ class Grid:
             cells |= {(r, c) for r in range(r0, r1) for c in range(c0, c1)}
         return cells
 
-    def path(
-        self,
-        color: int,
-        start: Cell,
-        end: Cell,
-        planned: set[Cell],
-        regions: Iterable[Region],
-    ) -> list[Cell] | None:
-        """As :meth:`way`; the cells are then taken."""
-        found = self.way(color, start, end, planned, regions)
-        self.take(color, found or ())
-        return found
-
     def way(
         self,
         color: int,

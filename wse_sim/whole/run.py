@@ -45,7 +45,6 @@ from wse_sim.whole.front import (
 )
 from wse_sim.whole.network import leaving_of, network_program
 from wse_sim.whole.packed import turned, unpacked, with_slices
-from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.convolution import statistics_of
@@ -410,25 +409,19 @@ def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords
 
 
 def program_of(plan: PipelinedPlan, samples: int) -> Made:
-    """The program of a plan: of a chain of dense layers, or of regions of several kinds."""
+    """The program of a plan of inference."""
     check_plan(plan)
-    if is_chain(plan.graph):
-        return whole_program(plan, samples * rows_per_sample(plan))
     return network_program(plan, samples)
 
 
 def rows_per_sample(plan: PipelinedPlan) -> int:
     """Rows of a sample that enter; an image is one row."""
-    if is_chain(plan.graph):
-        return max(1, plan.stages[0].rows_per_sample)
     first = forward_kernel(plan, plan.stages[0].name)
     return rows_read(plan.graph, first) or KINDS[first.family].tokens_of(plan.graph, first)
 
 
 def rows_leaving(plan: PipelinedPlan) -> int:
     """Rows of a sample that leave; one where pooling makes one of all its tokens."""
-    if is_chain(plan.graph):
-        return rows_per_sample(plan)
     output = leaving_of(plan).tensor
     kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
     last = next(kernel for kernel in kernels if output in kernel.outputs)

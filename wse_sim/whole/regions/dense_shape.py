@@ -88,13 +88,13 @@ class DenseShape(RegionKind):
 
     @property
     def inputs(self) -> int:
-        """K."""
-        return int(self.kernel.dims["k"])
+        """K, whole words: an odd one has an element of zeros behind it."""
+        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
 
     @property
     def features(self) -> int:
-        """N."""
-        return int(self.kernel.dims["n"])
+        """N, whole words: an odd one has a column of zeros behind it."""
+        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -181,11 +181,14 @@ class DenseShape(RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Between cells beside the rows and those that hand words on to them."""
+        """Inputs along the rows, sums down the columns; between cells beside the rows and those that hand words on to them."""
+        columns = range(self.left, self.left + self.cols)
+        along = {((self.top + i, col - 1), (self.top + i, col)) for i in range(self.fed) for col in columns}
+        down = {((row, col), (row + 1, col)) for row in range(self.top, self.last) for col in columns}
         if not self.is_relayed:
-            return frozenset()
+            return frozenset(along | down)
         beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
-        return links_between(beside | {inlet.cell for inlet in self.inlets})
+        return links_between(beside | {inlet.cell for inlet in self.inlets}) | along | down
 
     @property
     def stores(self) -> tuple[Cell, ...]:

@@ -188,7 +188,7 @@ def trained_network(
     _route_way(b, way)
     for i, tree in enumerate(laid.trees):
         route_tree(b, tree, wafer.cols)
-        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+        host_streams(b, tree, i, graph, samples, wafer.cols)
     return TrainedNetwork(plan, b.build(), config, regions, laid.trees, laid.backs, laid.place, loss, batch)
 
 
