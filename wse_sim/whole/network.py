@@ -22,7 +22,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricArea, StreamLinks
+from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
@@ -53,7 +53,7 @@ class Network:
         return last.tokens_of(last.graph, last.kernel)
 
     @property
-    def areas(self) -> tuple[FabricArea, ...]:
+    def areas(self) -> tuple[FabricPlace, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
 
@@ -171,6 +171,9 @@ def _laid(
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
     grid.links |= frozenset[tuple[Cell, Cell]]().union(*(region.busy_links for region in regions))
+    grid.limit = max(stage.cycles_per_sample for stage in plan.stages) / plan.wafer.wavelet_cycles
+    for region in regions:
+        grid.words |= region.link_words
     try:
         return own, trees_of(plan, grid, regions, {})
     except ModelError:
@@ -266,6 +269,7 @@ def trees_of(
         given = source_region.bundles.get(first.tensor, 1) if source_region is not None else 1
         bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
         out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
+        words = plan.graph.tensors[first.tensor].elements / plan.graph.samples / PAIR / bundles
         beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
         fed = _edges(first.route[0], edges, wafer.rows, inlets, bundles) if source_region is None else {}
         for bundle in range(bundles):
@@ -277,7 +281,7 @@ def trees_of(
             sinks = [host] if host else []
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
-            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside)
+            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside, words)
             beside |= {tree.source, *senders, *tree.parents}
             out.append(replace(tree, bundle=bundle, bundles=bundles, host=host))
     return tuple(out)

@@ -5,6 +5,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import ceil
 
@@ -181,14 +182,31 @@ class DenseShape(RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Inputs along the rows, sums down the columns; between cells beside the rows and those that hand words on to them."""
-        columns = range(self.left, self.left + self.cols)
-        along = {((self.top + i, col - 1), (self.top + i, col)) for i in range(self.fed) for col in columns}
-        down = {((row, col), (row + 1, col)) for row in range(self.top, self.last) for col in columns}
+        """Those of inputs and sums; between cells beside the rows and those that hand words on to them."""
+        found = frozenset(self._inner_words)
         if not self.is_relayed:
-            return frozenset(along | down)
+            return found
         beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
-        return links_between(beside | {inlet.cell for inlet in self.inlets}) | along | down
+        return found | links_between(beside | {inlet.cell for inlet in self.inlets})
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Inputs, sums and results."""
+        return {**super().link_words, **self._inner_words}
+
+    @property
+    def _inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Inputs along the rows, sums down the columns."""
+        columns, words = range(self.left, self.left + self.cols), self.words
+        along = {
+            ((self.top + i, col - 1), (self.top + i, col)): float(self.tokens * words[i])
+            for i in range(self.fed)
+            for col in columns
+        }
+        sums = float(self.tokens * self.outputs)
+        return along | {
+            ((row, col), (row + 1, col)): sums for row in range(self.top, self.last) for col in columns
+        }
 
     @property
     def stores(self) -> tuple[Cell, ...]:
