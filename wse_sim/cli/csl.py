@@ -49,6 +49,13 @@ def run_command(
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
+    sanitize: Annotated[
+        bool,
+        typer.Option(
+            "--sanitize",
+            help="Look at every access and word; say behind the run what is out of bounds, unwritten, shared, unread or decided by luck.",
+        ),
+    ] = False,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -59,7 +66,13 @@ def run_command(
         claim_folder(report, "--report")
     try:
         done = run_commands(
-            file, report=report, timeout_s=timeout, threads=threads, static=static, strict=strict
+            file,
+            report=report,
+            timeout_s=timeout,
+            threads=threads,
+            static=static,
+            strict=strict,
+            sanitize=sanitize,
         )
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
@@ -138,6 +151,20 @@ def static_command(
         print(table(found))
     if any(item.cycles is None for item in found):
         raise typer.Exit(1)
+
+
+@app.command("memory")
+def memory_command(
+    folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")], as_json: JsonOption = False
+) -> None:
+    """The memory of every class of cores before any run: code, variables, constants, frames, spare, largest symbols."""
+    from wse_sim.csl.host.memory import memory_of_folder, memory_text
+
+    rows = memory_of_folder(folder)
+    if as_json:
+        print_json({"classes": [row.as_dict() for row in rows]})
+    else:
+        print(memory_text(rows))
 
 
 @app.command("explain")
