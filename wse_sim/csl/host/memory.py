@@ -61,7 +61,7 @@ def memory_map(image: Image) -> list[ClassMemory]:
                 LIMIT_BYTES - code - data,
                 tuple((name, 2 * words) for name, words in cls.deepest),
                 tuple((s.name, s.type, 2 * s.words) for s in largest),
-            )  # fmt: skip
+            )
         )
     return sorted(found, key=lambda row: (row.spare, row.name))
 

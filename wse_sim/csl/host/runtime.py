@@ -33,10 +33,11 @@ from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedE
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
-from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state
+from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state, trace_values
 from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.sanitized import is_asked, keep_findings, of_host
 from wse_sim.csl.host.stalled import Pulse, stands_still, would_wait
+from wse_sim.csl.host.traced import traced_session, write_trace_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.findings import Finding
 from wse_sim.fabric.vm.session import Outcome, Session, Until
@@ -103,7 +104,7 @@ class SdkRuntime:
         """Put the program on the fabric."""
         wafer = load_wafer(self.program.options.arch)
         self._watch = LaunchWatch.asked(self.program.image, wafer)
-        self._session = Session(
+        self._session = traced_session(
             self.program.image,
             wafer,
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
@@ -159,6 +160,7 @@ class SdkRuntime:
         keep(record)
         if self._watch is not None:
             self._watch.end(self.session.picks())
+        write_trace_where_asked(self.session)
         report_where_asked(record, keep_findings(self.session, self._findings))
 
     def _warn_unstopped(self) -> None:
@@ -558,6 +560,7 @@ class SdkRuntime:
         record = Record(
             self.folder, self.program, self.session, self._traces, time.perf_counter() - self._began_s
         )
+        write_trace_where_asked(self.session)
         report_where_asked(record, keep_findings(self.session, self._findings), said)
         return said
 
@@ -568,28 +571,15 @@ class SdkRuntime:
             key = (printed.x, printed.y)
             if printed.traced:
                 name = self.program.image.prints[printed.row]
-                self._traces.setdefault((*key, name[0]), []).extend(self._values(name[1], printed.values))
+                self._traces.setdefault((*key, name[0]), []).extend(
+                    trace_values(self.program.image, name[1], printed.values)
+                )
                 continue
             text = self._open.pop(key, "") + printed.text
             *lines, rest = text.split("\n")
             self._log += [(printed.cycle, line) for line in lines]
             if rest:
                 self._open[key] = rest
-
-    def _values(self, kinds: str, values: tuple[int, ...]) -> list[object]:
-        found: list[object] = []
-        for kind, value in zip(kinds, values, strict=False):
-            if kind == "f":
-                found.append(np.array(value & 0xFFFFFFFF, np.uint32).view(np.float32).item())
-            elif kind == "h":
-                found.append(float(np.array(value & 0xFFFF, np.uint16).view(np.float16)))
-            elif kind == "s":
-                found.append(self.program.image.prints[value][0])
-            elif kind == "b":
-                found.append(bool(value))
-            else:
-                found.append(int(value))
-        return found
 
     def _write_log(self) -> None:
         lines = [f"@{cycle} {text}" for cycle, text in self._log]

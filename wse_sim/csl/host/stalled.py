@@ -43,7 +43,7 @@ class Pulse:
 
     def look(self, session: Session) -> None:
         """Note cycle and words; from time to time say on standard error that the program goes on."""
-        self._seen.append((session.cycle, session.words_moved()))
+        self._seen.append((session.cycle, int(session.machine.links.sum())))
         old = [k for k, (cycle, _) in enumerate(self._seen) if cycle <= session.cycle - SPAN_CYCLES]
         del self._seen[: old[-1] if old else 0]
         if time.monotonic() - self._said_s >= BEAT_S:

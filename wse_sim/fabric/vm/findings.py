@@ -8,7 +8,7 @@ import numpy as np
 
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import watch as W
-from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.image import Image, Symbol
 
 KIND_NAMES = ("unwritten", "bounds", "bounds", "thread taken", "queue shared", "order by luck", "null")
 UNREAD = "words unread"
@@ -55,7 +55,12 @@ def _name(m: S.Machine, image: Image, c: int, word: int) -> str:
     if not owner:
         return f"word {word} of the memory"
     held = image.classes[cls].symbols[owner - 1]
-    return f"word {word - held.address} of '{held.name}'"
+    return f"word {word - held.address} of '{_plain(held)}'"
+
+
+def _plain(symbol: Symbol) -> str:
+    """The name as the program has it, without its module."""
+    return symbol.name.rpartition("#")[2].partition(".")[2] or symbol.name
 
 
 def _sentence(m: S.Machine, image: Image, kind: int, c: int, v: list[int]) -> str:
@@ -69,12 +74,12 @@ def _sentence(m: S.Machine, image: Image, kind: int, c: int, v: list[int]) -> st
     if kind == W.BEYOND:
         held = image.classes[cls].symbols[v[1] - 1]
         does = "writes" if v[2] else "reads"
-        return f"{does} word {v[0] - held.address} of '{held.name}', which has words 0 to {held.words - 1}: it is {_name(m, image, c, v[0])}"
+        return f"{does} word {v[0] - held.address} of '{_plain(held)}', which has words 0 to {held.words - 1}: it is {_name(m, image, c, v[0])}"
     if kind == W.BEYOND_VECTOR:
         held = image.classes[cls].symbols[int(m.owner[cls, v[0]]) - 1]
         does = "writes" if v[2] else "reads"
         return (
-            f"a vector operation that begins in '{held.name}' {does} {_name(m, image, c, v[1])}; '{held.name}' has words 0 to "
+            f"a vector operation that begins in '{_plain(held)}' {does} {_name(m, image, c, v[1])}; '{_plain(held)}' has words 0 to "
             f"{held.words - 1}: its descriptor is longer than the array, or begins too far in it"
         )
     if kind == W.THREAD_TAKEN:

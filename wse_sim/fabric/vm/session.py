@@ -28,10 +28,19 @@ from wse_sim.fabric.vm.findings import Finding, findings, unread_words
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.proof import Proof, prove
-from wse_sim.fabric.vm.report import Fault, WaitingCore, format_print, what_classes_do, who_waits, why_fault
+from wse_sim.fabric.vm.report import (
+    Fault,
+    WaitingCore,
+    format_print,
+    lines_profiled,
+    what_classes_do,
+    who_waits,
+    why_fault,
+)
 from wse_sim.hardware.wafer import Wafer
 
 Array = npt.NDArray[Any]
+Look = Callable[["Session"], None]
 Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
@@ -148,7 +157,7 @@ class Session:
         *,
         cycles: int | None = None,
         still_cycles: int = 0,
-        look: Callable[[Session], None] | None = None,
+        look: Look | None = None,
     ) -> Outcome:
         """Run until all conditions of `until` hold, nothing can happen, or `cycles` more have passed.
 
@@ -188,7 +197,7 @@ class Session:
         last: int,
         asked: int,
         still_cycles: int,
-        look: Callable[[Session], None] | None,
+        look: Look | None,
     ) -> int:
         """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes any more."""
         starts = self._starts()
@@ -523,10 +532,6 @@ class Session:
         ]
         return prove(self.machine, self.image, sending)
 
-    def words_moved(self) -> int:
-        """Words that left routers since the start, once for every router and direction."""
-        return int(self.machine.links.sum())
-
     def findings(self, *, at_end: bool = False) -> list[Finding]:
         """What the sanitizer found so far, by cycle; ``at_end``: also the words that nothing read.  Needs ``sanitize=True``."""
         if not self._sanitizes:
@@ -571,29 +576,7 @@ class Session:
         """Cycles and executions of every source line of every class, most cycles first (needs ``profile=True``)."""
         if not self._profiles:
             raise ProgramError("this session counts no source lines; start it with profile=True")
-        rows: dict[tuple[int, str, int, str], list[int]] = {}
-        for k in range(self.machine.profile.shape[0]):
-            counted = self.machine.profile[k]
-            for pc in np.flatnonzero(counted[:, 1] | counted[:, 0]):
-                where = int(self.image.source[pc])
-                file, line, _, function = (
-                    self.image.positions[where] if 0 <= where < len(self.image.positions) else ("", 0, 0, "")
-                )
-                entry = rows.setdefault((k, file, line, function), [0, 0])
-                entry[0] += int(counted[pc, 0])
-                entry[1] = max(entry[1], int(counted[pc, 1]))
-        table = [
-            {
-                "class": self.image.classes[k].name,
-                "file": file,
-                "line": line,
-                "function": function,
-                "cycles": value[0],
-                "executions": value[1],
-            }
-            for (k, file, line, function), value in rows.items()
-        ]
-        return sorted(table, key=lambda row: (-row["cycles"], row["class"], row["file"], row["line"]))
+        return lines_profiled(self.machine, self.image)
 
     def nbytes_per_core(self) -> float:
         """Bytes of state per core that the session has asked for (the operating system backs what was touched)."""
