@@ -221,6 +221,18 @@ def judge_command(
         raise typer.Exit(1)
 
 
+@app.command("lsp")
+def lsp_command() -> None:
+    """The language server for editors, on standard input and output; see the folder editors."""
+    try:
+        from wse_sim.csl.language_server import serve
+    except ModuleNotFoundError as fault:
+        raise WseError(
+            f"the language server needs {fault.name}; install it with pip install 'wse-sim[lsp]'"
+        ) from None
+    serve()
+
+
 @app.command("explain")
 def explain_command(
     folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")],

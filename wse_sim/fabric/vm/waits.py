@@ -267,9 +267,9 @@ class Waits:
             others = [k for k in range(4) if int(m.route[rs * 4 + k]) >> port & 1]
             if not others:
                 return Why(f"{text}: its route receives from {_sides(pair & 31)} only", weight=WRONG)
-            there = f"position {others[0]} would, and no control wavelet has moved it there"
+            other_way = f"position {others[0]} would, and no control wavelet has moved it there"
             return Why(
-                f"{text}: its switch in position {position} does not receive from there; {there}",
+                f"{text}: its switch in position {position} does not receive from there; {other_way}",
                 weight=UNREAD,
             )
         after: list[Node] = []
