@@ -1,10 +1,14 @@
 """Why a program stands still: the cause first, found through routes, queues, tasks and microthreads."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from wse_sim.cli import app
 from wse_sim.csl import compile_program
+from wse_sim.csl.host import stalled
+from wse_sim.door import run as door
 from wse_sim.fabric.vm.proof import Proof
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import load_wafer
@@ -121,3 +125,44 @@ def test_a_program_that_ends_has_no_cause(tmp_path: Path, arch: str) -> None:
     session.launch(0, 0, 1, 1, "f", arm=False)
     assert session.advance().reason == "idle"
     assert session.proof().causes == ()
+
+
+def test_the_command_line_prints_a_cause_as_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other faults stay one line, whatever line ends they hold."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = tmp_path / "run.py"
+    for error, lines in (
+        ("StoppedError", ["wse-sim: run.py:2: stops, because A", "  therefore B"]),
+        ("HostError", ["wse-sim: run.py:2: stops, because A therefore B"]),
+    ):
+        script.write_text(
+            f"from wse_sim.csl.host.arrays import {error}\nraise {error}('stops, because A\\n  therefore B')\n"
+        )
+        assert door(app, ["cs-python", str(script)]) == 2
+        assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_long_wait_says_that_words_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pulse of a run: words since a million cycles ago, or that none moved."""
+    proof = stopped(tmp_path, SEND, HEAR.replace("fn f() void { @mov32(mem, in); }", "fn f() void {}"))
+    assert proof.causes
+    monkeypatch.setattr(stalled, "BEAT_S", 0.0)
+    session = Session(compile_program(tmp_path / "layout.csl").image, load_wafer("wse2"))
+    pulse = stalled.Pulse("launch of 'f'")
+    pulse.look(session)
+    assert "too short to say" in capsys.readouterr().err
+    session.machine.links[0, 1] += 42
+    session.advance("cycle", cycles=2_000_000)
+    pulse.look(session)
+    assert (
+        "launch of 'f' at cycle 2,000,000: not dead: 42 words more than 2,000,000 cycles ago"
+        in capsys.readouterr().err
+    )
+    session.advance("cycle", cycles=2_000_000)
+    pulse.look(session)
+    assert "no word moved in the last 2,000,000 cycles" in capsys.readouterr().err
