@@ -148,6 +148,20 @@ def test_two_senders_in_an_order_that_takes_longer_than_light_are_no_finding(tmp
     assert found == []
 
 
+def test_a_route_that_is_turned_between_two_words_decides_their_order(tmp_path: Path) -> None:
+    """The middle core hears the right one only after it has turned the route: no luck, however close the words were sent."""
+    layout = MEETING.replace("rx = .{ WEST, EAST }", "rx = .{ WEST }")
+    turns = """
+const config = @import_module("<tile_config>");
+fn f() void { @mov32(first, in); turn(); @mov32(first, in); }
+fn turn() void { config.color_config.set_io_direction(c, config.color_config.rx(EAST), config.color_config.tx(RAMP)); }
+"""
+    one = "const first = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> a[i] });" + turns
+    mid = HEAD + color(HEARS, "c").replace("= 8", "= 1") + one
+    sends = ONCE + "fn f() void { @mov32(out, one); }"
+    assert run_three(tmp_path, layout, sends, sends, mid) == []
+
+
 def test_two_operations_on_one_queue_and_a_thread_that_is_taken(tmp_path: Path) -> None:
     many = "var big = @zeros([200]u32); const long = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{200} -> big[i] });"
     out = color(SENDS, "c", 200) + many

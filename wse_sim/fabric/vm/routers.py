@@ -251,7 +251,7 @@ def route_router(c, t, m, x):
         taken |= tx
         m.pointer[c] = np.uint8((slot + 1) % n_slots)
         if sets[S.WATCH] != 0:
-            look_at_meeting(c, rs, port, flag != S.DATA_WORD, m.q_from[e, head], t, m)
+            look_at_meeting(c, rs, port, rx, flag != S.DATA_WORD, m.q_from[e, head], t, m)
         leave(c, slot, port, e, t, m, x)
         onward = obey(c, slot, rs, word, flag, state, m)
         for q in range(5):

@@ -179,14 +179,16 @@ def came_from_host(origin, t):
 
 
 @helper_kernel
-def look_at_meeting(c, rs, port, is_control, source, t, m):
+def look_at_meeting(c, rs, port, rx, is_control, source, t, m):
     """A word passes a router: whether chance alone put it behind the last one, which came from another side by the same route.
 
     What one core sends can depend on what another one sent only as fast as a word travels, a link a cycle.  Two words that were sent closer
-    in time than that know nothing of each other; if no command of a switch lies between them, their order is that of their arrival.
+    in time than that know nothing of each other; if the route takes words from both sides (`rx`) and no command of a switch lies between them,
+    their order is that of their arrival.
     """
     last = m.merged[rs]
-    if last[0] != 0 and last[0] != port + 1 and last[1] >= 0 and source[0] >= 0 and last[1] != source[0]:
+    takes_both = last[0] != 0 and last[0] != port + 1 and (rx >> max(np.int64(0), last[0] - 1)) & 1 != 0
+    if takes_both and last[1] >= 0 and source[0] >= 0 and last[1] != source[0]:
         cols = m.sets[S.COLS]
         apart = abs(last[1] % cols - source[0] % cols) + abs(last[1] // cols - source[0] // cols)
         if source[2] < last[3] + apart:
