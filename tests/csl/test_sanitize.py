@@ -154,7 +154,7 @@ def test_a_route_that_is_turned_between_two_words_decides_their_order(tmp_path: 
     turns = """
 const config = @import_module("<tile_config>");
 fn f() void { @mov32(first, in); turn(); @mov32(first, in); }
-fn turn() void { config.color_config.set_io_direction(c, config.color_config.rx(EAST), config.color_config.tx(RAMP)); }
+fn turn() void { config.color_config.reset_routes(c, .{ .rx = .{ EAST }, .tx = .{ RAMP } }); }
 """
     one = "const first = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> a[i] });" + turns
     mid = HEAD + color(HEARS, "c").replace("= 8", "= 1") + one
