@@ -97,6 +97,39 @@ def test_a_full_queue_that_nothing_reads(tmp_path: Path) -> None:
     assert "blocked" in proof.text().splitlines()[0]
 
 
+def test_cores_that_rest_are_no_cycle_and_stuck_words_weigh_more_than_a_core_at_rest(tmp_path: Path) -> None:
+    """Both outer cores have a data task for a word of the other; the cause of the second program is behind one of two ways of a core at rest."""
+    left = (
+        color(SENDS, "c")
+        + "task hears(w: u32) void {} fn f() void {}\ncomptime { @bind_data_task(hears, @get_data_task_id(d)); }"
+    )
+    right = (
+        color(SENDS, "d")
+        + "task hears(w: u32) void {} fn f() void {}\ncomptime { @bind_data_task(hears, @get_data_task_id(c)); }"
+    )
+    rests = stopped(tmp_path, left, right).causes
+    assert all("rests, no task is active" in cause.text and cause.is_rest for cause in rests)
+    sends = "fn f() void { @mov32(out, mem, .{ .async = true }); @mov32(out, mem, .{ .async = true }); }"
+    hears = "task hears(w: u32) void {}\ncomptime { @bind_data_task(hears, @get_data_task_id(d)); }"
+    many = SEND.split("fn f")[0].replace(".extent = 8", ".extent = 80")
+    wrong = LAYOUT.replace(
+        "@set_color_config(0, 0, c, .{{ .routes = .{{ .rx = .{{ RAMP }}",
+        "@set_color_config(0, 0, c, .{{ .routes = .{{ .rx = .{{ SOUTH }}",
+    )
+    program = compile_text(
+        tmp_path,
+        "",
+        wrong.format(through="EAST"),
+        left=HEAD.replace("[8]u32", "[80]u32").replace("{8}", "{80}") + many + sends + hears,
+        mid=MID,
+        right=HEAD + HEAR,
+    )
+    session = Session(program.image, load_wafer("wse2"))
+    session.launch(0, 0, 1, 1, "f")
+    assert session.advance("commands").reason == "waits"
+    assert "its route receives from south only" in session.proof().text().splitlines()[0]
+
+
 def test_an_activated_task_that_is_blocked(tmp_path: Path) -> None:
     left = "fn f() void { @activate(@get_local_task_id(9)); }\ncomptime { @block(@get_local_task_id(9)); }"
     proof = stopped(tmp_path, left, "fn f() void {}")

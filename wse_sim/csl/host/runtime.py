@@ -557,9 +557,7 @@ class SdkRuntime:
             said = would_wait(what, self.session)
         else:
             said = stands_still(what or "the program", self.session, self._still_cycles)
-        record = Record(
-            self.folder, self.program, self.session, self._traces, time.perf_counter() - self._began_s
-        )
+        record = Record(self.folder, self.program, self.session, self._traces, clock()[0] - self._began_s)
         write_trace_where_asked(self.session)
         report_where_asked(record, keep_findings(self.session, self._findings), said)
         return said

@@ -6,6 +6,7 @@ import sys
 import time
 
 from wse_sim.csl.host.asked import STILL_VARIABLE
+from wse_sim.fabric.vm.proof import MOST_LINES
 from wse_sim.fabric.vm.session import Session
 
 MOST_NAMED = 4
@@ -22,15 +23,16 @@ def would_wait(what: str, session: Session) -> str:
 
 
 def stands_still(what: str, session: Session, still_cycles: int) -> str:
-    """Cores work, and nothing comes of it; behind it why the others wait."""
-    doing = session.doing()
+    """Cores work, and nothing comes of it; behind it why the others wait.  Where no core works, the host would wait for ever."""
+    proof = session.proof()
+    if session.cycle - proof.since >= still_cycles:
+        return would_wait(what, session)
     said = (
         f"{what} does not come forward, no word moved and no memory changed for {still_cycles:,} cycles (now {session.cycle}): "
-        f"{'; '.join(doing[:MOST_NAMED])}; {STILL_VARIABLE}=0 waits for ever"
+        f"{'; '.join(session.doing()[:MOST_NAMED])}; {STILL_VARIABLE}=0 waits for ever"
     )
-    proof = session.proof()
-    waits = [line for cause in proof.causes[:1] if cause.chain for line in cause.lines(proof.waits)]
-    return "\n".join([said, *(["others wait, because " + waits[0], *waits[1:]] if len(waits) > 2 else [])])
+    waits = [line for cause in proof.causes if not cause.is_rest for line in cause.lines(proof.waits)]
+    return "\n".join([said, *([f"others wait, because {waits[0]}", *waits[1:MOST_LINES]] if waits else [])])
 
 
 class Pulse:

@@ -16,7 +16,7 @@ import numpy as np
 
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.waits import BLOCKED, Node, Waits, Why
+from wse_sim.fabric.vm.waits import BLOCKED, REST, Node, Waits, Why
 
 MOST_NODES = 20_000
 PER_GROUP = 3
@@ -24,16 +24,22 @@ PER_GROUP = 3
 SOFT = 0.3
 """Weight of what is found behind one of several ways on."""
 MOST_CAUSES, MOST_LINES = 3, 12
+_QUEUES = ("thread", "out", "router", "in", "inject")
+"""Nodes that hold an operation or words; a cycle without any is one of cores at rest."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why something cannot happen; ``chain``: what waits for it, from next to it to the host; ``cores`` of how many waits it is the cause."""
+    """Why something cannot happen; ``chain``: what waits for it, from next to it to the host; ``cores`` of how many waits it is the cause.
+
+    ``is_rest``: a core rests or runs on, and nothing is known that hinders it.
+    """
 
     text: str
     chain: tuple[str, ...]
     cores: int
+    is_rest: bool = False
 
     def lines(self, waits: int) -> list[str]:
         """The cause, then who waits for it, a long chain by its ends."""
@@ -90,7 +96,10 @@ def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, in
         if node in found:  # the longest chain says most
             kept = found[node]
             chain, count = max(kept.chain, chain, key=len), kept.cores + count
-        found[node], score[node] = Cause(text, chain, count), max(weight, score.get(node, 0.0))
+        found[node], score[node] = (
+            Cause(text, chain, count, node[0] == "main" and known[node].weight <= REST),
+            max(weight, score.get(node, 0.0)),
+        )
     order = sorted(found, key=lambda n: (-score[n], -found[n].cores, n))
     return Proof(first_idle_cycle(machine), len(roots), tuple(_merged(found[n] for n in order)))
 
@@ -158,6 +167,11 @@ def _cycles(known: dict[Node, Why]) -> dict[Node, str]:
         some = min(part)
         if len(part) == 1 and not graph.has_edge(some, some):
             continue
+        if not any(
+            node[0] in _QUEUES for node in part
+        ):  # cores at rest, of which each waits for a word of the others
+            found |= {node: known[node].text for node in part if node[0] == "main"}
+            continue
         edges = nx.find_cycle(graph.subgraph(part), some)
         texts = list(dict.fromkeys(known[edge[0]].text for edge in edges))
         shown = (
@@ -187,7 +201,8 @@ def _cause(
         node = order.popleft()
         soft = at[node][0]
         why = known[node]
-        weight = float(BLOCKED if node in cycles else why.weight) * SOFT**soft
+        in_cycle = REST if node in cycles and cycles[node] == why.text else BLOCKED
+        weight = float(in_cycle if node in cycles else why.weight) * SOFT**soft
         if weight and (best is None or (weight, -steps[node]) > best[:2]):
             best = (weight, -steps[node], node)
         for after, is_soft in [*((n, 0) for n in why.after), *((n, 1) for n in why.ways)]:

@@ -16,8 +16,9 @@ SIDES = ("north", "east", "south", "west", "its core")
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 Node = tuple[str, int, int, int]
 
-# How much a leaf explains: a fault of routes or bindings, what is blocked, what nobody reads, a core at rest, a fact beside these.
-WRONG, BLOCKED, UNREAD, REST, BESIDE = 6, 4, 3, 2, 1
+# How much a leaf explains: words that cannot go on, a fault of routes or bindings, what is blocked, what nobody reads, a core at rest, a fact
+# beside these.
+STUCK, WRONG, BLOCKED, UNREAD, REST, BESIDE = 8, 6, 4, 3, 2, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Waits:
                 if self.m.core[c, S.COMMAND] >= 0
                 else "has not released its command stream"
             )
-            return Why(f"{self.place(c)} {begun}", (("main", c, 0, 0),))
+            return Why(f"{self.place(c)} {begun}", (self.main(c),))
         if kind == "host":
             wanted = int(self.m.credit[i, c])
             text = f"the host waits for {wanted} more word{'s' * (wanted != 1)} of color {self.color(i)} of {self.place(c)}"
@@ -117,6 +118,10 @@ class Waits:
         if q < 0:
             return Why(f"{text}: no input queue is bound to the color", weight=WRONG)
         return Why(text, (("in", c, q, 0),))
+
+    def main(self, c: int) -> Node:
+        """The node of a core's main thread: that of its vector operation, if it runs one."""
+        return ("thread", c, 0, 0) if self.m.core[c, S.MODE] == S.VECTOR else ("main", c, 0, 0)
 
     def _main(self, c: int) -> Why:
         core = self.m.core[c]
@@ -218,7 +223,7 @@ class Waits:
             if meta & 63 != slot:
                 return Why(f"{text}: a word of color {self.color(meta & 63)} heads that queue", weight=WRONG)
             return (
-                Why(f"{text}: a control wavelet heads it", (("main", c, 0, 0),))
+                Why(f"{text}: a control wavelet heads it", (self.main(c),))
                 if meta >> 6 == S.CONTROL_WORD
                 else None
             )
@@ -242,7 +247,7 @@ class Waits:
         ]
         if others:
             return Why(text, tuple(("thread", c, t, 0) for t in others))
-        return Why(text, (("main", c, 0, 0),)) if k else Why(text, weight=UNREAD)
+        return Why(text, (self.main(c),)) if k else Why(text, weight=UNREAD)
 
     def _output_queue(self, c: int, q: int) -> Why:
         slot = int(self.m.oq_meta[q, c, int(self.m.oq_head[q, c])]) & 63
@@ -262,11 +267,11 @@ class Waits:
         if state & S.TORN:
             return Why(f"{text}: the color is torn down there", weight=BLOCKED)
         if pair == 0 or pair >> 5 == 0:
-            return Why(f"{text}: it has no route for the color", weight=WRONG)
+            return Why(f"{text}: it has no route for the color", weight=STUCK)
         if not pair >> port & 1:
             others = [k for k in range(4) if int(m.route[rs * 4 + k]) >> port & 1]
             if not others:
-                return Why(f"{text}: its route receives from {_sides(pair & 31)} only", weight=WRONG)
+                return Why(f"{text}: its route receives from {_sides(pair & 31)} only", weight=STUCK)
             other_way = f"position {others[0]} would, and no control wavelet has moved it there"
             return Why(
                 f"{text}: its switch in position {position} does not receive from there; {other_way}",
@@ -278,7 +283,7 @@ class Waits:
             if out == RAMP:
                 if queue < 0:
                     return Why(
-                        f"{text} for its core: no input queue there is bound to the color", weight=WRONG
+                        f"{text} for its core: no input queue there is bound to the color", weight=STUCK
                     )
                 if m.iq_count[queue, c] >= m.in_depth[queue]:
                     after.append(("in", c, queue, 0))
@@ -287,7 +292,7 @@ class Waits:
             if other < 0:
                 if m.credit[slot, c] <= 0:
                     edge = f"{text}: its route leaves the rectangle to the {SIDES[out]}, where the host takes no more words"
-                    return Why(edge, weight=WRONG)
+                    return Why(edge, weight=STUCK)
                 continue
             there = self._partner(rs, slot, out)
             e = (there * self.n + other) * 5 + (out + 2) % 4
@@ -325,15 +330,15 @@ class Waits:
             if freeing:
                 return Why(said, tuple(("thread", c, k, 0) for k in freeing))
             if self.m.core[c, S.MODE] == S.IDLE:
-                return Why(f"{said}, and nothing unblocks it", weight=BLOCKED)
-            return Why(said, (("main", c, 0, 0),))
+                return Why(f"{said}, and nothing unblocks it", weight=STUCK)
+            return Why(said, (self.main(c),))
         main = self._main(c)
         if task is None and main.weight:
             return Why(
                 f"{text}, and nothing reads them: no task takes them, no operation names the queue; {main.text}",
-                weight=WRONG,
+                weight=STUCK,
             )
-        return Why(f"{text}; nothing reads them now", (("main", c, 0, 0),))
+        return Why(f"{text}; nothing reads them now", (self.main(c),))
 
     def _sender(self, c: int, slot: int) -> Why:
         text = f"{self.place(c)} should send color {self.color(slot)}"
@@ -347,7 +352,7 @@ class Waits:
                 after.append(("out", c, q, 0))
         if after:
             return Why(text, tuple(after))
-        return Why(f"{text}, and no operation of it does so now", (("main", c, 0, 0),))
+        return Why(f"{text}, and no operation of it does so now", (self.main(c),))
 
     def _word(self, c: int, slot: int) -> Why:
         """Where a word that a core waits for should come from: up the routes to its senders, or to the gap in them."""
@@ -357,10 +362,8 @@ class Waits:
             return Why(f"{name} comes from the host, which sends no more of it", weight=REST)
         gap = found.gaps[0] if found.gaps else ""
         if not found.after and found.from_host:
-            return Why(
-                f"{name} comes to {self.place(c)} over the edge of the rectangle, and the host sends no more of it",
-                weight=REST,
-            )
+            text = f"no word of {name} comes to {self.place(c)}: {gap}, where no core is and the host sends nothing more"
+            return Why(text, weight=WRONG)
         if not found.after:
             return Why(f"no word of {name} can come to {self.place(c)}: {gap}", weight=WRONG)
         return Why(f"{name} comes to {self.place(c)} from {found.named()}", tuple(found.after))
