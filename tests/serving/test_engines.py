@@ -24,6 +24,8 @@ COLUMNS = (
     "preemptions",
     "gaps",
     "busy_ticks",
+    "samples",
+    "every_ticks",
 )
 
 

@@ -54,6 +54,7 @@ class Load:
     notes: tuple[str, ...] = ()
     content: tuple[Ticks, ...] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
     content_tokens: int = 1  # tokens of such a run
+    refused: int = 0  # requests beside these that are longer than the context, and fail
 
     def __post_init__(self) -> None:
         sizes = {
@@ -132,6 +133,12 @@ class Served:
     gaps: Ticks  # (GAP_BINS,)
     busy_ticks: Ticks  # (regions,)
     counters: dict[str, int] = field(default_factory=dict)
+    samples: Ticks = field(default_factory=lambda: np.zeros((0, len(SAMPLED)), np.int64))
+    """State at multiples of `every_ticks`, (samples, len(SAMPLED) + regions): :data:`SAMPLED`, then busy ticks of each region.
+
+    What is seen is the state at the first turn from then on, before it is formed; the last row is the state at the end.
+    """
+    every_ticks: int = 0
 
     @property
     def completed(self) -> NDArray[np.bool_]:
@@ -150,3 +157,11 @@ COUNTERS = (
     "running_most",
     "blocks_most",
 )
+
+SAMPLED = ("running", "waiting", "blocks", "emitted", "computed", "recomputed", "cached", "preemptions")
+"""What engines sample: requests that run and wait, blocks in use, and counters so far."""
+
+SAMPLES = 1024
+"""Most samples of a run: where there would be more, every second one is left out, from then on as well."""
+
+FIRST_SAMPLE_TICKS = 10**6  # 0.1 ms

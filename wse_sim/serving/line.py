@@ -11,7 +11,19 @@ from typing import cast
 import numpy as np
 import simpy
 
-from wse_sim.serving.base import COUNTERS, GAP_BINS, GAP_EDGES, NEVER, Load, Served, ServingRules, Ticks
+from wse_sim.serving.base import (
+    COUNTERS,
+    FIRST_SAMPLE_TICKS,
+    GAP_BINS,
+    GAP_EDGES,
+    NEVER,
+    SAMPLED,
+    SAMPLES,
+    Load,
+    Served,
+    ServingRules,
+    Ticks,
+)
 from wse_sim.serving.blocks import PrefixKeys
 from wse_sim.serving.latency import Latency
 from wse_sim.serving.scheduler import QueuedRequest, TurnPart, TurnScheduler
@@ -41,12 +53,31 @@ class ServingLine:
         self.gaps = np.zeros(GAP_BINS, np.int64)
         self.busy = np.zeros(latency.regions, np.int64)
         self.counters = dict.fromkeys(COUNTERS, 0)
+        self.samples: list[list[int]] = []
+        self.every = FIRST_SAMPLE_TICKS
         self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
         self._regions = [simpy.Store(self.env) for _ in range(latency.regions)]
         self._wake = self.env.event()
 
     def run(self) -> Served:
         """Play the load to its end."""
+        self.begin()
+        self.env.run()
+        self._sample()
+        schedule = self.scheduler
+        self.counters |= {
+            "computed": schedule.computed, "recomputed": schedule.recomputed, "cached": schedule.cached, "preemptions": schedule.preempted,
+            "running_most": schedule.running_most, "blocks_most": schedule.blocks_most,
+        }  # fmt: skip
+        preempted = np.bincount(schedule.preemptions, minlength=len(self.load)).astype(np.int64)
+        samples = np.array(self.samples, np.int64).reshape(-1, len(SAMPLED) + self.latency.regions)
+        return Served(
+            self.arrival, self.admitted, self.first, self.last, preempted, self.gaps, self.busy, self.counters,
+            samples, self.every,
+        )  # fmt: skip
+
+    def begin(self) -> None:
+        """Start the processes: arrivals, regions, the entry."""
         for number, (after, at) in enumerate(
             zip(self.load.after.tolist(), self.load.arrival_ticks.tolist(), strict=True)
         ):
@@ -55,16 +86,17 @@ class ServingLine:
         for place in range(self.latency.regions):
             self.env.process(self._region(place))
         self.env.process(self._entry())
-        self.env.run()
-        schedule = self.scheduler
-        self.counters |= {
-            "computed": schedule.computed, "recomputed": schedule.recomputed, "cached": schedule.cached, "preemptions": schedule.preempted,
-            "running_most": schedule.running_most, "blocks_most": schedule.blocks_most,
-        }  # fmt: skip
-        preempted = np.bincount(schedule.preemptions, minlength=len(self.load)).astype(np.int64)
-        return Served(
-            self.arrival, self.admitted, self.first, self.last, preempted, self.gaps, self.busy, self.counters
-        )
+
+    def _sample(self) -> None:
+        """One more row of samples; of a full list every second one stays."""
+        if len(self.samples) == SAMPLES:
+            self.samples, self.every = self.samples[::2], 2 * self.every
+        plan = self.scheduler
+        used = self.rules.blocks - plan.pool.free
+        self.samples.append([
+            len(plan.running), len(plan.waiting), used, self.counters["emitted"], plan.computed, plan.recomputed,
+            plan.cached, plan.preempted, *self.busy.tolist(),
+        ])  # fmt: skip
 
     def _arrive(self, number: int, delay: int) -> Events:
         yield self.env.timeout(delay)
@@ -75,6 +107,7 @@ class ServingLine:
             self._rouse()
         else:
             self._follow(number)
+            self._rouse()
 
     def _follow(self, number: int) -> None:
         """Who waits for the end of a request comes after its time to think."""
@@ -88,6 +121,8 @@ class ServingLine:
             turn_now._ok, turn_now._value = True, None
             self.env.schedule(turn_now, priority=LAST)  # type: ignore[arg-type]  # lower than URGENT and NORMAL
             yield turn_now
+            while len(self.samples) * self.every <= self.env.now:
+                self._sample()
             turn, admitted = self.scheduler.form()
             for request in admitted:
                 self.admitted[request.number] = self.env.now
@@ -104,11 +139,16 @@ class ServingLine:
     def _region(self, place: int) -> Events:
         while True:
             turn, times = cast(tuple[tuple[TurnPart, ...], Ticks], (yield self._regions[place].get()))
+            begun = int(self.env.now)
             yield self.env.timeout(int(times[place]))
+            self.left(place, begun, turn)
             if place + 1 < self.latency.regions:
                 self._regions[place + 1].put((turn, times))
             else:
                 self._leave(turn)
+
+    def left(self, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
+        """A turn left a region in which it began at some tick; for those who watch."""
 
     def _leave(self, turn: tuple[TurnPart, ...]) -> None:
         now = int(self.env.now)

@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.jit import bare_kernel, inlined_kernel
-from wse_sim.serving.base import COUNTERS, GAP_BINS, GAP_EDGES, NEVER, Load, Served, ServingRules
+from wse_sim.serving.base import (
+    COUNTERS,
+    FIRST_SAMPLE_TICKS,
+    GAP_BINS,
+    GAP_EDGES,
+    NEVER,
+    SAMPLED,
+    SAMPLES,
+    Load,
+    Served,
+    ServingRules,
+)
 from wse_sim.serving.latency import TurnTable
 
 Int = NDArray[np.int64]
@@ -100,13 +111,16 @@ def serve_fast(load: Load, rules: ServingRules, table: TurnTable) -> Served:
         rules.blocks, rules.block_tokens, rules.most_running, rules.turn_tokens, rules.joined, rules.reserve
     )
     gaps, busy = _zeros(GAP_BINS), _zeros(table.regions)
+    samples, sampled = np.zeros((SAMPLES, len(SAMPLED) + table.regions), np.int64), _zeros(2)
+    sampled[1] = FIRST_SAMPLE_TICKS
     _serve(
         state, Table(table.layers, table.base, table.head, table.deep, table.grid), limits, load.input_tokens,
         load.output_tokens, coming, follower, load.think_ticks, GAP_EDGES, gaps, busy,
+        samples, sampled,
     )  # fmt: skip
     return Served(
         state.arrival, state.admitted, state.first, state.last, state.preemptions, gaps, busy,
-        dict(zip(COUNTERS, state.tally.tolist(), strict=True)),
+        dict(zip(COUNTERS, state.tally.tolist(), strict=True)), samples[: sampled[0]].copy(), int(sampled[1]),
     )  # fmt: skip
 
 
@@ -121,7 +135,7 @@ def _nevers(count: int) -> Int:
 @bare_kernel
 def _serve(
     state: ReplicaState, table: Table, limits: Limits, input_: Int, output: Int, coming: Int, follower: Int, think: Int,
-    edges: Int, gaps: Int, busy: Int,
+    edges: Int, gaps: Int, busy: Int, samples: Int, sampled: Int,
 ) -> None:  # fmt: skip
     """Play a load: returns, arrivals, then a turn, at every instant at which the first region is free."""
     at, tally, waiting, left = state.at, state.tally, state.waiting, state.left
@@ -156,6 +170,8 @@ def _serve(
                     _follow(state, number, state.arrival[number], follower, think)
             else:
                 break
+        while sampled[0] * sampled[1] <= now:
+            _sample(state, limits, busy, tail - head, samples, sampled)
         while True:
             before, from_ = tally[PREEMPTIONS], at[BACK_TO]
             size, answers, more = _decodes(state, table, limits, input_)
@@ -174,6 +190,7 @@ def _serve(
             closed_at = state.arrival[state.pending[at[PENDING] - 1]] if at[PENDING] else ENDLESS
             now = min(back_at, open_at, closed_at)
             if now == ENDLESS:
+                _sample(state, limits, busy, tail - head, samples, sampled)
                 return
             continue
         free_at = now
@@ -375,6 +392,23 @@ def _admit(
             state.prompts[at[PROMPTS]] = number
             at[PROMPTS] += 1
     return size, answers, more, head
+
+
+@inlined_kernel
+def _sample(state: ReplicaState, limits: Limits, busy: Int, queued: int, samples: Int, sampled: Int) -> None:
+    """One more row of samples; of a full array every second one stays."""
+    if sampled[0] == len(samples):
+        for k in range(len(samples) // 2):
+            for column in range(samples.shape[1]):
+                samples[k, column] = samples[2 * k, column]
+        sampled[0], sampled[1] = len(samples) // 2, 2 * sampled[1]
+    k, at, tally = sampled[0], state.at, state.tally
+    sampled[0] += 1
+    samples[k, 0], samples[k, 1], samples[k, 2] = at[RUNNING], queued + at[AGAIN], limits.blocks - at[FREE]
+    samples[k, 3], samples[k, 4], samples[k, 5] = tally[EMITTED], tally[COMPUTED], tally[RECOMPUTED]
+    samples[k, 6], samples[k, 7] = tally[CACHED], tally[PREEMPTIONS]
+    for r in range(len(busy)):
+        samples[k, 8 + r] = busy[r]
 
 
 @inlined_kernel

@@ -21,6 +21,7 @@ from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
 from wse_sim.serving.loop import serve_fast
 from wse_sim.serving.metrics import meets, request_times
+from wse_sim.serving.series import SampledRun, sampled_run
 
 ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable], Served]] = {
     "fast": serve_fast,
@@ -51,6 +52,7 @@ class Serving:
     binding: str
     sentence: str  # what binds
     notes: tuple[str, ...]
+    sampled: SampledRun
 
 
 def replica_of(
@@ -118,7 +120,8 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     ]
     longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
     check_turns(replica.table, rules.turn_tokens, longest)
-    served = _merged(load, [_one(load, rows, replica, engine) for rows in shares(load, replicas)])
+    parts = [_one(load, rows, replica, engine) for rows in shares(load, replicas)]
+    served, sampled = _merged(load, parts), sampled_run([part for _, part in parts])
     bounds = bounds_of(load, rules, replica.table)
     bounds = dataclasses.replace(
         bounds,
@@ -133,7 +136,7 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
         notes.append(
             f"{failed:,} requests are longer than the cache of a replica ({rules.blocks * rules.block_tokens:,} tokens) and fail"
         )
-    return Serving(load, served, replica, replicas, bounds, binding, sentence, tuple(notes))
+    return Serving(load, served, replica, replicas, bounds, binding, sentence, tuple(notes), sampled)
 
 
 def shares(load: Load, replicas: int) -> list[np.ndarray]:
@@ -148,15 +151,19 @@ def shares(load: Load, replicas: int) -> list[np.ndarray]:
     return [np.flatnonzero(number % replicas == which) for which in range(replicas)]
 
 
-def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[np.ndarray, Served]:
+def part_of(load: Load, rows: np.ndarray) -> Load:
+    """Some rows of a load as a load."""
     place = np.full(len(load) + 1, NEVER, np.int64)
     place[rows] = np.arange(len(rows))
-    part = Load(
+    return Load(
         load.arrival_ticks[rows], load.input_tokens[rows], load.output_tokens[rows],
         place[load.after[rows]], load.think_ticks[rows], (),
         None if load.content is None else tuple(load.content[row] for row in rows), load.content_tokens,
     )  # fmt: skip
-    return rows, ENGINES[engine](part, replica.rules, replica.table)
+
+
+def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[np.ndarray, Served]:
+    return rows, ENGINES[engine](part_of(load, rows), replica.rules, replica.table)
 
 
 def _merged(load: Load, parts: Iterable[tuple[np.ndarray, Served]]) -> Served:
@@ -179,7 +186,9 @@ def _merged(load: Load, parts: Iterable[tuple[np.ndarray, Served]]) -> Served:
 
 def attained(serving: Serving, goals: Mapping[str, float]) -> float:
     """The fraction of all requests that were answered within the goals."""
-    return float(meets(request_times(serving.load, serving.served), goals).sum()) / len(serving.load)
+    return float(meets(request_times(serving.load, serving.served), goals).sum()) / (
+        len(serving.load) + serving.load.refused
+    )
 
 
 def is_steady(serving: Serving) -> bool:
