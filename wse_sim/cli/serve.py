@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
-from wse_sim.cli.serve_output import as_data, as_text, heading
+from wse_sim.cli.serve_output import as_text, heading
 from wse_sim.declared import command
-from wse_sim.options import option
+from wse_sim.options import Real, Whole, option
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
-    from wse_sim.service import ServiceAnswer
+    from wse_sim.service.answers import ServiceAnswer
 
 MOST_WINDOW_S = 1e8
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
@@ -36,6 +36,21 @@ class ServeCommand(ServingOptions):
     trace_window: str | None = option(
         None, "A:B in seconds: write what happens then as a timeline into --out (reference engine)."
     )
+    listen: str | None = option(
+        None, "PORT or HOST:PORT: answer requests of OpenAI clients there (default host: 127.0.0.1)."
+    )
+    time_scale: Real = option(
+        1.0,
+        "With --listen: seconds of the wall for a simulated one; 0 is as fast as the host can.",
+        ge=0,
+        le=10**6,
+    )
+    max_queue: Whole = option(
+        1024, "With --listen: most requests that wait; more are refused.", unit="requests", ge=1, le=10**6
+    )
+    max_body: Whole = option(
+        4 * 2**20, "With --listen: longest body of a request.", unit="bytes", ge=1, le=2**31
+    )
 
 
 @command
@@ -47,11 +62,14 @@ def serve_command(
     """Latencies and throughput of requests over time, goodput, and the rate or the wafers that goals need."""
     from wse_sim.cli.serve_files import write_files
     from wse_sim.report.serving_page import ServingPage
-    from wse_sim.service import Unserved, answer_of, curve_for
+    from wse_sim.service.answers import Unserved, answer_of, curve_for
+    from wse_sim.service.data import as_data
     from wse_sim.serving.metrics import read_goals
 
     say_without_effect(_idle(options), screen.strict)
     _window(options)
+    if options.listen is not None:
+        return _listen(model, options, screen)
     with progress(screen.quiet) as say:
         answer = answer_of(model, options, say)
     if isinstance(answer, Unserved):
@@ -76,6 +94,40 @@ def serve_command(
         print_json(data)
     else:
         print(as_text(model, options, answer, data))
+    return None
+
+
+OF_ENDPOINT = ("time_scale", "max_queue", "max_body")
+OF_RUNS = (
+    "workload", "requests", "rate", "scale_rate", "arrivals", "input", "output", "seed", "engine", "goodput", "search",
+    "attain", "out", "no_curves", "trace_window", "dollars_per_wafer_hour",
+)  # fmt: skip
+
+
+def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
+    """Answer requests of clients until an interrupt."""
+    from wse_sim.endpoint.server import check_installed, listening, serve_http
+    from wse_sim.service.answers import NO_MODEL, Unserved, replica_for
+
+    check_installed()
+    if (model == NO_MODEL) != (options.turns is not None):
+        raise ServingError("give a model, or none with --turns FILE, not both")
+    with listening(str(options.listen)) as place:
+        with progress(screen.quiet) as say:
+            found = replica_for(model, options, None, options.systems, say)
+        if isinstance(found, Unserved):
+            print(found.message)
+            raise typer.Exit(1)
+        if options.emit_turns is not None:
+            found.replica.table.save(options.emit_turns)
+        host, port = place.getsockname()[:2]
+        wafers = found.systems * options.replicas
+        address = f"[{host}]" if ":" in host else host
+        print(f"{model} on {wafers} wafer{'s' * (wafers > 1)}: http://{address}:{port}/v1", flush=True)
+        serve_http(
+            model, found.replica, options.replicas, place,
+            max_queue=options.max_queue, max_body_bytes=options.max_body, time_scale=options.time_scale,
+        )  # fmt: skip
 
 
 def _load_words(options: ServeCommand) -> str:
@@ -131,7 +183,10 @@ def _trace(options: ServeCommand, answer: ServiceAnswer, title: str) -> bytes | 
 
 
 def _idle(options: ServeCommand) -> list[str]:
-    idle = [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
+    if options.listen is not None:
+        return unused(options, OF_RUNS, "with --listen: requests are those of clients")
+    idle = unused(options, OF_ENDPOINT, "without --listen")
+    idle += [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:

@@ -130,9 +130,9 @@ def _round(pixel: float) -> float:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
+    raw = (high - low) / 6
     power = 10 ** math.floor(math.log10(raw))
-    step = next(k * power for k in (1, 2, 5, 10) if k * power >= raw * (1 - 1e-9))
+    step = next(k * power for k in (1, 2, 2.5, 5, 10) if k * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(step * k, 12) for k in range(first, last + 1)]
 

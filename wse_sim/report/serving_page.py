@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -23,6 +24,8 @@ from wse_sim.serving.series import columns_of
 
 MAP_WIDTH = 300
 MOST_WAFERS = 24
+MOST_TIMES = 200  # of a chart over time
+FEW_WAFERS = 3  # up to which each region is a row beside the map
 TITLES = (("ttft", "First token"), ("tpot", "Time per token"), ("e2el", "Whole answer"))
 PERCENTILES = (50, 90, 99)
 Floats = NDArray[np.float64]
@@ -89,6 +92,7 @@ def render_serving(page: ServingPage) -> str:
         over_time=drawn(_over_time(page)),
         curves=drawn(_curves(page)),
         wafers=[markupsafe.Markup(text) for text in _wafer_maps(page)],
+        regions=_regions(page),
         more_wafers=max(0, (page.plan.systems if page.plan else 0) - MOST_WAFERS),
         times=[(key, title) for key, title in (*TITLES[:2], ("itl", "Gaps between tokens"), TITLES[2])],
         rules=_rules(page),
@@ -127,13 +131,13 @@ def _tiles(page: ServingPage) -> list[tuple[str, str]]:
 def _bounds(page: ServingPage) -> list[tuple[str, str, str, float]]:
     """What was measured beside what no schedule beats: name, both as text, and the fraction of the bound that was reached."""
     data, bound = page.data, page.data["wse_sim"]["bounds"]
-    tpot, first = data["median_tpot_ms"] / 1e3, data["median_ttft_ms"] / 1e3
+    tpot, first = data["mean_tpot_ms"] / 1e3, data["mean_ttft_ms"] / 1e3
     user = 1 / tpot if tpot else 0.0
     rows = [
         ("tokens/s of all users", data["output_throughput"], bound["tokens_per_s"], False),
         ("requests/s", data["request_throughput"], bound["requests_per_s"], False),
-        ("tokens/s of one user (median)", user, bound["user_tokens_per_s"], False),
-        ("first token (median)", first, bound["first_token_s"], True),
+        ("tokens/s of one user (mean)", user, bound["user_tokens_per_s"], False),
+        ("first token (mean)", first, bound["first_token_s"], True),
     ]
     return [
         (
@@ -174,6 +178,9 @@ def _over_time(page: ServingPage) -> list[Chart]:
     sampled, rules = serving.sampled, serving.replica.rules
     if len(sampled.at_ticks) < 3:
         return []
+    step = max(1, len(sampled.at_ticks) // MOST_TIMES)  # rates over longer times, so that a line can be read
+    kept = np.unique([*range(0, len(sampled.at_ticks), step), len(sampled.at_ticks) - 1])
+    sampled = dataclasses.replace(sampled, at_ticks=sampled.at_ticks[kept], total=sampled.total[kept])
     columns = columns_of(
         sampled, sampled.total, blocks=rules.blocks * serving.replicas, draw=serving.replica.power
     )
@@ -228,20 +235,34 @@ def _curves(page: ServingPage) -> list[Chart]:
     return found
 
 
+def _busy(page: ServingPage) -> list[float]:
+    """Fraction of the run that each region was busy, mean of the replicas."""
+    served = page.serving.served
+    done = served.completed
+    span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min()) if done.any() else 1
+    found: list[float] = (served.busy_ticks / (max(1, span) * page.serving.replicas)).tolist()
+    return found
+
+
+def _regions(page: ServingPage) -> list[tuple[str, int, str, float]]:
+    """Name, layers, what else it holds, busy fraction of each region, of few wafers."""
+    if page.plan is None or page.plan.systems > FEW_WAFERS:
+        return []
+    rows = zip(page.plan.regions, _busy(page), strict=True)
+    return [(item.name, item.layers, "embedding, head" if item.has_ends else "", busy) for item, busy in rows]
+
+
 def _wafer_maps(page: ServingPage) -> list[str]:
     """Each wafer of a replica with its regions, colored by how busy they were, mean of the replicas."""
     if page.plan is None:
         return []
-    wafer, served = page.plan.wafer, page.serving.served
-    done = served.completed
-    span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min()) if done.any() else 1
-    busy = served.busy_ticks / (max(1, span) * page.serving.replicas)
+    wafer, busy = page.plan.wafer, _busy(page)
     scale = MAP_WIDTH / wafer.cols
     out = []
     for number_ in range(min(page.plan.systems, MOST_WAFERS)):
         height = round(wafer.rows * scale, 1)
         parts = [f'<rect class="unused" width="{MAP_WIDTH}" height="{height}" rx="4"/>']
-        for item, fraction in zip(page.plan.regions, busy.tolist(), strict=True):
+        for item, fraction in zip(page.plan.regions, busy, strict=True):
             if item.wafer != number_:
                 continue
             area = item.region

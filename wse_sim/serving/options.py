@@ -20,6 +20,9 @@ from wse_sim.options import (
 )
 from wse_sim.serving.base import MOST_REPLICAS, MOST_TURN_TOKENS, ServingError
 
+DEFAULT_CONTEXT, DEFAULT_PROMPT = 8192, 512
+"""Tokens that a replica is made for where no load says how long requests are."""
+
 
 class ServingOptions(Declared):
     """Options of ``wse-sim serve``; names and meanings of those that vLLM has are vLLM's."""

@@ -8,6 +8,7 @@ declared:
     pipelined.placer, generation.grid   options that one mode alone has   (the options of the mode)
     wafer.sram_bytes ...                constants of the wafer            (:class:`wse_sim.hardware.Wafer`)
     cluster.swarmx_hop_s ...            constants of the cluster          (:class:`wse_sim.hardware.Cluster`)
+    serve.rate, serve.arrivals ...      options of serving                (:class:`wse_sim.serving.options.ServingOptions`)
     chip, chip.core_logic_mm2 ...       what a wafer is built in          (:class:`wse_sim.hardware.chip.Chip`)
 """
 
@@ -30,8 +31,10 @@ from wse_sim.hardware.chip import Chip, load_chip
 from wse_sim.hardware.constants import Constant
 from wse_sim.modes import MODES, option_names
 from wse_sim.options import RunOptions
+from wse_sim.serving.options import ServingOptions
+from wse_sim.studies import served
 
-RUN, MODEL, WAFER, CLUSTER, CHIP, MODE = "run", "model", "wafer", "cluster", "chip", "mode"
+RUN, MODEL, WAFER, CLUSTER, CHIP, MODE, SERVE = "run", "model", "wafer", "cluster", "chip", "mode", "serve"
 UNVARIED = frozenset({"cache"})
 """Options of a run that change where something is kept, not what comes out."""
 SAID_ELSEWHERE = frozenset({"batch"})
@@ -44,7 +47,7 @@ class StudyParameter:
     """One thing that a study can vary."""
 
     name: str
-    owner: str  # run, model, wafer, cluster, chip, mode
+    owner: str  # run, model, wafer, cluster, chip, mode, serve
     field: str
     kind: type  # int, float, str, bool or tuple
     unit: str = ""
@@ -77,6 +80,8 @@ class StudyParameter:
         if self.owner == RUN:
             given: dict[str, Any] = {self.field: value}
             RunOptions(**given)
+        elif self.owner == SERVE:
+            ServingOptions(**{self.field: value})
         elif self.owner == WAFER:
             _known(load_wafer(), self, value)
         elif self.owner == CLUSTER:
@@ -131,6 +136,10 @@ def parameters() -> Mapping[str, StudyParameter]:
         if name != "seq"  # the option of a run
     ]
     found += _of_modes({one.name for one in found})
+    found += [
+        StudyParameter(f"{served.PREFIX}{one.name}", SERVE, one.name, one.type, one.unit, one.help, optional=one.optional)
+        for one in served.options()
+    ]  # fmt: skip
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)
     found.append(

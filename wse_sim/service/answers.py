@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
+from wse_sim.graph import KernelGraph
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.serving import run
@@ -26,14 +27,12 @@ from wse_sim.serving.curve import (
 )
 from wse_sim.serving.latency import read_table
 from wse_sim.serving.metrics import read_goals
-from wse_sim.serving.options import ServingOptions
+from wse_sim.serving.options import DEFAULT_CONTEXT, DEFAULT_PROMPT, ServingOptions
 from wse_sim.serving.run import Replica, Serving
 from wse_sim.serving.traces import load_of
 from wse_sim.serving.workload import drawn_load, shortened
 
 NO_MODEL = "none"
-DEFAULT_CONTEXT, DEFAULT_PROMPT = 8192, 512
-"""Tokens that a replica is made for where no load says how long requests are."""
 Say = Callable[[str], None]
 
 
@@ -75,7 +74,9 @@ def _silent(_: str) -> None:
     return None
 
 
-def answer_of(model: str, options: ServingOptions, say: Say = _silent) -> ServiceAnswer | Unserved:
+def answer_of(
+    model: str | KernelGraph, options: ServingOptions, say: Say = _silent
+) -> ServiceAnswer | Unserved:
     """Serve a load, or search what the options ask for.
 
     Raises
@@ -89,6 +90,7 @@ def answer_of(model: str, options: ServingOptions, say: Say = _silent) -> Servic
     if (model == NO_MODEL) != (options.turns is not None):
         raise ServingError("give a model, or none with --turns FILE, not both")
     load = load_for(options)
+    model = _graph(model, longest_of(options, load))
     if options.search == "wafers" and goals is not None:
         return _fewest(model, options, load, goals, say)
     deployed = replica_for(model, options, load, options.systems, say)
@@ -120,7 +122,7 @@ def load_for(options: ServingOptions, rate: float | None = None) -> Load:
 
 
 def replica_for(
-    model: str,
+    model: str | KernelGraph,
     options: ServingOptions,
     load: Load | None = None,
     systems: int | None = None,
@@ -135,7 +137,7 @@ def replica_for(
         turn = options.max_num_batched_tokens or table.most_tokens
         return Deployed(Replica(table, _rules(options, turn, options.kv_blocks or 10**6)), 1)
     most = longest_of(options, load)
-    plan = _plan(model, options, most, _mean_prompt(load, most), systems, say)
+    plan = _plan(_graph(model, most), options, most, _mean_prompt(load, most), systems, say)
     if isinstance(plan, Unserved):
         return plan
     replica = run.replica_of(
@@ -177,8 +179,20 @@ def _rules(options: ServingOptions, turn: int, blocks: int) -> ServingRules:
     )
 
 
+def _graph(model: str | KernelGraph, longest: int) -> str | KernelGraph:
+    """A model for contexts of some length, read once; the name of none stays."""
+    if isinstance(model, KernelGraph) or model == NO_MODEL:
+        return model
+    return api.read(model, api.RunOptions(mode=Generation.name, phase="inference", batch=1, seq=longest))
+
+
 def _plan(
-    model: str, options: ServingOptions, longest: int, prompt: int, systems: int | None, say: Say
+    model: str | KernelGraph,
+    options: ServingOptions,
+    longest: int,
+    prompt: int,
+    systems: int | None,
+    say: Say,
 ) -> GenerationPlan | Unserved:
     """The plan of generation for some lengths; without `systems`, on the fewest wafers that fit."""
     count = systems or 1
@@ -221,7 +235,7 @@ def _highest(
 
 
 def _fewest(
-    model: str, options: ServingOptions, load: Load, goals: Mapping[str, float], say: Say
+    model: str | KernelGraph, options: ServingOptions, load: Load, goals: Mapping[str, float], say: Say
 ) -> ServiceAnswer | Unserved:
     """The fewest wafers in all: replicas of every number of wafers that fits, up to the best that is known.
 
