@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import socket
 
 from wse_sim.errors import WseError
@@ -74,6 +75,7 @@ def serve_http(
 
     from wse_sim.endpoint.app import EndpointLimits, application
 
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # a client that has gone is no news
     app = application(model, replica, replicas, EndpointLimits(max_queue, max_body_bytes, time_scale))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[place])

@@ -192,9 +192,7 @@ def _mark(mark: ChartMark, across: Axis, up: Axis) -> str:
     if mark.x is not None:
         x = across.at(mark.x)
         is_left = x > (LEFT + WIDTH) / 2
-        place = (
-            f'x="{x + (-5 if is_left else 5):g}" y="{TOP + 9}" text-anchor="{"end" if is_left else "start"}"'
-        )
+        place = f'x="{x + (-5 if is_left else 5):g}" y="{HEIGHT - BOTTOM - 7}" text-anchor="{"end" if is_left else "start"}"'
         return f'<line class="{kind}" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/><text class="{kind}" {place}>{text}</text>'
     y = up.at(mark.y or 0.0)
     return f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/><text class="{kind}" x="{WIDTH - RIGHT - 4}" y="{y - 5:g}" text-anchor="end">{text}</text>'

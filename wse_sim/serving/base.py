@@ -136,7 +136,7 @@ class Served:
     samples: Ticks = field(default_factory=lambda: np.zeros((0, len(SAMPLED)), np.int64))
     """State at multiples of `every_ticks`, (samples, len(SAMPLED) + regions): :data:`SAMPLED`, then busy ticks of each region.
 
-    What is seen is the state at the first turn from then on, before it is formed; the last row is the state at the end.
+    What is seen is the state after the last turn before was formed; the last row is the state at the end.
     """
     every_ticks: int = 0
 

@@ -55,6 +55,7 @@ class ServingLine:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.samples: list[list[int]] = []
         self.every = FIRST_SAMPLE_TICKS
+        self._state: list[int] = []
         self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
         self._regions = [simpy.Store(self.env) for _ in range(latency.regions)]
         self._wake = self.env.event()
@@ -63,6 +64,7 @@ class ServingLine:
         """Play the load to its end."""
         self.begin()
         self.env.run()
+        self._state = self._seen()
         self._sample()
         schedule = self.scheduler
         self.counters |= {
@@ -88,15 +90,18 @@ class ServingLine:
         self.env.process(self._entry())
 
     def _sample(self) -> None:
-        """One more row of samples; of a full list every second one stays."""
+        """One more row of samples: nothing has changed since the last turn; of a full list every second one stays."""
         if len(self.samples) == SAMPLES:
             self.samples, self.every = self.samples[::2], 2 * self.every
+        self.samples.append(self._state)
+
+    def _seen(self) -> list[int]:
         plan = self.scheduler
         used = self.rules.blocks - plan.pool.free
-        self.samples.append([
+        return [
             len(plan.running), len(plan.waiting), used, self.counters["emitted"], plan.computed, plan.recomputed,
             plan.cached, plan.preempted, *self.busy.tolist(),
-        ])  # fmt: skip
+        ]  # fmt: skip
 
     def _arrive(self, number: int, delay: int) -> Events:
         yield self.env.timeout(delay)
@@ -121,18 +126,20 @@ class ServingLine:
             turn_now._ok, turn_now._value = True, None
             self.env.schedule(turn_now, priority=LAST)  # type: ignore[arg-type]  # lower than URGENT and NORMAL
             yield turn_now
-            while len(self.samples) * self.every <= self.env.now:
+            while len(self.samples) * self.every < self.env.now:
                 self._sample()
             turn, admitted = self.scheduler.form()
             for request in admitted:
                 self.admitted[request.number] = self.env.now
             if not turn:
+                self._state = self._seen()
                 self._wake = self.env.event()
                 yield self._wake
                 continue
             self.counters["turns"] += 1
             times = self.latency.ticks_of([part[1:] for part in turn])
             self.busy += times
+            self._state = self._seen()
             self._regions[0].put((turn, times))
             yield self.env.timeout(int(times[0]))
 

@@ -144,6 +144,8 @@ def _serve(
     at[FREE] = limits.blocks
     now = 0
     while True:
+        while sampled[0] * sampled[1] < now:  # nothing has changed since the last turn was formed
+            _sample(state, limits, busy, tail - head, samples, sampled)
         # What has come back, and who has arrived, in order of time; a return comes before an arrival of the same instant.
         while True:
             back_at = state.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
@@ -170,8 +172,6 @@ def _serve(
                     _follow(state, number, state.arrival[number], follower, think)
             else:
                 break
-        while sampled[0] * sampled[1] <= now:
-            _sample(state, limits, busy, tail - head, samples, sampled)
         while True:
             before, from_ = tally[PREEMPTIONS], at[BACK_TO]
             size, answers, more = _decodes(state, table, limits, input_)
