@@ -12,6 +12,7 @@ from wse_sim import door
 from wse_sim.cli import app
 from wse_sim.errors import WseError
 from wse_sim.files import read_yaml
+from wse_sim.studies import served
 from wse_sim.studies.data import better
 from wse_sim.studies.parameters import parameter
 from wse_sim.studies.planned import plan
@@ -35,9 +36,24 @@ def test_options_are_parameters_with_their_limits() -> None:
     for name, value in (("serve.rate", 0), ("serve.search", "best"), ("serve.requests", 1.5)):
         with pytest.raises(WseError, match=r"; (give|use)"):
             parameter(name).check(value)
+    for name, value in (
+        ("serve.users", 0),
+        ("serve.users", 1.5),
+        ("serve.users", True),
+        ("serve.think_s", -1),
+    ):
+        with pytest.raises(WseError, match="give"):
+            parameter(name).check(value)
     for name in ("serve.wafer", "serve.turns", "serve.systems"):
         with pytest.raises(WseError, match="is unknown"):
             parameter(name)
+
+
+def test_users_are_numbers_that_become_arrivals() -> None:
+    assert served.given({"users": 20, "think_s": 1.5, "seed": 3}) == {"arrivals": "users:20:1.5", "seed": 3}
+    for fields in ({"think_s": 1.0}, {"users": 3, "arrivals": "poisson"}):
+        with pytest.raises(WseError, match=r"; (add|state)"):
+            served.given(fields)
 
 
 def test_outputs_are_known_with_their_direction() -> None:

@@ -155,7 +155,7 @@ class _Endpoint:
         self._number += 1
         form = ReplyForm(ask, self.model, self._number)
         if ask.is_stream:
-            return StreamingResponse(self._stream(form, callers), media_type="text/event-stream")
+            return StreamingResponse(self._stream(request, form, callers), media_type="text/event-stream")
         return await self._whole(request, form, callers)
 
     def _length(self, ask: AskedCompletion, prompt: tuple[int, ...]) -> int:
@@ -183,18 +183,23 @@ class _Endpoint:
             for caller in callers:
                 self.pump.leave(caller)
 
-    async def _stream(self, form: ReplyForm, callers: list[Caller]) -> AsyncIterator[str]:
-        """Events of a stream; ended by the framework where the client has gone."""
+    async def _stream(self, request: Request, form: ReplyForm, callers: list[Caller]) -> AsyncIterator[str]:
+        """Events of a stream, until the client has gone."""
         ready: asyncio.Queue[tuple[int, int, bool]] = asyncio.Queue()
         tasks = [asyncio.create_task(_forward(n, one, ready)) for n, one in enumerate(callers)]
+        tasks.append(asyncio.create_task(_tell_gone(request, ready)))
         sent, left = [0] * len(callers), len(callers)
         try:
             while left:
                 index, count, is_last = await ready.get()
-                yield _event(form.piece(index, sent[index], count, is_last=is_last))
-                sent[index] += count
+                if index < 0:
+                    return
                 left -= is_last
-            yield _event(form.last(sent, _times(callers)))
+                times = () if left else _times(callers)
+                yield _event(form.piece(index, sent[index], count, is_last=is_last, times=times))
+                sent[index] += count
+            if form.ask.with_usage:
+                yield _event(form.last(sent))
             yield "data: [DONE]\n\n"
         finally:
             for task in tasks:
@@ -224,6 +229,11 @@ async def _forward(index: int, caller: Caller, ready: asyncio.Queue[tuple[int, i
 async def _until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _tell_gone(request: Request, ready: asyncio.Queue[tuple[int, int, bool]]) -> None:
+    await _until_gone(request)
+    ready.put_nowait((-1, 0, True))
 
 
 def _event(data: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""What a monitor of vLLM asks for, under its names; all times are simulated seconds."""
+"""What a monitor of vLLM asks for, under its names, and under older ones that dashboards still have; all times are simulated seconds."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ class ServiceMetrics:
         self.usage = self._gauge(
             "vllm:kv_cache_usage_perc", "Fraction of the cache's blocks in use (1: all)."
         )
-        self.queries = self._counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.")
-        self.hits = self._counter("vllm:prefix_cache_hits", "Tokens of prompts that were there.")
+        self.queries, self.hits = (
+            [self._counter(f"vllm:{before}prefix_cache_{name}", text) for before in ("", "gpu_")]
+            for name, text in (
+                ("queries", "Tokens of prompts that were looked up."),
+                ("hits", "Tokens of prompts that were there."),
+            )
+        )
         self.preemptions = self._counter("vllm:num_preemptions", "Preemptions.")
         self.prompts = self._counter("vllm:prompt_tokens", "Tokens of prompts that were read.")
         self.answers = self._counter("vllm:generation_tokens", "Tokens of answers.")
@@ -45,7 +50,10 @@ class ServiceMetrics:
         for reason in ("stop", "length", "abort"):
             self._success.labels(**self._labels, finished_reason=reason)
         self.first = self._histogram("vllm:time_to_first_token_seconds", "Time to the first token.", SECONDS)
-        self.gap = self._histogram("vllm:inter_token_latency_seconds", "Time between two tokens.", SECONDS)
+        self.gap = [
+            self._histogram(f"vllm:{name}", "Time between two tokens.", SECONDS)
+            for name in ("inter_token_latency_seconds", "time_per_output_token_seconds")
+        ]
         self.each = self._histogram(
             "vllm:request_time_per_output_token_seconds", "Mean time per token of a request.", SECONDS
         )
@@ -62,7 +70,10 @@ class ServiceMetrics:
         )
         self.asked = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         self.given = self._histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
-        self.most = self._histogram("vllm:request_params_max_tokens", "Tokens that were asked for.", TOKENS)
+        self.most = [
+            self._histogram(f"vllm:{name}", "Tokens that were asked for.", TOKENS)
+            for name in ("request_params_max_tokens", "request_max_num_generation_tokens")
+        ]
         self.turns = self._histogram("vllm:iteration_tokens_total", "Tokens of a turn.", TURN_TOKENS)
         info = Gauge(
             "vllm:cache_config_info",
@@ -85,7 +96,8 @@ class ServiceMetrics:
 
     def came(self, input_tokens: int) -> None:
         """A request came."""
-        self.queries.inc(input_tokens)
+        for queries in self.queries:
+            queries.inc(input_tokens)
 
     def token(self, line: LiveLine, token: TokensBack) -> None:
         """Tokens of an answer came back; those of one turn share their time."""
@@ -96,7 +108,8 @@ class ServiceMetrics:
             times = line.times(token.number)
             self.first.observe((token.at - times.arrival) * TICK_S)
         else:
-            self.gap.observe((token.at - before) * TICK_S)
+            for gap in self.gap:
+                gap.observe((token.at - before) * TICK_S)
         if token.is_last:
             self._before.pop(key, None)
         else:
@@ -107,7 +120,8 @@ class ServiceMetrics:
         self.prompts.inc(input_tokens)
         self.asked.observe(input_tokens)
         self.given.observe(output_tokens)
-        self.most.observe(output_tokens)
+        for most in self.most:
+            most.observe(output_tokens)
         self.whole.observe((times.last - times.arrival) * TICK_S)
         self.queue.observe((times.admitted - times.arrival) * TICK_S)
         self.prefill.observe((times.first - times.admitted) * TICK_S)
@@ -134,10 +148,12 @@ class ServiceMetrics:
         self.running.set(sum(line.running for line in lines))
         self.waiting.set(sum(line.waiting for line in lines))
         blocks = sum(line.rules.blocks for line in lines)
-        self.usage.set(1 - sum(line.scheduler.pool.free for line in lines) / blocks)
+        for usage in self.usage:
+            usage.set(1 - sum(line.scheduler.pool.free for line in lines) / blocks)
         preempted, cached = (
             sum(getattr(line.scheduler, name) for line in lines) for name in ("preempted", "cached")
         )
         self.preemptions.inc(preempted - self._seen[0])
-        self.hits.inc(cached - self._seen[1])
+        for hits in self.hits:
+            hits.inc(cached - self._seen[1])
         self._seen = preempted, cached

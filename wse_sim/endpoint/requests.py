@@ -159,18 +159,20 @@ class ReplyForm:
             "time_info": self.time_info(times),
         }
 
-    def piece(self, index: int, first: int, count: int, *, is_last: bool) -> dict[str, object]:
-        """Some tokens of a choice."""
+    def piece(
+        self, index: int, first: int, count: int, *, is_last: bool, times: Sequence[LiveTimes] = ()
+    ) -> dict[str, object]:
+        """Some tokens of a choice; the last piece of a stream has the times of all its choices."""
         text = filler(first, count)
         delta: dict[str, object] = {"content": text} if first else {"role": "assistant", "content": text}
         part: dict[str, object] = {"delta": delta} if self.ask.is_chat else {"text": text}
         choice = {"index": index, **part, "logprobs": None, "finish_reason": "length" if is_last else None}
-        return {**self._chunk(), "choices": [choice]}
+        found = {**self._chunk(), "choices": [choice]}
+        return found | ({"time_info": self.time_info(times)} if times else {})
 
-    def last(self, lengths: Sequence[int], times: Sequence[LiveTimes]) -> dict[str, object]:
-        """What ends a stream: usage if it is asked for, and times."""
-        found = {**self._chunk(), "choices": [], "time_info": self.time_info(times)}
-        return found | ({"usage": self.usage(lengths)} if self.ask.with_usage else {})
+    def last(self, lengths: Sequence[int]) -> dict[str, object]:
+        """What ends a stream whose client asks for usage."""
+        return {**self._chunk(), "choices": [], "usage": self.usage(lengths)}
 
     def usage(self, lengths: Iterable[int]) -> dict[str, int]:
         """Tokens of prompts and answers."""

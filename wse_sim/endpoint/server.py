@@ -13,6 +13,7 @@ from wse_sim.units import counted
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client")
 LOOPBACK = "127.0.0.1"
+BACKLOG = 2048
 
 
 def check_installed() -> None:
@@ -60,6 +61,7 @@ def listening(text: str) -> socket.socket:
         found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+        found.listen(BACKLOG)
     except OSError as fault:
         raise ServingError(
             f"address {host}:{port} cannot be used ({fault.strerror or fault}); name another one"

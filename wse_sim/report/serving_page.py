@@ -185,7 +185,7 @@ def _over_time(page: ServingPage) -> list[Chart]:
         sampled, sampled.total, blocks=rules.blocks * serving.replicas, draw=serving.replica.power
     )
     at = columns["time_s"]
-    busy = np.array([values for name, values in columns.items() if name.startswith("busy_")])
+    busy = np.array([np.minimum(values, 1) for name, values in columns.items() if name.startswith("busy_")])
     slowest = int(busy.mean(axis=1).argmax())
     charts = [
         Chart("Requests", "time (s)", "requests", [

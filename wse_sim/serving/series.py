@@ -64,7 +64,8 @@ def _padded(rows: Ticks, count: int) -> Ticks:
 def columns_of(run: SampledRun, rows: Ticks, *, blocks: int, draw: PowerDraw | None) -> dict[str, Floats]:
     """Columns of the series of some rows (of all replicas or of one), by name.
 
-    Rates and fractions are those between a sample and the one before; `blocks` is how many of them the rows have in all.
+    Rates and fractions are those between a sample and the one before (a turn counts as it enters, so that a region may seem
+    busy a little more than all of a short time); `blocks` is how many of them the rows have in all.
     `power_w` is there if the power of the wafers is known, and for the sum of all replicas it is that of all of them.
     """
     at_s = run.at_ticks * TICK_S
@@ -75,7 +76,7 @@ def columns_of(run: SampledRun, rows: Ticks, *, blocks: int, draw: PowerDraw | N
         grown = np.diff(column, prepend=column[:1]).astype(float)
         return np.divide(grown, span_s, out=np.zeros_like(grown), where=span_s > 0)
 
-    busy = [np.minimum(per_s(column) * TICK_S / replicas, 1.0) for column in rows[:, COUNTS:].T]
+    busy = [per_s(column) * TICK_S / replicas for column in rows[:, COUNTS:].T]
     cached, computed = per_s(rows[:, SAMPLED.index("cached")]), per_s(rows[:, SAMPLED.index("computed")])
     prompts = cached + computed
     found = {

@@ -73,7 +73,8 @@ def defaults(names: set[str]) -> dict[str, Any]:
         elif known.owner == "run":
             found[name] = RunOptions.model_fields[known.field].default
         elif known.owner == "serve":
-            found[name] = ServingOptions.model_fields[known.field].default
+            stated = ServingOptions.model_fields.get(known.field)
+            found[name] = None if stated is None else stated.default
         else:
             found[name] = None
     return found

@@ -81,7 +81,7 @@ class StudyParameter:
             given: dict[str, Any] = {self.field: value}
             RunOptions(**given)
         elif self.owner == SERVE:
-            ServingOptions(**{self.field: value})
+            self._serve(value)
         elif self.owner == WAFER:
             _known(load_wafer(), self, value)
         elif self.owner == CLUSTER:
@@ -92,6 +92,16 @@ class StudyParameter:
             isinstance(value, bool) and self.kind is not bool
         ):
             raise ConfigError(f"parameter '{self.name}' {value!r} is not a {_word(self.kind)}; give one")
+
+    def _serve(self, value: object) -> None:
+        if self.field not in (served.USERS, served.THINK):
+            ServingOptions(**{self.field: value})
+            return
+        least = 1 if self.field == served.USERS else 0
+        if isinstance(value, bool) or not isinstance(value, _accepted(self.kind)) or value < least:  # type: ignore[operator]
+            raise ConfigError(
+                f"parameter '{self.name}' {value!r} is too small or no number; give a {_word(self.kind)} from {least}"
+            )
 
 
 def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:
@@ -139,6 +149,10 @@ def parameters() -> Mapping[str, StudyParameter]:
     found += [
         StudyParameter(f"{served.PREFIX}{one.name}", SERVE, one.name, one.type, one.unit, one.help, optional=one.optional)
         for one in served.options()
+    ]  # fmt: skip
+    found += [
+        StudyParameter(f"{served.PREFIX}{served.USERS}", SERVE, served.USERS, int, "users", "Users of a closed loop.", optional=True),
+        StudyParameter(f"{served.PREFIX}{served.THINK}", SERVE, served.THINK, float, "s", "Their time to think.", optional=True),
     ]  # fmt: skip
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wse_sim.errors import ConfigError
 from wse_sim.files import Values
 from wse_sim.options import Option
 from wse_sim.serving.options import ServingOptions
@@ -17,6 +18,8 @@ PREFIX = "serve."
 SHARED = ("wafer", "cluster", "clock", "systems")
 """Options that every run has, and a setting states under their own names."""
 NOT_VARIED = ("turns",)
+USERS, THINK = "users", "think_s"
+"""Numbers in place of `arrivals: users:N:SECONDS`, so that they can be an axis."""
 TIMES = tuple(
     f"{which}_{name}_ms"
     for name in ("ttft", "tpot", "itl", "e2el")
@@ -44,6 +47,24 @@ def options() -> list[Option]:
     return [one for one in ServingOptions.options() if one.name not in (*SHARED, *NOT_VARIED)]
 
 
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of :class:`ServingOptions` of what a setting states: users and their time to think are arrivals.
+
+    Raises
+    ------
+    ConfigError
+        If a time to think has no users, or users stand beside arrivals.
+    """
+    found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
+    if fields.get(USERS) is not None:
+        if "arrivals" in fields:
+            raise ConfigError("serve.users and serve.arrivals both say who comes; state one of them")
+        found["arrivals"] = f"users:{fields[USERS]}:{fields.get(THINK) or 0:g}"
+    elif fields.get(THINK) is not None:
+        raise ConfigError("serve.think_s needs serve.users; add it")
+    return found
+
+
 def of_answer(options_: ServingOptions, data: Values) -> dict[str, float]:
     """The numbers of a result of serving (the data of result.json), by name."""
     own = data["wse_sim"]
@@ -61,8 +82,3 @@ def of_answer(options_: ServingOptions, data: Values) -> dict[str, float]:
     if data["median_tpot_ms"]:
         found["tokens_per_s_per_user"] = 1e3 / data["median_tpot_ms"]
     return {key: float(value) for key, value in found.items() if value is not None}
-
-
-def split(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of serving of a setting, by field; empty if it is not served."""
-    return {name.removeprefix(PREFIX): value for name, value in setting.items() if name.startswith(PREFIX)}

@@ -26,6 +26,7 @@ from wse_sim.modes import mode_named, mode_names
 from wse_sim.modes.generation import Generation
 from wse_sim.options import RunOptions
 from wse_sim.serving.options import DEFAULT_CONTEXT, ServingOptions
+from wse_sim.studies import served
 from wse_sim.studies.parameters import (
     CHIP,
     CLUSTER,
@@ -136,7 +137,7 @@ class Resolver:
         if self.spec.derive:
             raise ConfigError(f"derive {', '.join(self.spec.derive)} is not for serving; leave it out")
         return ServingOptions(**{
-            **given, "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
+            **served.given(given), "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
             "systems": systems,
         })  # fmt: skip
 
@@ -190,14 +191,14 @@ class Resolver:
                 "silicon": self.spec.silicon,
                 "draws": self.spec.draws,
                 "code": code,
-                **({} if serving is None else {"serving": _served(serving)}),
+                **({} if serving is None else {"serving": _of_serving(serving)}),
             }
         )
         must_fit = self.spec.silicon == "must-fit"
         return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws, serving)
 
 
-def _served(options: ServingOptions) -> dict[str, object]:
+def _of_serving(options: ServingOptions) -> dict[str, object]:
     """What numbers of serving depend on, beside the machine; of a trace its content."""
     plain: dict[str, object] = {
         name: getattr(options, name)
