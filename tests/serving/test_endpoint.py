@@ -35,7 +35,7 @@ REPLICA = Replica(TABLE, ServingRules(blocks=200, turn_tokens=8))
 
 
 @contextmanager
-def serving(replica: Replica = REPLICA, **limits: float) -> Iterator[int]:
+def serving(replica: Replica = REPLICA, **limits: object) -> Iterator[int]:
     """A server on a free port, as fast as the host can unless said otherwise."""
     place = listening("127.0.0.1:0")
     app = application("toy", replica, 1, EndpointLimits(**{"time_scale": 0.0, **limits}))  # type: ignore[arg-type]
@@ -96,6 +96,26 @@ def test_answers_take_the_simulated_time_of_a_run(port: int) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * 4 + ["length"]
     assert chunks[-1].usage.completion_tokens == 5
     assert chunks[-2].model_extra["time_info"]["total_time"] == pytest.approx(info["total_time"])
+
+
+def test_a_chat_that_names_no_length_gets_a_drawn_one() -> None:
+    """As long as the law says (uniform from 3 to 5), never the whole context."""
+    with serving(output_law="uniform:3:5") as port:
+        ask = {"model": "toy", "messages": [{"role": "user", "content": "hello"}]}
+        found = {client(port).chat.completions.create(**ask).usage.completion_tokens for _ in range(30)}
+    assert found == {3, 4, 5}
+
+
+def test_a_fault_of_the_simulator_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients are not left waiting: the fault is kept for the command, and a signal ends the server."""
+    raised: list[int] = []
+    monkeypatch.setattr("wse_sim.endpoint.app.signal.raise_signal", raised.append)
+    monkeypatch.setattr("wse_sim.endpoint.metrics.ServiceMetrics.turn", lambda *_: 1 / 0)
+    with serving() as port:
+        body = json.dumps({"prompt": "hi", "max_tokens": 2}).encode()
+        with pytest.raises(TimeoutError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/completions", body, timeout=1)
+    assert len(raised) == 1
 
 
 def test_chat_copies_and_lists_of_prompts(port: int) -> None:

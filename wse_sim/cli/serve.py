@@ -99,14 +99,14 @@ def serve_command(
 
 OF_ENDPOINT = ("time_scale", "max_queue", "max_body")
 OF_RUNS = (
-    "workload", "requests", "rate", "scale_rate", "arrivals", "input", "output", "seed", "engine", "goodput", "search",
+    "workload", "requests", "rate", "scale_rate", "arrivals", "input", "engine", "goodput", "search",
     "attain", "out", "no_curves", "trace_window", "dollars_per_wafer_hour",
 )  # fmt: skip
 
 
 def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
     """Answer requests of clients until an interrupt."""
-    from wse_sim.endpoint.server import check_installed, listening, serve_http
+    from wse_sim.endpoint.server import Limits, check_installed, listening, serve_http
     from wse_sim.service.answers import NO_MODEL, Unserved, replica_for
 
     check_installed()
@@ -124,10 +124,11 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
         wafers = found.systems * options.replicas
         address = f"[{host}]" if ":" in host else host
         print(f"{model} on {wafers} wafer{'s' * (wafers > 1)}: http://{address}:{port}/v1", flush=True)
-        serve_http(
-            model, found.replica, options.replicas, place,
+        limits = Limits(
             max_queue=options.max_queue, max_body_bytes=options.max_body, time_scale=options.time_scale,
+            output_law=options.output, seed=options.seed,
         )  # fmt: skip
+        serve_http(model, found.replica, options.replicas, place, limits)
 
 
 def _load_words(options: ServeCommand) -> str:

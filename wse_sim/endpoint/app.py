@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import numpy as np
 from prometheus_client import make_asgi_app
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +24,9 @@ from wse_sim.errors import WseError
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.live import LiveTimes
 from wse_sim.serving.run import Replica
+from wse_sim.serving.workload import OUTPUTS, lengths
+
+DRAWN_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class EndpointLimits:
     max_queue: int = 1024
     max_body_bytes: int = 4 * 2**20
     time_scale: float = 1.0
+    output_law: str = "lognormal:200:200"  # of answers whose length a client of chats leaves open
+    seed: int = 0
 
 
 class TooLargeError(WseError):
@@ -49,6 +56,10 @@ class _Endpoint:
         self.replica, self.replicas = replica, replicas
         self.context = min(replica.table.most_context, replica.rules.blocks * replica.rules.block_tokens)
         self._number = 0
+        self._draw = np.random.Generator(np.random.Philox(key=[limits.seed, OUTPUTS]))
+        self._drawn: list[int] = lengths(
+            limits.output_law, 1, self._draw
+        ).tolist()  # refused here if it is none
         self._pump: ServicePump | None = None
         self.app = Starlette(
             routes=[
@@ -71,10 +82,17 @@ class _Endpoint:
             most_waiting=self.limits.max_queue, metrics=self.metrics,
         )  # fmt: skip
         task = asyncio.create_task(self._pump.run())
+        task.add_done_callback(lambda ended: self._ended(app, ended))
         yield
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, Exception):
             await task
+
+    def _ended(self, app: Starlette, task: asyncio.Task[None]) -> None:
+        """A fault of the simulator ends the server: nobody waits for tokens that cannot come."""
+        if not task.cancelled() and (fault_ := task.exception()) is not None:
+            app.state.fault = fault_
+            signal.raise_signal(signal.SIGTERM)
 
     @property
     def pump(self) -> ServicePump:
@@ -159,6 +177,7 @@ class _Endpoint:
         return await self._whole(request, form, callers)
 
     def _length(self, ask: AskedCompletion, prompt: tuple[int, ...]) -> int:
+        """Tokens of an answer: as many as are asked for, else drawn, up to what the context leaves."""
         if ask.output_tokens is not None:
             return ask.output_tokens
         left = self.context - len(prompt)
@@ -166,7 +185,9 @@ class _Endpoint:
             raise ServingError(
                 f"a prompt of {len(prompt):,} tokens fills the context of {self.context:,}; shorten it"
             )
-        return left
+        if not self._drawn:
+            self._drawn = lengths(self.limits.output_law, DRAWN_AT_ONCE, self._draw).tolist()
+        return min(left, int(self._drawn.pop()))
 
     async def _whole(self, request: Request, form: ReplyForm, callers: list[Caller]) -> Response:
         """Wait for all tokens, or until the client has gone."""

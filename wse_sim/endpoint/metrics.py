@@ -28,9 +28,10 @@ class ServiceMetrics:
         self._labels = {"model_name": model, "engine": "0"}
         self.running = self._gauge("vllm:num_requests_running", "Requests that run.")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait.")
-        self.usage = self._gauge(
-            "vllm:kv_cache_usage_perc", "Fraction of the cache's blocks in use (1: all)."
-        )
+        self.usage = [
+            self._gauge(f"vllm:{name}", "Fraction of the cache's blocks in use (1: all).")
+            for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc")
+        ]
         self.queries, self.hits = (
             [self._counter(f"vllm:{before}prefix_cache_{name}", text) for before in ("", "gpu_")]
             for name, text in (

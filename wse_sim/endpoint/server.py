@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
+from typing import TypedDict
 
 from wse_sim.errors import WseError
 from wse_sim.serving.base import ServingError
@@ -14,6 +15,16 @@ from wse_sim.units import counted
 NEEDED = ("starlette", "uvicorn", "prometheus_client")
 LOOPBACK = "127.0.0.1"
 BACKLOG = 2048
+
+
+class Limits(TypedDict):
+    """Fields of :class:`wse_sim.endpoint.app.EndpointLimits`, for who has not loaded it."""
+
+    max_queue: int
+    max_body_bytes: int
+    time_scale: float
+    output_law: str
+    seed: int
 
 
 def check_installed() -> None:
@@ -69,15 +80,23 @@ def listening(text: str) -> socket.socket:
     return found
 
 
-def serve_http(
-    model: str, replica: Replica, replicas: int, place: socket.socket, *, max_queue: int, max_body_bytes: int, time_scale: float
-) -> None:  # fmt: skip
-    """Answer requests until an interrupt."""
+def serve_http(model: str, replica: Replica, replicas: int, place: socket.socket, limits: Limits) -> None:
+    """Answer requests until an interrupt.
+
+    Raises
+    ------
+    ServingError
+        If the law of lengths is none.
+    """
     import uvicorn
 
     from wse_sim.endpoint.app import EndpointLimits, application
 
+    app = application(model, replica, replicas, EndpointLimits(**limits))
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # a client that has gone is no news
-    app = application(model, replica, replicas, EndpointLimits(max_queue, max_body_bytes, time_scale))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run(sockets=[place])
+    try:
+        uvicorn.Server(config).run(sockets=[place])
+    finally:
+        if (fault := getattr(app.state, "fault", None)) is not None:
+            raise fault

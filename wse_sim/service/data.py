@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 from wse_sim.files import Values
 from wse_sim.service.answers import ServiceAnswer
+from wse_sim.serving.base import TICK_S
 from wse_sim.serving.curve import CurvePoint
 from wse_sim.serving.energy import energy_of
 from wse_sim.serving.metrics import bench_result
 from wse_sim.serving.options import ServingOptions
-from wse_sim.serving.run import Serving
+from wse_sim.serving.run import Serving, is_steady
 
 
 def as_data(
@@ -42,7 +43,7 @@ def as_data(
         "turns": counters["turns"],
         "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
         "binding": serving.binding,
-        "binds": serving.sentence,
+        "binds": serving.sentence + _saturated(serving),
         "search": list(answer.tried),
         "capacity_rps": answer.rate,
         "energy": _energy(options, serving),
@@ -51,6 +52,17 @@ def as_data(
         "seed": options.seed,
     }
     return data
+
+
+def _saturated(serving: Serving) -> str:
+    """That a queue grows without end, and the rate at which requests are answered; "" if none does."""
+    load, served = serving.load, serving.served
+    span, done = int(load.arrival_ticks[-1] - load.arrival_ticks[0]), served.completed
+    if load.is_closed or not span or not done.all() or is_steady(serving):
+        return ""
+    whole = int(served.last_ticks.max() - load.arrival_ticks[0]) * TICK_S
+    came = (len(load) - 1) / (span * TICK_S)
+    return f"; saturated: {came:,.4g} requests/s come, {len(load) / whole:,.4g} are answered, and the queue grows"
 
 
 def _energy(options: ServingOptions, serving: Serving) -> Values | None:

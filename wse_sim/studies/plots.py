@@ -350,11 +350,23 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
     for axis, values, name in (("x", xs, x), ("y", ys, y)):
         if _is_log(values):
             (plot.set_xscale if axis == "x" else plot.set_yscale)("log")
+            _plain_ticks(plot.xaxis if axis == "x" else plot.yaxis)
         (plot.set_xlabel if axis == "x" else plot.set_ylabel)(f"{label(name)}: {objectives[name]}")
     plot.grid(visible=True, alpha=0.25)
     plot.legend(fontsize=8)
     figure.supxlabel(textwrap.fill(f"chosen: {chosen.why}", 125), fontsize=8)
     return True
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers in place of powers of ten, where no more than three decades are seen."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    if high < 1000 * low and high < 1e5:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def _fronts_by(
