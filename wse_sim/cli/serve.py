@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,11 +67,14 @@ def _idle(options: ServeCommand) -> list[str]:
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
-        idle += unused(
-            options, ("scale_rate", "prefix_caching"), "without --workload: drawn prompts begin differently"
-        )
-    if options.prefix_caching:
-        idle += unused(options, ("engine",), "with --prefix-caching: the reference engine alone has it")
+        names = ("scale_rate", "prefix_caching", "policy")
+        idle += unused(options, names, "without --workload: drawn prompts begin differently, and are all alike")
+    if options.prefill is None:
+        idle += unused(options, ("handover",), "without --prefill")
+    if options.replicas == 1 and options.search != "wafers":
+        idle += unused(options, ("router",), "with one replica")
+    if options.admission == "reserve":
+        idle += unused(options, ("preemption",), "with --admission reserve: nobody is preempted")
     if options.turns is not None:
         names = (
             "wafer",
@@ -81,6 +85,8 @@ def _idle(options: ServeCommand) -> list[str]:
             "context",
             "emit_turns",
             "dollars_per_wafer_hour",
+            "weights_bits",
+            "experts",
         )
         idle += unused(options, names, "with --turns: the table says what turns cost")
     if options.arrivals.startswith(("users:", "ramp:")):
@@ -110,6 +116,7 @@ def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, s
             goals,
             replicas=options.replicas,
             attain=options.attain,
+            router=options.router,
         )
         if best is None:
             print(f"no rate meets {options.goodput}: {_lone(options, load, replica)}")
@@ -117,7 +124,10 @@ def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, s
         return Answer(
             best, systems, (f"{rate:,.4g} requests/s is the highest rate that meets {options.goodput}",)
         )
-    return Answer(run.serve(load, replica, replicas=options.replicas, engine=options.engine), systems)
+    served = run.serve(
+        load, replica, replicas=options.replicas, engine=options.engine, router=options.router
+    )
+    return Answer(served, systems)
 
 
 def _lone(options: ServeCommand, load: Load, replica: Replica) -> str:
@@ -155,7 +165,8 @@ def _replica(
     if options.turns is not None:
         table = read_table(options.turns)
         turn = options.max_num_batched_tokens or table.most_tokens
-        return Replica(table, _rules(options, turn, options.kv_blocks or 10**6)), 1
+        replica = Replica(table, _rules(options, turn, options.kv_blocks or 10**6))
+        return _special(replica, options, load, None, say), 1
     plan = _plan(model, options, load, systems, say)
     if plan is None:
         return None
@@ -171,7 +182,35 @@ def _replica(
         reserve=options.admission == "reserve",
         prefix_cache=options.prefix_caching,
     )
-    return replica, plan.systems
+    replica = _special(replica, options, load, plan, say)
+    return replica, plan.systems + replica.helpers
+
+
+def _special(
+    replica: Replica, options: ServeCommand, load: Load, plan: GenerationPlan | None, say: Say
+) -> Replica:
+    """The replica with drafts, prefill elsewhere, swaps and priorities, as asked."""
+    from wse_sim.serving import special
+
+    draft = None
+    if options.speculate is not None and (model := special.read_drafting(options.speculate).model):
+        draft = _plan(model, options, load, None, say)
+        if draft is None:
+            raise typer.Exit(1)
+    rules = special.with_special(
+        replica.rules,
+        plan,
+        longest=int((load.input_tokens + load.output_tokens).max()),
+        speculate=options.speculate,
+        draft=draft,
+        prefill=options.prefill,
+        streams=options.handover == "stream",
+        swap=options.preemption == "swap",
+        by_priority=options.policy == "priority",
+        seed=options.seed,
+    )
+    helpers = special.helper_wafers(plan.systems if plan else 1, rules, draft)
+    return dataclasses.replace(replica, rules=rules, helpers=helpers)
 
 
 def _rules(options: ServeCommand, turn: int, blocks: int) -> ServingRules:
@@ -219,7 +258,8 @@ def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> Pl
     chosen = api.RunOptions(
         mode=Generation.name, phase="inference", batch=1, seq=max(options.context or longest, prompt),
         wafer=options.wafer, cluster=options.cluster, clock=options.clock, systems=systems,
-        mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens},
+        mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens,
+                      "weights_bits": options.weights_bits, "experts": options.experts},
     )  # fmt: skip
     return api.plan_of(api.read(model, chosen), chosen)
 
@@ -247,7 +287,9 @@ def _fewest(
             // systems,
         )
         say(f"serve on replicas of {systems} wafer{'s' * (systems > 1)}")
-        count, found = run.fewest_replicas(load, replica, goals, attain=options.attain, most=most)
+        count, found = run.fewest_replicas(
+            load, replica, goals, attain=options.attain, most=most, router=options.router
+        )
         met = run.attained(found, goals) if found else 0.0
         tried.append(
             f"{systems:>4} wafers a replica: {count} replicas, {count * systems} wafers, {met:.2%} meet the goals"
@@ -267,7 +309,7 @@ def _fewest(
             or systems > 2 * first[1]
         ):
             break
-        more = _replica(model, options, load, systems, say)
+        more = _replica(model, options, load, systems - replica.helpers, say)
         if more is None:
             break
         replica, systems = more

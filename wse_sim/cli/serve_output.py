@@ -31,11 +31,13 @@ def as_data(model: str, options: ServingOptions, answer: Answer, goals: dict[str
     from dataclasses import asdict
 
     from wse_sim.serving.metrics import bench_result
+    from wse_sim.serving.special import speculation_keys
 
     serving = answer.serving
     rate: float | str = "inf" if options.rate is None else options.rate
     data = bench_result(serving.load, serving.served, model=model, rate=rate, goals=goals)
     rules, counters = serving.replica.rules, serving.served.counters
+    data |= speculation_keys(serving.served, rules)
     data["wse_sim"] = {
         "wafers": answer.systems * serving.replicas,
         "systems": answer.systems,
@@ -49,6 +51,10 @@ def as_data(model: str, options: ServingOptions, answer: Answer, goals: dict[str
         "preemptions": counters["preemptions"],
         "recomputed_tokens": counters["recomputed"],
         "cached_tokens": counters["cached"],
+        "swapped_tokens": counters["swapped"],
+        "handed_over_tokens": counters["handed"],
+        "helper_wafers": serving.replica.helpers * serving.replicas,
+        "router": options.router,
         "turns": counters["turns"],
         "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
         "binding": serving.binding,

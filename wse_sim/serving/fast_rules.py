@@ -32,6 +32,7 @@ from wse_sim.serving.fast_state import (
     HEAD,
     LINK_FREE,
     MACHINE_FREE,
+    MOVE_FROM,
     MOVE_TO,
     PREEMPTIONS,
     PROMPTS,
@@ -255,7 +256,13 @@ def _comes_from_elsewhere(
     there = max(done + ((last * limits.token_ticks_1024 + 1023) >> 10), passed) + limits.hop
     requests.computed[number] = known
     requests.flying[number] = 1
-    place = at[MOVE_TO] & (len(replica.moving) - 1)
+    mask, place = len(replica.moving) - 1, at[MOVE_TO]
+    while place > at[MOVE_FROM] and replica.moving_at[(place - 1) & mask] > there:
+        to, of = place & mask, (place - 1) & mask
+        replica.moving[to], replica.moving_at[to] = replica.moving[of], replica.moving_at[of]
+        replica.moving_found[to] = replica.moving_found[of]
+        place -= 1
+    place &= mask
     replica.moving[place], replica.moving_at[place], replica.moving_found[place] = number, there, hits
     at[MOVE_TO] += 1
     return True
@@ -307,7 +314,7 @@ def returned(
     else:
         gap = now - requests.last[number]
         tally[GAP_TICKS] += gap
-        replica.gaps[_bin_of(edges, gap)] += 1
+        replica.gaps[bin_of(edges, gap)] += 1
     requests.last[number] = now
     count = 1
     if emits > 1:
@@ -366,7 +373,7 @@ def follow(requests: Requests, replica: Replica, number: int, now: int, pending:
 
 
 @inlined_kernel
-def _bin_of(edges: Int, gap: int) -> int:
+def bin_of(edges: Int, gap: int) -> int:
     """The first bin whose upper edge is above a gap."""
     low, high = 0, len(edges)
     while low < high:

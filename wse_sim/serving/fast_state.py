@@ -20,8 +20,9 @@ MOST_HELD = 2**28  # places of blocks of running requests
 # Places in the array of scalars of a replica
 (
     FREE, RUNNING, READY, PROMPTS, PENDING, NEXT, BACK_FROM, BACK_TO, ADMISSIONS, HEAD, TAIL, WAITING, WAITING_BLOCKS, NOW, IDLE,
-    ENTERS, DRAFT_FREE, LINK_FREE, MACHINE_FREE, MOVE_FROM, MOVE_TO, FREE_ROWS, SCALARS,
-) = range(23)  # fmt: skip
+    ENTERS, DRAFT_FREE, LINK_FREE, MACHINE_FREE, MOVE_FROM, MOVE_TO, FREE_ROWS, STREAK, STREAK_OF, SHIFT,
+    SKIPPED, SCALARS,
+) = range(27)  # fmt: skip
 (
     TURNS, EMITTED, COMPUTED, RECOMPUTED, CACHED, PREEMPTIONS, GAP_TICKS, RUNNING_MOST, BLOCKS_MOST, DRAFTS, DRAFTED, ACCEPTED,
     SWAPPED, HANDED,
@@ -61,6 +62,7 @@ class Limits(NamedTuple):
     elsewhere_ticks: Int  # of machines, by tokens
     streams: bool
     stream_layers: int
+    jumps: bool  # rounds that repeat are added at once
 
 
 class Requests(NamedTuple):
@@ -93,6 +95,8 @@ class Requests(NamedTuple):
     row: Int  # of its blocks
     behind: Int  # next in the queue; left child in a heap
     other: Int  # right child in a heap
+    enters: Int  # when its last turn entered, if it was a decode alone
+    leaves: Int
     pending: Int  # arrivals of a closed load to come, in order of time, then number, from last to first
 
 
@@ -111,6 +115,7 @@ class Replica(NamedTuple):
     moving_at: Int
     moving_found: Int  # tokens that were there
     left: Int  # when each region is free, (regions,)
+    left_before: Int  # a round ago
     lines: Int  # the same of wafers for prefill, (lines, regions)
     before: Short  # free blocks, in the order in which they are taken: a ring through the last place
     behind: Short
@@ -139,6 +144,7 @@ def limits_of(rules: ServingRules) -> Limits:
         0 if prefill is None else -1 if prefill.ticks is not None else prefill.lines,
         zeros(0) if prefill is None or prefill.ticks is None else prefill.ticks,
         bool(prefill and prefill.streams), prefill.layers if prefill else 1,
+        rules.joined == 1 and not rules.prefix_cache and not acceptance,
     )  # fmt: skip
 
 
@@ -157,7 +163,7 @@ def requests_of(load: Load, rules: ServingRules) -> Requests:
         preemptions=zeros(count), cached=zeros(count), accepted=zeros(count), replica=nevers(count),
         chain=zeros(count if rules.prefix_cache else 1), row=zeros(count if rules.prefix_cache else 1),
         behind=nevers(count), other=nevers(count if rules.by_priority else 1),
-        pending=zeros(count if load.is_closed else 1),
+        enters=nevers(count), leaves=zeros(count), pending=zeros(count if load.is_closed else 1),
     )  # fmt: skip
 
 
@@ -185,7 +191,7 @@ def replicas_of(load: Load, rules: ServingRules, table: TurnTable, count: int) -
         at=zeros(count, SCALARS), tally=zeros(count, len(COUNTERS)), running=zeros(count, most), ready=zeros(count, most),
         prompts=zeros(count, most), back=zeros(count, ring), back_at=zeros(count, ring), back_emits=zeros(count, ring),
         moving=zeros(count, moving), moving_at=zeros(count, moving), moving_found=zeros(count, moving),
-        left=zeros(count, regions), lines=zeros(count, lines, regions), before=_short(count, blocks + 1),
+        left=zeros(count, regions), left_before=zeros(count, regions), lines=zeros(count, lines, regions), before=_short(count, blocks + 1),
         behind=_short(count, blocks + 1), users=_short(count, blocks + 1), key_of=zeros(count, blocks + 1),
         keys=zeros(count, _power_of_two(2 * blocks)), block_of=_short(count, _power_of_two(2 * blocks)),
         rows=_short(count, rows, width), free_rows=zeros(count, rows), gaps=zeros(count, GAP_BINS), busy=zeros(count, regions),

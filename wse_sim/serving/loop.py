@@ -5,17 +5,18 @@ event queue, and a turn is one maximum and one addition a region::
 
     c_0 = entry + t_0        c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-Replicas that take turns are played one after the other; where a router looks at them, each is played up to every arrival.
+Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played one after the other; where a router looks at them, each is played up to every arrival.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel
+from wse_sim.jit import bare_kernel, inlined_kernel
 from wse_sim.serving.base import COUNTERS, GAP_EDGES, NEVER, Load, Served, ServingError, ServingRules
 from wse_sim.serving.fast_blocks import found
 from wse_sim.serving.fast_blocks import register as register_blocks
+from wse_sim.serving.fast_jump import jump
 from wse_sim.serving.fast_queue import push
 from wse_sim.serving.fast_rules import admit, decodes, follow, prompts, returned
 from wse_sim.serving.fast_state import (
@@ -37,6 +38,7 @@ from wse_sim.serving.fast_state import (
     READY,
     RUNNING,
     RUNNING_MOST,
+    STREAK,
     TURNS,
     WAITING,
     WAITING_BLOCKS,
@@ -67,6 +69,22 @@ def serve_fast(
     ServingError
         If a router that looks at replicas is to place users, who come when they were answered; the reference engine can.
     """
+    requests, every = play(load, rules, table, replicas, router)
+    counts = {
+        name: int(every.tally[:, place].max() if name.endswith("most") else every.tally[:, place].sum())
+        for place, name in enumerate(COUNTERS)
+    }
+    return Served(
+        requests.arrival, requests.admitted, requests.first, requests.last, requests.preemptions, every.gaps.sum(axis=0),
+        every.busy.sum(axis=0), counts, requests.cached, requests.accepted, requests.replica, every.accepted_at.sum(axis=0),
+        every.prefill_busy.sum(axis=0),
+    )  # fmt: skip
+
+
+def play(
+    load: Load, rules: ServingRules, table: TurnTable, replicas: int, router: str
+) -> tuple[Requests, Replica]:
+    """What :func:`serve_fast` says, as the rows and the replicas that machine code left."""
     if router not in ROUTERS:
         raise ServingError(f"router '{router}' is not known; use one of {', '.join(ROUTERS)}")
     is_routed = replicas > 1 and router != ROUND_ROBIN
@@ -87,15 +105,7 @@ def serve_fast(
             requests.replica[rows] = number
             _advance(requests, one, machine, limits, GAP_EDGES, coming, ENDLESS)
         requests.replica[requests.admitted == NEVER] = NEVER
-    counts = {
-        name: int(every.tally[:, place].max() if name.endswith("most") else every.tally[:, place].sum())
-        for place, name in enumerate(COUNTERS)
-    }
-    return Served(
-        requests.arrival, requests.admitted, requests.first, requests.last, requests.preemptions, every.gaps.sum(axis=0),
-        every.busy.sum(axis=0), counts, requests.cached, requests.accepted, requests.replica, every.accepted_at.sum(axis=0),
-        every.prefill_busy.sum(axis=0),
-    )  # fmt: skip
+    return requests, every
 
 
 @bare_kernel
@@ -155,7 +165,8 @@ def _one(every: Replica, k: int) -> Replica:
     """One of several replicas."""
     return Replica(
         every.at[k], every.tally[k], every.running[k], every.ready[k], every.prompts[k], every.back[k], every.back_at[k],
-        every.back_emits[k], every.moving[k], every.moving_at[k], every.moving_found[k], every.left[k], every.lines[k],
+        every.back_emits[k], every.moving[k], every.moving_at[k], every.moving_found[k], every.left[k], every.left_before[k],
+        every.lines[k],
         every.before[k], every.behind[k], every.users[k], every.key_of[k], every.keys[k], every.block_of[k], every.rows[k],
         every.free_rows[k], every.gaps[k], every.busy[k], every.prefill_busy[k], every.accepted_at[k],
     )  # fmt: skip
@@ -170,11 +181,15 @@ def _advance(
         replica.at, replica.tally, replica.left, len(table.layers), len(replica.back) - 1,
     )  # fmt: skip
     now = at[NOW]
-    while now < until:
-        _comes(requests, replica, limits, edges, coming, now)
+    while True:
+        _comes(requests, replica, limits, edges, coming, min(now, until))
+        if now >= until:
+            at[NOW] = now
+            return
         while True:
             before, from_ = tally[PREEMPTIONS], at[BACK_TO]
             size, answers, more, count = decodes(requests, replica, table, limits, now)
+            is_decode = count == 1
             size, answers, more, count, is_short = prompts(
                 requests, replica, table, limits, now, size, answers, more, count
             )
@@ -202,13 +217,18 @@ def _advance(
             replica.back_at[k & ring] = free_at
         tally[TURNS] += 1
         tally[COMPUTED] += size
+        if limits.jumps:
+            if is_decode and size == 1:
+                soon = min(until, _arrives_at(requests, replica, coming), _moved_at(replica))
+                jump(requests, replica, table, limits, edges, now, free_at, soon)
+            else:
+                at[STREAK] = 0
+                for k in range(from_, at[BACK_TO]):
+                    requests.enters[replica.back[k & ring]] = NEVER
         now = left[0]
-    at[NOW] = now
-    if until < ENDLESS:
-        _comes(requests, replica, limits, edges, coming, until)
 
 
-@helper_kernel
+@inlined_kernel
 def _comes(requests: Requests, replica: Replica, limits: Limits, edges: Int, coming: Int, now: int) -> None:
     """What has come back, and who has arrived, in order of time; of one instant the line, then caches, then arrivals."""
     at, ring = replica.at, len(replica.back) - 1
@@ -217,7 +237,7 @@ def _comes(requests: Requests, replica: Replica, limits: Limits, edges: Int, com
         moved_at = _moved_at(replica)
         arrives_at = _arrives_at(requests, replica, coming)
         soon = min(back_at, moved_at, arrives_at)
-        if soon > now:
+        if soon > now or soon == ENDLESS:
             return
         if back_at == soon:
             number = replica.back[at[BACK_FROM] & ring]

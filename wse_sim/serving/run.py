@@ -36,6 +36,7 @@ class Replica:
     rules: ServingRules
     notes: tuple[str, ...] = ()
     power: PowerDraw | None = None  # of a plan
+    helpers: int = 0  # wafers that draft or read prompts for this replica
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def serve(
     longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
     check_turns(replica.table, rules.turn_tokens, longest)
     served = ENGINES[engine](load, rules, replica.table, replicas, router)
-    bounds = bounds_of(load, rules, replica.table)
+    bounds = bounds_of(load, rules, replica.table, found=served.counters["cached"] / len(load))
     bounds = dataclasses.replace(
         bounds,
         tokens_per_s=replicas * bounds.tokens_per_s,
@@ -160,6 +161,7 @@ def capacity(
     *,
     replicas: int = 1,
     attain: float = 0.99,
+    router: str = ROUND_ROBIN,
 ) -> tuple[float, Serving | None]:
     """The highest rate at which `attain` of the requests meet the goals and no queue grows, and the run at it.
 
@@ -168,7 +170,7 @@ def capacity(
     """
 
     def holds(rate: float) -> Serving | None:
-        found = serve(load_at(rate), replica, replicas=replicas)
+        found = serve(load_at(rate), replica, replicas=replicas, router=router)
         return found if attained(found, goals) >= attain and is_steady(found) else None
 
     high = 1.05 * serve(load_at(1.0), replica, replicas=replicas).bounds.requests_per_s
@@ -184,12 +186,18 @@ def capacity(
 
 
 def fewest_replicas(
-    load: Load, replica: Replica, goals: Mapping[str, float], *, attain: float = 0.99, most: int = 64
+    load: Load,
+    replica: Replica,
+    goals: Mapping[str, float],
+    *,
+    attain: float = 0.99,
+    most: int = 64,
+    router: str = ROUND_ROBIN,
 ) -> tuple[int, Serving | None]:
     """The fewest replicas on which `attain` of the requests meet the goals, and the run on them; (most, None) if none do."""
 
     def holds(count: int) -> Serving | None:
-        found = serve(load, replica, replicas=count)
+        found = serve(load, replica, replicas=count, router=router)
         is_fine = attained(found, goals) >= attain and (load.is_closed or is_steady(found))
         return found if is_fine else None
 
