@@ -15,9 +15,21 @@ from tests.serving.made import open_of, replicas, table_of_ticks
 from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
 from wse_sim.serving.latency import TurnTable
 from wse_sim.serving.line import serve_reference
-from wse_sim.serving.live import LiveLine, replay
+from wse_sim.serving.live import LiveReplicas, LiveTimes
 from wse_sim.serving.predictor import Predictor
 from wse_sim.serving.run import Replica
+
+
+def replay(replica: Replica, rows: list[tuple[int, int, int]], step: int) -> dict[int, LiveTimes]:
+    """Serve (arrival, input, output) rows in steps of so many ticks; the times of each."""
+    line, waiting, done = LiveReplicas(replica), list(rows), 0
+    while done < len(rows):
+        to = line.now + step
+        while waiting and waiting[0][0] <= to:
+            at, input_tokens, output_tokens = waiting.pop(0)
+            line.submit(input_tokens, output_tokens, delay=max(0, at - line.now))
+        done += sum(token.is_last for token in line.advance(to))
+    return {number: line.times(number) for number in range(len(rows))}
 
 
 @examples(40)
@@ -51,10 +63,10 @@ def test_who_goes_leaves_no_blocks_and_no_request(
     """Some of the requests end at random times; the others are answered, and the cache is empty at the end."""
     load, rules, table = given_
     rng = np.random.default_rng(seed)
-    line, waits = LiveLine(Replica(table, rules)), {}
+    line, waits = LiveReplicas(Replica(table, rules)), {}
     for p, o in zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True):
         if rules.fits(p, o):
-            waits[line.submit(line.now, p, o)] = o
+            waits[line.submit(p, o)] = o
         for token in line.advance(line.now + int(rng.integers(0, 30_000))):
             waits[token.number] -= token.count
         if waits and rng.random() < 0.4:
@@ -65,17 +77,17 @@ def test_who_goes_leaves_no_blocks_and_no_request(
         for token in line.advance(line.now + 10**6):
             waits[token.number] -= token.count
     assert not any(waits.values())
-    assert line.scheduler.pool.free == rules.blocks
+    assert line.lines[0].scheduler.pool.free == rules.blocks
     assert (line.running, line.waiting) == (0, 0)
 
 
 def test_equal_beginnings_are_found_in_the_cache() -> None:
     rules = ServingRules(blocks=40, block_tokens=4, turn_tokens=8, prefix_cache=True)
-    line = LiveLine(Replica(table_of_ticks([[100] * 8] * 2), rules))
+    line = LiveReplicas(Replica(table_of_ticks([[100] * 8] * 2), rules))
     for ids in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 5, 6, 7, 8, 10), (2, 2, 3, 4, 5, 6, 7, 8, 9)):
-        line.submit(line.now, len(ids), 2, ids)
+        line.submit(len(ids), 2, ids)
         line.advance(line.now + 10**6)
-    assert line.scheduler.cached == 8  # two blocks of the second, none of the third
+    assert line.tally("cached") == 8  # two blocks of the second, none of the third
 
 
 TABLE = table_of_ticks(
@@ -90,8 +102,8 @@ def test_a_predictor_has_the_numbers_of_the_table_and_is_pickled() -> None:
     for prefill, decode, ends in (
         ([], [5], 0), ([(3, 3)], [], 1), ([(2, 12)], [31, 9], 0), ([(1, 40), (2, 2)], [11], 1),
     ):  # fmt: skip
-        parts = [(1, c, True) for c in decode]
-        parts += [(n, c, k < ends) for k, (n, c) in enumerate(prefill)]
+        parts = [(1, c, 1) for c in decode]
+        parts += [(n, c, int(k < ends)) for k, (n, c) in enumerate(prefill)]
         ticks = TABLE.ticks_of(parts)
         found = predictor.turn_s(prefill, decode, ends=ends)
         assert found.stage_s == ticks.max() * TICK_S

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_WINDOW_S = 1e8
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
 OF_PLANS = (
-    "wafer", "cluster", "clock", "systems", "grid", "emit_turns", "dollars_per_wafer_hour",
+    "wafer", "cluster", "clock", "systems", "grid", "emit_turns", "dollars_per_wafer_hour", "weights_bits", "experts",
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
         print(f"{model} on {wafers} wafer{'s' * (wafers > 1)}: http://{address}:{port}/v1", flush=True)
         limits = Limits(
             max_queue=options.max_queue, max_body_bytes=options.max_body, time_scale=options.time_scale,
-            output_law=options.output, seed=options.seed,
+            output_law=options.output, seed=options.seed, router=options.router,
         )  # fmt: skip
         serve_http(model, found.replica, options.replicas, place, limits)
 
@@ -176,7 +176,7 @@ def _trace(options: ServeCommand, answer: ServiceAnswer, title: str) -> bytes | 
     if window is None:
         return None
     serving, plan = answer.serving, answer.deployed.plan
-    trace = trace_of(serving.load, serving.replica, serving.replicas, window)
+    trace = trace_of(serving.load, serving.replica, serving.replicas, window, options.router)
     names = [f"region {n}" for n in range(serving.replica.table.regions)]
     if plan is not None:
         names = [f"wafer {item.wafer}: {item.name}" for item in plan.regions]
@@ -191,11 +191,16 @@ def _idle(options: ServeCommand) -> list[str]:
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
+        names = ("scale_rate", "prefix_caching", "policy")
         idle += unused(
-            options, ("scale_rate", "prefix_caching"), "without --workload: drawn prompts begin differently"
+            options, names, "without --workload: drawn prompts begin differently, and are all alike"
         )
-    if options.prefix_caching:
-        idle += unused(options, ("engine",), "with --prefix-caching: the reference engine alone has it")
+    if options.prefill is None:
+        idle += unused(options, ("handover",), "without --prefill")
+    if options.replicas == 1 and options.search != "wafers":
+        idle += unused(options, ("router",), "with one replica")
+    if options.admission == "reserve":
+        idle += unused(options, ("preemption",), "with --admission reserve: nobody is preempted")
     if options.turns is not None:
         idle += unused(options, OF_PLANS, "with --turns: the table says what turns cost")
     if options.arrivals.startswith(("users:", "ramp:")):

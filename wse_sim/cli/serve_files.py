@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wse_sim.files import Values
 from wse_sim.serving.base import TICK_S
 from wse_sim.serving.metrics import request_times
-from wse_sim.serving.run import Serving, shares
+from wse_sim.serving.run import Serving
 from wse_sim.serving.series import columns_of
 from wse_sim.written import together
 
@@ -54,12 +54,9 @@ def request_columns(serving: Serving) -> dict[str, Column]:
     """A row for each completed request, in order of arrival."""
     served, load = serving.served, serving.load
     done, times = served.completed, request_times(load, served)
-    replica = np.zeros(len(load), np.int64)
-    for which, rows in enumerate(shares(load, serving.replicas)):
-        replica[rows] = which
     return {
         "request_id": done.nonzero()[0].astype(np.int64),
-        "replica": replica[done],
+        "replica": served.replica[done],
         "input": load.input_tokens[done],
         "output": load.output_tokens[done],
         "arrival_s": served.arrival_ticks[done] * TICK_S,
@@ -69,6 +66,8 @@ def request_columns(serving: Serving) -> dict[str, Column]:
         "ttft_s": times["ttft"] / 1e3,
         "tpot_s": times["tpot"] / 1e3,
         "latency_s": times["e2el"] / 1e3,
+        "cached_tokens": served.cached[done],
+        "accepted_tokens": served.accepted[done],
         "preemptions": served.preemptions[done],
     }
 

@@ -22,7 +22,8 @@ from wse_sim.endpoint.pump import Caller, QueueFullError, ServicePump
 from wse_sim.endpoint.requests import AskedCompletion, ReplyForm, asked, fault, read_body, tokens_of
 from wse_sim.errors import WseError
 from wse_sim.serving.base import ServingError
-from wse_sim.serving.live import LiveTimes
+from wse_sim.serving.live import LiveReplicas, LiveTimes
+from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.run import Replica
 from wse_sim.serving.workload import OUTPUTS, lengths
 
@@ -38,6 +39,7 @@ class EndpointLimits:
     time_scale: float = 1.0
     output_law: str = "lognormal:200:200"  # of answers whose length a client of chats leaves open
     seed: int = 0
+    router: str = ROUND_ROBIN
 
 
 class TooLargeError(WseError):
@@ -78,7 +80,7 @@ class _Endpoint:
     @contextlib.asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
         self._pump = ServicePump(
-            self.replica, self.replicas, time_scale=self.limits.time_scale,
+            LiveReplicas(self.replica, self.replicas, self.limits.router), time_scale=self.limits.time_scale,
             most_waiting=self.limits.max_queue, metrics=self.metrics,
         )  # fmt: skip
         task = asyncio.create_task(self._pump.run())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from wse_sim.serving.base import TICK_S
-from wse_sim.serving.live import LiveLine, LiveTimes, TokensBack
+from wse_sim.serving.live import LiveReplicas, LiveTimes, TokensBack
 
 # vLLM's own edges begin at 1 ms and more; tokens of a wafer come faster.
 FAST = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4)
@@ -83,8 +83,17 @@ class ServiceMetrics:
             registry=self.registry,
         )
         info.labels(engine="0", block_size=str(block_tokens), num_gpu_blocks=str(blocks)).set(1)
-        self._before: dict[tuple[int, int], int] = {}
-        self._seen = (0, 0)
+        self._before: dict[int, int] = {}
+        self.counted = {
+            "preemptions": [self.preemptions],
+            "cached": self.hits,
+            "drafts": [self._counter("vllm:spec_decode_num_drafts", "Turns that verified drafts.")],
+            "drafted": [self._counter("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.")],
+            "accepted": [
+                self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.")
+            ],
+        }
+        self._seen = dict.fromkeys(self.counted, 0)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, LABELS, registry=self.registry).labels(**self._labels)
@@ -100,21 +109,19 @@ class ServiceMetrics:
         for queries in self.queries:
             queries.inc(input_tokens)
 
-    def token(self, line: LiveLine, token: TokensBack) -> None:
+    def token(self, times: LiveTimes, token: TokensBack) -> None:
         """Tokens of an answer came back; those of one turn share their time."""
         self.answers.inc(token.count)
-        key = id(line), token.number
-        before = self._before.get(key)
+        before = self._before.get(token.number)
         if before is None:
-            times = line.times(token.number)
             self.first.observe((token.at - times.arrival) * TICK_S)
         else:
             for gap in self.gap:
                 gap.observe((token.at - before) * TICK_S)
         if token.is_last:
-            self._before.pop(key, None)
+            self._before.pop(token.number, None)
         else:
-            self._before[key] = token.at
+            self._before[token.number] = token.at
 
     def done(self, times: LiveTimes, input_tokens: int, output_tokens: int) -> None:
         """A request is complete."""
@@ -136,25 +143,22 @@ class ServiceMetrics:
         """A request ended, for a reason of vLLM's: length or abort."""
         self._success.labels(**self._labels, finished_reason=reason).inc()
 
-    def left(self, line: LiveLine, number: int) -> None:
+    def left(self, number: int) -> None:
         """Nobody waits for a request any more."""
-        self._before.pop((id(line), number), None)
+        self._before.pop(number, None)
 
     def turn(self, tokens: int) -> None:
         """A turn passed the first region."""
         self.turns.observe(tokens)
 
-    def state(self, lines: Sequence[LiveLine]) -> None:
+    def state(self, service: LiveReplicas) -> None:
         """What all replicas hold at present."""
-        self.running.set(sum(line.running for line in lines))
-        self.waiting.set(sum(line.waiting for line in lines))
-        blocks = sum(line.rules.blocks for line in lines)
+        self.running.set(service.running)
+        self.waiting.set(service.waiting)
         for usage in self.usage:
-            usage.set(1 - sum(line.scheduler.pool.free for line in lines) / blocks)
-        preempted, cached = (
-            sum(getattr(line.scheduler, name) for line in lines) for name in ("preempted", "cached")
-        )
-        self.preemptions.inc(preempted - self._seen[0])
-        for hits in self.hits:
-            hits.inc(cached - self._seen[1])
-        self._seen = preempted, cached
+            usage.set(service.usage)
+        for name, counters in self.counted.items():
+            seen = service.tally(name)
+            for counter in counters:
+                counter.inc(seen - self._seen[name])
+            self._seen[name] = seen

@@ -25,6 +25,7 @@ class Limits(TypedDict):
     time_scale: float
     output_law: str
     seed: int
+    router: str
 
 
 def check_installed() -> None:

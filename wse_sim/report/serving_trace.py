@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from wse_sim.errors import WseError
 from wse_sim.serving.base import NEVER, TICK_S, Load, ServingError
-from wse_sim.serving.line import ServingLine
-from wse_sim.serving.run import Replica, part_of, shares
+from wse_sim.serving.line import ServingLine, ServingReplicas
+from wse_sim.serving.router import ROUND_ROBIN
+from wse_sim.serving.run import Replica
 from wse_sim.serving.scheduler import TurnPart
 
 if TYPE_CHECKING:
@@ -25,39 +26,41 @@ NS_PER_TICK = TICK_S * 1e9
 
 @dataclass(frozen=True)
 class RegionTurn:
-    """A turn in a region: ticks, and its parts as (request, tokens, context, whether it emits)."""
+    """A turn in a region: ticks, and its parts as (request, tokens, context, tokens that it may emit)."""
 
     replica: int
     region: int
     start: int
     end: int
-    parts: tuple[tuple[int, int, int, bool], ...]
+    parts: tuple[tuple[int, int, int, int], ...]
 
 
-class _RecordedLine(ServingLine):
-    """A line that keeps the turns of a window."""
+class _RecordedReplicas(ServingReplicas):
+    """Replicas that keep the turns of a window."""
 
     def __init__(
-        self, load: Load, replica: Replica, which: int, rows: Sequence[int], window: tuple[int, int]
+        self, load: Load, replica: Replica, replicas: int, router: str, window: tuple[int, int]
     ) -> None:
-        super().__init__(load, replica.rules, replica.table)
-        self.which, self.rows, self.window = which, rows, window
+        super().__init__(load, replica.rules, replica.table, replicas, router)
+        self.window = window
         self.turns: list[RegionTurn] = []
+        self._places = {id(line): place for place, line in enumerate(self.lines)}
 
-    def left(self, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
+    def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
         end = int(self.env.now)
         if begun < self.window[1] and end > self.window[0]:
-            parts = tuple((self.rows[p.request.number], p.tokens, p.context, p.emits) for p in turn)
-            self.turns.append(RegionTurn(self.which, place, begun, end, parts))
+            parts = tuple((p.request.number, p.tokens, p.context, p.emits) for p in turn)
+            self.turns.append(RegionTurn(self._places[id(line)], place, begun, end, parts))
             if len(self.turns) > MOST_TURNS:
                 raise ServingError(
                     f"the window of the timeline holds more than {MOST_TURNS:,} turns; choose a shorter one"
                 )
 
     def play(self) -> None:
-        """Up to the end of the window."""
+        """Up to the end of the window, and until what entered in it has left."""
         self.begin()
-        self.env.run(until=self.window[1] + max(1, int(self.latency.ticks_of([(1, 1, True)]).sum())))
+        whole = int(self.latency.ticks_of([(1, 1, 1)]).sum())
+        self.env.run(until=self.window[1] + whole)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ class ServingTrace:
     requests: tuple[tuple[int, int, str, int, int], ...]  # replica, request, kind, start, end in ticks
 
 
-def trace_of(load: Load, replica: Replica, replicas: int, window_s: tuple[float, float]) -> ServingTrace:
+def trace_of(
+    load: Load, replica: Replica, replicas: int, window_s: tuple[float, float], router: str = ROUND_ROBIN
+) -> ServingTrace:
     """Play a load up to the end of a window, and keep what happened in it.
 
     Raises
@@ -78,32 +83,28 @@ def trace_of(load: Load, replica: Replica, replicas: int, window_s: tuple[float,
         If the window holds too many turns, or nothing.
     """
     window = (round(window_s[0] / TICK_S), round(window_s[1] / TICK_S))
-    turns: list[RegionTurn] = []
-    spans: list[tuple[int, int, str, int, int]] = []
-    for which, rows in enumerate(shares(load, replicas)):
-        line = _RecordedLine(part_of(load, rows), replica, which, rows.tolist(), window)
-        line.play()
-        turns += line.turns
-        spans += _spans(line, which)
-    if not turns:
+    service = _RecordedReplicas(load, replica, replicas, router, window)
+    service.play()
+    if not service.turns:
         raise ServingError(
             f"nothing happens from {window_s[0]:g} to {window_s[1]:g} s; choose another window of the timeline"
         )
-    return ServingTrace(window, tuple(turns), tuple(spans))
+    return ServingTrace(window, tuple(service.turns), tuple(_spans(service)))
 
 
-def _spans(line: _RecordedLine, which: int) -> Iterator[tuple[int, int, str, int, int]]:
-    low, high = line.window
-    rows = zip(line.rows, line.arrival, line.admitted, line.first, line.last, line.requests, strict=True)
-    for number, arrival, admitted, first, last, request in rows:
+def _spans(service: _RecordedReplicas) -> Iterator[tuple[int, int, str, int, int]]:
+    low, high = service.window
+    columns = (service.replica, service.arrival, service.admitted, service.first, service.last)
+    rows = zip(*(column.tolist() for column in columns), service.requests, strict=True)
+    for number, (which, arrival, admitted, first, last, request) in enumerate(rows):
         is_done = request.emitted == request.output_tokens
         ends = [
-            ("waits", int(arrival), int(admitted)),
-            ("is read", int(admitted), int(first)),
-            ("answers", int(first), int(last) if is_done else high),
+            ("waits", arrival, admitted),
+            ("is read", admitted, first),
+            ("answers", first, last if is_done else high),
         ]
         for kind, start, end in ends:
-            if start == NEVER or start >= high:
+            if start == NEVER or start >= high or which == NEVER:
                 break
             end = high if end == NEVER else min(end, high)
             if end > max(start, low):

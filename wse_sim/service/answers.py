@@ -7,6 +7,7 @@ answer_of      a run, or the search that the options ask for
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.generation.plan import GenerationPlan
-from wse_sim.serving import run
+from wse_sim.serving import run, special
 from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
 from wse_sim.serving.bounds import bounds_of
 from wse_sim.serving.curve import (
@@ -99,7 +100,9 @@ def answer_of(
     say("serve")
     if options.search == "rate" and goals is not None:
         return _highest(options, load, deployed, goals)
-    served = run.serve(load, deployed.replica, replicas=options.replicas, engine=options.engine)
+    served = run.serve(
+        load, deployed.replica, replicas=options.replicas, engine=options.engine, router=options.router
+    )
     return ServiceAnswer(served, deployed)
 
 
@@ -135,7 +138,14 @@ def replica_for(
     if options.turns is not None:
         table = read_table(options.turns)
         turn = options.max_num_batched_tokens or table.most_tokens
-        return Deployed(Replica(table, _rules(options, turn, options.kv_blocks or 10**6)), 1)
+        replica = Replica(table, _rules(options, turn, options.kv_blocks or 10**6))
+        return _special(
+            Deployed(replica, 1),
+            options,
+            longest_of(options, load),
+            _mean_prompt(load, table.most_context),
+            say,
+        )
     most = longest_of(options, load)
     plan = _plan(_graph(model, most), options, most, _mean_prompt(load, most), systems, say)
     if isinstance(plan, Unserved):
@@ -151,7 +161,34 @@ def replica_for(
         reserve=options.admission == "reserve",
         prefix_cache=options.prefix_caching,
     )
-    return Deployed(replica, plan.systems, plan)
+    return _special(Deployed(replica, plan.systems, plan), options, most, _mean_prompt(load, most), say)
+
+
+def _special(
+    made: Deployed, options: ServingOptions, longest: int, prompt: int, say: Say
+) -> Deployed | Unserved:
+    """The replica with drafts, prefill elsewhere, swaps and priorities, as asked; on the wafers of all that."""
+    draft: GenerationPlan | None = None
+    if options.speculate is not None and (model := special.read_drafting(options.speculate).model):
+        found = _plan(_graph(model, longest), options, longest, prompt, None, say)
+        if isinstance(found, Unserved):
+            return found
+        draft = found
+    rules = special.with_special(
+        made.replica.rules,
+        made.plan,
+        longest=longest,
+        speculate=options.speculate,
+        draft=draft,
+        prefill=options.prefill,
+        streams=options.handover == "stream",
+        swap=options.preemption == "swap",
+        by_priority=options.policy == "priority",
+        seed=options.seed,
+    )
+    helpers = special.helper_wafers(made.plan.systems if made.plan else 1, rules, draft)
+    replica = dataclasses.replace(made.replica, rules=rules, helpers=helpers)
+    return Deployed(replica, made.systems + helpers, made.plan)
 
 
 def longest_of(options: ServingOptions, load: Load | None) -> int:
@@ -201,7 +238,8 @@ def _plan(
         chosen = api.RunOptions(
             mode=Generation.name, phase="inference", batch=1, seq=longest,
             wafer=options.wafer, cluster=options.cluster, clock=options.clock, systems=count,
-            mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens},
+            mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens,
+                          "weights_bits": options.weights_bits, "experts": options.experts},
         )  # fmt: skip
         plan = api.plan_of(api.read(model, chosen), chosen)
         if isinstance(plan, GenerationPlan):
@@ -227,6 +265,7 @@ def _highest(
         goals,
         replicas=options.replicas,
         attain=options.attain,
+        router=options.router,
     )
     if best is None:
         return Unserved("goals", f"no rate meets {options.goodput}: {_lone(options, load, deployed.replica)}")
@@ -255,14 +294,14 @@ def _fewest(
             say(f"serve on replicas of {systems} wafer{'s' * (systems > 1)}")
             most = max(1, limit // systems)
             count, found = run.fewest_replicas(
-                load, deployed.replica, goals, attain=options.attain, most=most
+                load, deployed.replica, goals, attain=options.attain, most=most, router=options.router
             )
             tried.append(_tried(systems, count, found, goals))
             if found is not None:
                 best = ServiceAnswer(found, deployed)
             if options.systems is not None or options.turns is not None:
                 break
-            deployed = replica_for(model, options, load, systems + 1, say)
+            deployed = replica_for(model, options, load, systems + 1 - deployed.replica.helpers, say)
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -305,7 +344,9 @@ def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tupl
         return load_for(few, rate / scale)
 
     rates = [bound * fraction for fraction in FRACTIONS]
-    points = curve_of(at_rate, rates, answer.deployed.replica, replicas=serving.replicas, goals=goals)
+    points = curve_of(
+        at_rate, rates, answer.deployed.replica, replicas=serving.replicas, goals=goals, router=options.router
+    )
     return "requests/s that come", points
 
 

@@ -13,6 +13,7 @@ from wse_sim.serving.energy import energy_of
 from wse_sim.serving.metrics import bench_result
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.run import Serving, is_steady
+from wse_sim.serving.special import speculation_keys
 
 
 def as_data(
@@ -27,6 +28,7 @@ def as_data(
     rate: float | str = "inf" if options.rate is None else options.rate
     data = bench_result(serving.load, serving.served, model=model, rate=rate, goals=goals)
     rules, counters = serving.replica.rules, serving.served.counters
+    data |= speculation_keys(serving.served, rules)
     data["wse_sim"] = {
         "wafers": answer.systems * serving.replicas,
         "systems": answer.systems,
@@ -40,6 +42,10 @@ def as_data(
         "preemptions": counters["preemptions"],
         "recomputed_tokens": counters["recomputed"],
         "cached_tokens": counters["cached"],
+        "swapped_tokens": counters["swapped"],
+        "handed_over_tokens": counters["handed"],
+        "helper_wafers": serving.replica.helpers * serving.replicas,
+        "router": options.router,
         "turns": counters["turns"],
         "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
         "binding": serving.binding,

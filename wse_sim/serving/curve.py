@@ -9,6 +9,7 @@ import numpy as np
 
 from wse_sim.serving.base import TICK_S, Load
 from wse_sim.serving.metrics import request_times
+from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.run import Replica, Serving, attained, is_steady, serve
 
 CURVE_REQUESTS = 10_000  # of a point at most: enough for a 99th percentile
@@ -65,6 +66,10 @@ def curve_of(
     *,
     replicas: int = 1,
     goals: Mapping[str, float] | None = None,
+    router: str = ROUND_ROBIN,
 ) -> tuple[CurvePoint, ...]:
     """A point for each of `loads`, of which `load_at` makes the requests."""
-    return tuple(point_of(load, serve(load_at(load), replica, replicas=replicas), goals) for load in loads)
+    return tuple(
+        point_of(load, serve(load_at(load), replica, replicas=replicas, router=router), goals)
+        for load in loads
+    )

@@ -1,10 +1,10 @@
-"""A line that serves requests as they come: the reference engine, moved on to the present by whoever owns it.
+"""Replicas that serve requests as they come: the reference engine, moved on to the present by whoever owns it.
 
-    line = LiveLine(replica)
-    number = line.submit(at, input_tokens=100, output_tokens=20, content=ids)
-    for token in line.advance(to): ...        what came back until then
+    service = LiveReplicas(replica)
+    number = service.submit(input_tokens=100, output_tokens=20, content=ids)     at the present
+    for tokens in service.advance(to): ...                                       what came back until then
 
-Times are ticks of the simulation; nothing here looks at a clock.  Requests that are done are forgotten.
+Times are ticks of the simulation; nothing here looks at a clock.  Requests that are done are forgotten by :meth:`forget`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 
 from wse_sim.serving.base import NEVER, ServingError, open_load
 from wse_sim.serving.blocks import Key
-from wse_sim.serving.line import Events, ServingLine
+from wse_sim.serving.line import Events, ServingLine, ServingReplicas
+from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.run import Replica
-from wse_sim.serving.scheduler import QueuedRequest, TurnPart, TurnScheduler
+from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnScheduler
 
 
 class TokensBack(NamedTuple):
@@ -40,25 +41,29 @@ class LiveTimes(NamedTuple):
     last: int
 
 
-class LiveLine(ServingLine):
-    """One replica whose requests are not known before they come."""
+class LiveReplicas(ServingReplicas):
+    """Replicas whose requests are not known before they come."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, replicas: int = 1, router: str = ROUND_ROBIN) -> None:
         nothing = np.zeros(0, np.int64)
-        super().__init__(open_load(nothing, nothing, nothing), replica.rules, replica.table)
+        load = open_load(nothing, nothing, nothing)
+        super().__init__(load, replica.rules, replica.table, replicas, router)
+        self.most_samples = 0  # nobody looks back
         self.most_context = replica.table.most_context
         self._came: dict[int, QueuedRequest] = {}
+        self._chains: dict[int, list[int]] = {}
         self._back: list[TokensBack] = []
         self._gone: set[int] = set()
         self._next = 0
-        for name in ("arrival", "admitted", "first", "last"):
+        for name in ("arrival", "admitted", "first", "last", "replica"):
             setattr(self, name, defaultdict(lambda: NEVER))
         self.requests = self._came  # type: ignore[assignment]  # by number, as the list of a load
-        self.turn_tokens: list[int] = []  # of turns that began; whoever reads them clears them
-        self._chains: dict[int, list[int]] = {}
+        self.turn_tokens: list[
+            int
+        ] = []  # of turns that passed a first region; whoever reads them clears them
         if self.rules.prefix_cache:
-            self.scheduler = TurnScheduler(self.rules, self._key)
-        self.begin()
+            for line in self.lines:
+                line.scheduler = TurnScheduler(self.rules, self.latency, self._key)
 
     @property
     def now(self) -> int:
@@ -68,12 +73,22 @@ class LiveLine(ServingLine):
     @property
     def waiting(self) -> int:
         """Requests that wait to be admitted."""
-        return len(self.scheduler.waiting)
+        return sum(len(line.scheduler.waiting) for line in self.lines)
 
     @property
     def running(self) -> int:
         """Requests that run."""
-        return len(self.scheduler.running)
+        return sum(len(line.scheduler.running) for line in self.lines)
+
+    @property
+    def usage(self) -> float:
+        """Fraction of all blocks in use."""
+        free = sum(line.scheduler.pool.free for line in self.lines)
+        return 1 - free / (self.rules.blocks * len(self.lines))
+
+    def tally(self, name: str) -> int:
+        """A counter, summed over the replicas."""
+        return sum(line.scheduler.tally[name] for line in self.lines)
 
     def next_at(self) -> int | None:
         """The tick of the next event; None while nothing is under way."""
@@ -93,20 +108,17 @@ class LiveLine(ServingLine):
             raise ServingError(
                 f"a request of {input_tokens} tokens that asks for {output_tokens} is none; give at least 1 of each"
             )
+        said = f"a prompt of {input_tokens:,} tokens and an answer of {output_tokens:,} exceed the"
         if whole > self.most_context:
-            raise ServingError(
-                f"a prompt of {input_tokens:,} tokens and an answer of {output_tokens:,} exceed the context of "
-                f"{self.most_context:,} tokens; shorten one of them"
-            )
+            raise ServingError(f"{said} context of {self.most_context:,} tokens; shorten one of them")
         if not self.rules.fits(input_tokens, output_tokens):
             cache = self.rules.blocks * self.rules.block_tokens
-            raise ServingError(
-                f"a prompt of {input_tokens:,} tokens and an answer of {output_tokens:,} exceed the cache of a replica "
-                f"({cache:,} tokens); shorten one of them"
-            )
+            raise ServingError(f"{said} cache of a replica ({cache:,} tokens); shorten one of them")
 
-    def submit(self, at: int, input_tokens: int, output_tokens: int, content: Sequence[int] = ()) -> int:
-        """A request that comes at a tick which is not past; its number.
+    def submit(
+        self, input_tokens: int, output_tokens: int, content: Sequence[int] = (), delay: int = 0
+    ) -> int:
+        """A request that comes now, or so many ticks later; its number.
 
         `content` are ids of the prompt's tokens, for a prefix cache.
 
@@ -120,23 +132,8 @@ class LiveLine(ServingLine):
         self._came[number] = QueuedRequest(number, input_tokens, output_tokens)
         if self.rules.prefix_cache:
             self._chains[number] = _chain(content, self.rules.block_tokens)
-        self.env.process(self._arrive(number, max(0, at - self.now)))
+        self.env.process(self._arrive(number, delay))
         return number
-
-    def _key(self, number: int, block: int) -> Key:
-        """Of a block: all tokens up to its end, if they are those of the prompt; else itself alone."""
-        chain = self._chains.get(number, [])
-        return chain[block] if block < len(chain) else (number, block)
-
-    def _arrive(self, number: int, delay: int) -> Events:
-        yield self.env.timeout(delay)
-        if number in self._came:  # else whoever asked has gone already
-            yield from super()._arrive(number, 0)
-
-    def left(self, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
-        """Count the tokens of turns."""
-        if place == 0:
-            self.turn_tokens.append(sum(part.tokens for part in turn))
 
     def times(self, number: int) -> LiveTimes:
         """Ticks of a request that is not forgotten yet."""
@@ -149,8 +146,7 @@ class LiveLine(ServingLine):
         self._back = []
         if to >= self.now:
             self.env.run(until=self.env.timeout(to - self.now))
-            # Events of this instant that were scheduled behind the timeout.
-            while self.env.peek() <= to:
+            while self.env.peek() <= to:  # events of this instant behind that of the timeout
                 self.env.step()
         return self._back
 
@@ -163,34 +159,72 @@ class LiveLine(ServingLine):
             request.input_tokens = request.computed - request.emitted
             self._drop(request)
             return
-        for column in (self._came, self._chains, self.arrival, self.admitted, self.first, self.last):
+        for column in (
+            self._came,
+            self._chains,
+            self.arrival,
+            self.admitted,
+            self.first,
+            self.last,
+            self.replica,
+        ):
             column.pop(number, None)  # type: ignore[union-attr]
+
+    def emits(self, returned: Returned) -> None:
+        """Tokens of an answer, for whoever waits for them."""
+        super().emits(returned)
+        number = returned.request.number
+        if number in self._gone:
+            self.env.process(self._dropped_soon(returned.request))
+        else:
+            self._back.append(TokensBack(number, returned.tokens, self.now, returned.is_done))
+
+    def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
+        """Count the tokens of turns; requests that are gone are dropped when nothing of them is in the line."""
+        if place == 0:
+            self.turn_tokens.append(sum(part.tokens for part in turn))
+        if place + 1 == self.latency.regions:
+            for part in turn:
+                if part.request.number in self._gone:
+                    self.env.process(self._dropped_soon(part.request))
+
+    def _dropped_soon(self, request: QueuedRequest) -> Events:
+        """After the turn has come back, which is in this instant."""
+        yield self.env.timeout(0)
+        if request.number in self._gone:
+            self._drop(request)
 
     def _drop(self, request: QueuedRequest) -> None:
         """End a request of which nothing is in the line."""
         if request.in_flight:
             return
-        plan = self.scheduler
-        for queue in (plan.waiting, plan.running, plan.ready):
-            if request in queue:
-                queue.remove(request)
-        plan.pool.release(request.blocks)
+        for line in self.lines:
+            plan = line.scheduler
+            for queue in (plan.waiting, plan.running, plan.ready):
+                if request in queue:
+                    queue.remove(request)
+        place = int(self.replica[request.number])
+        if place != NEVER:
+            self.lines[place].scheduler.pool.release(request.blocks)
+            self.lines[place].rouse()
         self._gone.discard(request.number)
         request.output_tokens = request.emitted
         self.forget(request.number)
-        self._rouse()
 
-    def _leave(self, turn: tuple[TurnPart, ...]) -> None:
-        before = {part.request.number: part.request.emitted for part in turn}
-        super()._leave(turn)
-        now = self.now
-        for number, emitted in before.items():
-            request = self._came[number]
-            if number in self._gone:
-                self._drop(request)
-            elif request.emitted > emitted:
-                is_last = request.emitted == request.output_tokens
-                self._back.append(TokensBack(number, request.emitted - emitted, now, is_last))
+    def _arrive(self, number: int, delay: int) -> Events:
+        yield self.env.timeout(delay)
+        if number in self._came:  # else whoever asked has gone already
+            yield from super()._arrive(number, 0)
+
+    def _place(self, request: QueuedRequest) -> int:
+        if self.router == ROUND_ROBIN:
+            return request.number % len(self.lines)
+        return super()._place(request)
+
+    def _key(self, number: int, block: int) -> Key:
+        """Of a block: all tokens up to its end, if they are those of the prompt; else itself alone."""
+        chain = self._chains.get(number, [])
+        return chain[block] if block < len(chain) else (number, block)
 
 
 def _chain(content: Sequence[int], size: int) -> list[int]:
@@ -200,15 +234,3 @@ def _chain(content: Sequence[int], size: int) -> list[int]:
         before = hash((before, *content[end - size : end]))
         found.append(before)
     return found
-
-
-def replay(replica: Replica, rows: Sequence[tuple[int, int, int]], step: int) -> dict[int, LiveTimes]:
-    """Serve (arrival, input, output) rows in steps of so many ticks; the times of each."""
-    line, waiting, done = LiveLine(replica), list(rows), 0
-    while done < len(rows):
-        to = line.now + step
-        while waiting and waiting[0][0] <= to:
-            at, input_tokens, output_tokens = waiting.pop(0)
-            line.submit(at, input_tokens, output_tokens)
-        done += sum(token.is_last for token in line.advance(to))
-    return {number: line.times(number) for number in range(len(rows))}

@@ -6,24 +6,23 @@ Replicas share the requests in turn: request n goes to replica n mod N, of a clo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import MOST_REPLICAS, NEVER, Load, Served, ServingError, ServingRules
+from wse_sim.serving.base import MOST_REPLICAS, Load, Served, ServingError, ServingRules
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
 from wse_sim.serving.energy import PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
 from wse_sim.serving.loop import serve_fast
 from wse_sim.serving.metrics import meets, request_times
+from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.series import SampledRun, sampled_run
 
-ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable], Served]] = {
+ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable, int, str], Served]] = {
     "fast": serve_fast,
     "reference": serve_reference,
 }
@@ -38,6 +37,7 @@ class Replica:
     rules: ServingRules
     notes: tuple[str, ...] = ()
     power: PowerDraw | None = None  # of a plan
+    helpers: int = 0  # wafers that draft or read prompts for this replica
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,10 @@ def _why(plan: GenerationPlan) -> str:
     return "short ones, since no chunk of a lone prompt is faster than one block"
 
 
-def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast") -> Serving:
-    """Serve a load on equal replicas.
+def serve(
+    load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast", router: str = ROUND_ROBIN
+) -> Serving:
+    """Serve a load on equal replicas; where users are placed by what replicas look like, on the reference engine.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
     rules = replica.rules
-    if rules.prefix_cache:
+    if load.is_closed and replicas > 1 and router != ROUND_ROBIN:
         engine = "reference"
     fits = [
         rules.fits(*sizes)
@@ -120,9 +122,8 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     ]
     longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
     check_turns(replica.table, rules.turn_tokens, longest)
-    parts = [_one(load, rows, replica, engine) for rows in shares(load, replicas)]
-    served, sampled = _merged(load, parts), sampled_run([part for _, part in parts])
-    bounds = bounds_of(load, rules, replica.table)
+    served = ENGINES[engine](load, rules, replica.table, replicas, router)
+    bounds = bounds_of(load, rules, replica.table, found=served.counters["cached"] / len(load))
     bounds = dataclasses.replace(
         bounds,
         tokens_per_s=replicas * bounds.tokens_per_s,
@@ -136,52 +137,9 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
         notes.append(
             f"{failed:,} requests are longer than the cache of a replica ({rules.blocks * rules.block_tokens:,} tokens) and fail"
         )
-    return Serving(load, served, replica, replicas, bounds, binding, sentence, tuple(notes), sampled)
-
-
-def shares(load: Load, replicas: int) -> list[np.ndarray]:
-    """Rows of each replica, in order of arrival."""
-    number = np.arange(len(load))
-    if load.is_closed:  # the user is the first request of the chain
-        user = number.copy()
-        for n, before in enumerate(load.after.tolist()):
-            if before >= 0:
-                user[n] = user[before]
-        number = user
-    return [np.flatnonzero(number % replicas == which) for which in range(replicas)]
-
-
-def part_of(load: Load, rows: np.ndarray) -> Load:
-    """Some rows of a load as a load."""
-    place = np.full(len(load) + 1, NEVER, np.int64)
-    place[rows] = np.arange(len(rows))
-    return Load(
-        load.arrival_ticks[rows], load.input_tokens[rows], load.output_tokens[rows],
-        place[load.after[rows]], load.think_ticks[rows], (),
-        None if load.content is None else tuple(load.content[row] for row in rows), load.content_tokens,
-    )  # fmt: skip
-
-
-def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[np.ndarray, Served]:
-    return rows, ENGINES[engine](part_of(load, rows), replica.rules, replica.table)
-
-
-def _merged(load: Load, parts: Iterable[tuple[np.ndarray, Served]]) -> Served:
-    """The answers of replicas as one, in the order of the load; counts are sums, but `_most` the largest."""
-    parts = list(parts)
-    columns = {}
-    for name in ("arrival_ticks", "admitted_ticks", "first_ticks", "last_ticks", "preemptions"):
-        column = np.full(len(load), NEVER, np.int64)
-        for rows, served in parts:
-            column[rows] = getattr(served, name)
-        columns[name] = column
-    every = [served for _, served in parts]
-    counters = {
-        name: (max if name.endswith("most") else sum)(served.counters[name] for served in every)
-        for name in every[0].counters
-    }
-    gaps, busy = (sum(column) for column in ([s.gaps for s in every], [s.busy_ticks for s in every]))
-    return Served(**columns, gaps=np.asarray(gaps), busy_ticks=np.asarray(busy), counters=counters)
+    return Serving(
+        load, served, replica, replicas, bounds, binding, sentence, tuple(notes), sampled_run(served)
+    )
 
 
 def attained(serving: Serving, goals: Mapping[str, float]) -> float:
@@ -209,6 +167,7 @@ def capacity(
     *,
     replicas: int = 1,
     attain: float = 0.99,
+    router: str = ROUND_ROBIN,
 ) -> tuple[float, Serving | None]:
     """The highest rate at which `attain` of the requests meet the goals and no queue grows, and the run at it.
 
@@ -217,7 +176,7 @@ def capacity(
     """
 
     def holds(rate: float) -> Serving | None:
-        found = serve(load_at(rate), replica, replicas=replicas)
+        found = serve(load_at(rate), replica, replicas=replicas, router=router)
         return found if attained(found, goals) >= attain and is_steady(found) else None
 
     high = 1.05 * serve(load_at(1.0), replica, replicas=replicas).bounds.requests_per_s
@@ -233,12 +192,18 @@ def capacity(
 
 
 def fewest_replicas(
-    load: Load, replica: Replica, goals: Mapping[str, float], *, attain: float = 0.99, most: int = 64
+    load: Load,
+    replica: Replica,
+    goals: Mapping[str, float],
+    *,
+    attain: float = 0.99,
+    most: int = 64,
+    router: str = ROUND_ROBIN,
 ) -> tuple[int, Serving | None]:
     """The fewest replicas on which `attain` of the requests meet the goals, and the run on them; (most, None) if none do."""
 
     def holds(count: int) -> Serving | None:
-        found = serve(load, replica, replicas=count)
+        found = serve(load, replica, replicas=count, router=router)
         is_fine = attained(found, goals) >= attain and (load.is_closed or is_steady(found))
         return found if is_fine else None
 

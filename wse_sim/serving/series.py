@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,30 +29,30 @@ class SampledRun:
     replicas: int
 
 
-def sampled_run(parts: Sequence[Served]) -> SampledRun:
+def sampled_run(served: Served) -> SampledRun:
     """The samples of replicas, thinned to the coarsest of them; one that has ended keeps its last state."""
-    every = max(part.every_ticks for part in parts)
-    thin = [_thinned(part, every) for part in parts]
+    every = max(served.every_ticks)
+    thin = [
+        _thinned(rows, every // own) for rows, own in zip(served.samples, served.every_ticks, strict=True)
+    ]
     count = max(len(rows) for rows in thin)
     total = np.zeros((count, thin[0].shape[1]), np.int64)
     for rows in thin:
         total += _padded(rows, count)
-    is_kept = count * total.shape[1] * len(parts) <= MOST_KEPT
+    is_kept = count * total.shape[1] * len(thin) <= MOST_KEPT
     single = (
         np.stack([_padded(rows, count) for rows in thin])
         if is_kept
         else np.zeros((0, *total.shape), np.int64)
     )
     at = np.arange(count, dtype=np.int64) * every
-    end = max(int(part.last_ticks.max(initial=0)) for part in parts)
+    end = int(served.last_ticks.max(initial=0))
     at[-1] = max(end, int(at[-2]) if count > 1 else 0)  # the last row is the state at the end
-    return SampledRun(at, total, single, len(parts))
+    return SampledRun(at, total, single, len(thin))
 
 
-def _thinned(part: Served, every: int) -> Ticks:
+def _thinned(rows: Ticks, step: int) -> Ticks:
     """Every so many-th row, and the last one at the end."""
-    step = every // part.every_ticks
-    rows = part.samples
     return rows if step == 1 else np.concatenate([rows[:-1:step], rows[-1:]])
 
 

@@ -96,7 +96,7 @@ def shortened(load: Load, context: int) -> Load:
     content = None if load.content is None else tuple(load.content[row] for row in kept)
     return Load(
         arrival, load.input_tokens[kept], load.output_tokens[kept], after, load.think_ticks[kept],
-        (*load.notes, note), content, load.content_tokens, refused,
+        (*load.notes, note), content, load.content_tokens, refused, None if load.priority is None else load.priority[kept],
     )  # fmt: skip
 
 
