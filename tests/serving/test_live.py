@@ -68,14 +68,14 @@ def test_who_goes_leaves_no_blocks_and_no_request(
         if rules.fits(p, o):
             waits[line.submit(p, o)] = o
         for token in line.advance(line.now + int(rng.integers(0, 30_000))):
-            waits[token.number] -= token.count
+            waits[token.number] -= token.tokens
         if waits and rng.random() < 0.4:
             number = int(rng.choice(list(waits)))
             if waits.pop(number):
                 line.forget(number)
     while line.next_at() is not None:
         for token in line.advance(line.now + 10**6):
-            waits[token.number] -= token.count
+            waits[token.number] -= token.tokens
     assert not any(waits.values())
     assert line.lines[0].scheduler.pool.free == rules.blocks
     assert (line.running, line.waiting) == (0, 0)

@@ -17,6 +17,7 @@ from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
     from wse_sim.service.answers import ServiceAnswer
+    from wse_sim.serving.curve import CurvePoint
 
 MOST_WINDOW_S = 1e8
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
@@ -78,7 +79,8 @@ def serve_command(
     if options.emit_turns is not None:
         answer.deployed.replica.table.save(options.emit_turns)
     goals = None if options.goodput is None else read_goals(options.goodput)
-    label, curve = "", ()
+    label = ""
+    curve: tuple[CurvePoint, ...] = ()
     if options.out is not None and not options.no_curves:
         with progress(screen.quiet) as say:
             say("serve at other loads")

@@ -23,7 +23,7 @@ from wse_sim.written import together
 if TYPE_CHECKING:
     from wse_sim.report.serving_page import ServingPage
 
-Column = NDArray[np.float64] | NDArray[np.int64] | NDArray[np.str_]
+Column = NDArray[np.floating] | NDArray[np.int64] | NDArray[np.str_]
 
 
 def write_files(out: Path, page: ServingPage, trace: bytes | None = None) -> None:

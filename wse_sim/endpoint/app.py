@@ -246,7 +246,7 @@ async def _forward(index: int, caller: Caller, ready: asyncio.Queue[tuple[int, i
     while not is_last:
         token = await caller.back.get()
         is_last = token.is_last
-        ready.put_nowait((index, token.count, is_last))
+        ready.put_nowait((index, token.tokens, is_last))
 
 
 async def _until_gone(request: Request) -> None:

@@ -111,7 +111,7 @@ class ServiceMetrics:
 
     def token(self, times: LiveTimes, token: TokensBack) -> None:
         """Tokens of an answer came back; those of one turn share their time."""
-        self.answers.inc(token.count)
+        self.answers.inc(token.tokens)
         before = self._before.get(token.number)
         if before is None:
             self.first.observe((token.at - times.arrival) * TICK_S)

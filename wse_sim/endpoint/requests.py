@@ -102,11 +102,11 @@ def _whole(name: str, value: object, default: int | None, most: int) -> int | No
 def _of_prompt(prompt: object) -> tuple[tuple[int, ...], ...]:
     """Ids of each prompt: of a text, a list of ids, or a list of either."""
     parts = prompt if isinstance(prompt, list) and prompt and not _are_ids(prompt) else [prompt]
-    found = []
+    found: list[tuple[int, ...]] = []
     for part in parts:
         if isinstance(part, str) and part:
             found.append(tokens_of(part))
-        elif _are_ids(part):
+        elif isinstance(part, list) and _are_ids(part):
             found.append(tuple(part))
         else:
             raise ServingError("prompt is neither a text nor a list of tokens, or is empty; give one")

@@ -27,7 +27,7 @@ class TokensBack(NamedTuple):
     """Tokens of an answer that came back at a tick."""
 
     number: int
-    count: int
+    tokens: int
     at: int
     is_last: bool
 

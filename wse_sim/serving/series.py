@@ -89,7 +89,7 @@ def columns_of(run: SampledRun, rows: Ticks, *, blocks: int, draw: PowerDraw | N
         "preemptions": rows[:, SAMPLED.index("preemptions")].astype(float),
     }
     if draw is not None:
-        used = sum(part * cores for part, cores in zip(busy, draw.core_fractions, strict=True))
+        used = np.array(draw.core_fractions) @ np.array(busy)
         each = draw.systems * replicas
         found["power_w"] = each * (draw.idle_w + used * (draw.active_w - draw.idle_w))
     return found | {f"busy_{number}": part for number, part in enumerate(busy)}

@@ -93,7 +93,7 @@ def shortened(load: Load, context: int) -> Load:
     after = np.where(after[kept] >= 0, place[after[kept]], NEVER)
     refused = int(long.sum())
     note = f"{refused:,} requests are longer than the context of {context:,} tokens (the longest has {longest:,}) and fail"
-    content = None if load.content is None else tuple(load.content[row] for row in kept)
+    content = None if load.content is None else tuple(load.content[row] for row in kept.tolist())
     return Load(
         arrival, load.input_tokens[kept], load.output_tokens[kept], after, load.think_ticks[kept],
         (*load.notes, note), content, load.content_tokens, refused, None if load.priority is None else load.priority[kept],

@@ -95,7 +95,8 @@ class StudyParameter:
 
     def _serve(self, value: object) -> None:
         if self.field not in (served.USERS, served.THINK):
-            ServingOptions(**{self.field: value})
+            given: dict[str, Any] = {self.field: value}
+            ServingOptions(**given)
             return
         least = 1 if self.field == served.USERS else 0
         if isinstance(value, bool) or not isinstance(value, _accepted(self.kind)) or value < least:  # type: ignore[operator]
