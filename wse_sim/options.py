@@ -376,7 +376,8 @@ class GenerationChoice(Declared):
         "16", "Bits of a weight of a layer at rest; those of 8 and 4 are unpacked once a turn."
     )
     experts: str = option(
-        "uniform", "Experts that tokens take: uniform, identical (all tokens the same) or table:FILE of loads."
+        "uniform",
+        "Experts that tokens take: uniform, identical (all tokens the same) or table:FILE of loads.",
     )
 
 

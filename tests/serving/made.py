@@ -96,7 +96,9 @@ def services(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable, int, str]:
     way = draw(st.sampled_from(["here", "machines", "wafers"]))
     if way != "here":
         times = np.concatenate([[0], np.cumsum(rng.integers(0, 500, 200))]) if way == "machines" else None
-        prefill = PrefillElsewhere(times, int(rng.integers(1, 4)), bool(rng.integers(2)), int(rng.integers(1, 9)))
+        prefill = PrefillElsewhere(
+            times, int(rng.integers(1, 4)), bool(rng.integers(2)), int(rng.integers(1, 9))
+        )
     rules = dataclasses.replace(
         rules,
         prefix_cache=load.content is not None or draw(st.booleans()),

@@ -48,7 +48,9 @@ def both(
 
 @examples(150)
 @given(st.one_of(replicas().map(lambda one: (*one, 1, ROUND_ROBIN)), services()))
-def test_engines_are_equal_and_conserve_tokens(given_: tuple[Load, ServingRules, TurnTable, int, str]) -> None:
+def test_engines_are_equal_and_conserve_tokens(
+    given_: tuple[Load, ServingRules, TurnTable, int, str],
+) -> None:
     """Every token is computed once, but the last of an answer never, what was found or read elsewhere never, what was
     preempted again, and what was rejected besides.
     """

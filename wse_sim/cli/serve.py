@@ -68,7 +68,9 @@ def _idle(options: ServeCommand) -> list[str]:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
         names = ("scale_rate", "prefix_caching", "policy")
-        idle += unused(options, names, "without --workload: drawn prompts begin differently, and are all alike")
+        idle += unused(
+            options, names, "without --workload: drawn prompts begin differently, and are all alike"
+        )
     if options.prefill is None:
         idle += unused(options, ("handover",), "without --prefill")
     if options.replicas == 1 and options.search != "wafers":
@@ -124,9 +126,7 @@ def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, s
         return Answer(
             best, systems, (f"{rate:,.4g} requests/s is the highest rate that meets {options.goodput}",)
         )
-    served = run.serve(
-        load, replica, replicas=options.replicas, engine=options.engine, router=options.router
-    )
+    served = run.serve(load, replica, replicas=options.replicas, engine=options.engine, router=options.router)
     return Answer(served, systems)
 
 

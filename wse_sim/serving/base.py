@@ -35,7 +35,6 @@ def nothing() -> Ticks:
     return np.zeros(0, np.int64)
 
 
-
 class ServingError(WseError):
     """A load, a scheduler or a machine that cannot be served as it is stated."""
 
@@ -115,7 +114,9 @@ class Speculation:
                 f"acceptance {self.acceptance} is none; give a probability from 0 to 1 for each draft"
             )
         if not 0 <= self.busy_ticks <= self.delay_ticks:
-            raise ServingError(f"drafts that occupy {self.busy_ticks} ticks cannot be there after {self.delay_ticks}")
+            raise ServingError(
+                f"drafts that occupy {self.busy_ticks} ticks cannot be there after {self.delay_ticks}"
+            )
 
 
 @dataclass(frozen=True)
@@ -199,11 +200,15 @@ class Served:
     gaps: Ticks  # (GAP_BINS,)
     busy_ticks: Ticks  # (regions,)
     counters: dict[str, int] = field(default_factory=dict)
-    cached: Ticks = field(default_factory=nothing)  # tokens that were found when the request was admitted first
+    cached: Ticks = field(
+        default_factory=nothing
+    )  # tokens that were found when the request was admitted first
     accepted: Ticks = field(default_factory=nothing)  # drafted tokens of the request's answer
     replica: Ticks = field(default_factory=nothing)  # that served it
     accepted_at: Ticks = field(default_factory=nothing)  # drafts that were accepted, by their position
-    prefill_busy_ticks: Ticks = field(default_factory=nothing)  # of the regions of wafers for prefill, (regions,)
+    prefill_busy_ticks: Ticks = field(
+        default_factory=nothing
+    )  # of the regions of wafers for prefill, (regions,)
 
     @property
     def completed(self) -> NDArray[np.bool_]:

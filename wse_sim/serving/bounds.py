@@ -51,7 +51,10 @@ def bounds_of(load: Load, rules: ServingRules, table: TurnTable, *, found: float
 
     cycle = float(decode(1).sum() + (spec.delay_ticks if spec else 0))
     most = max(1, min(rules.joined, c // verified))
-    rates = [n * emitted / float(max(decode(n).max(), n * (spec.busy_ticks if spec else 0))) for n in range(1, most + 1)]
+    rates = [
+        n * emitted / float(max(decode(n).max(), n * (spec.busy_ticks if spec else 0)))
+        for n in range(1, most + 1)
+    ]
     prompt = 0.0 if rules.prefill else max(0.0, p - found)
     cycles = (o - 1) / emitted
     tokens = prompt + cycles * verified

@@ -139,7 +139,9 @@ def release(requests: Requests, replica: Replica, limits: Limits, number: int) -
 
 
 @inlined_kernel
-def register(requests: Requests, replica: Replica, limits: Limits, number: int, before: int, computed: int) -> None:
+def register(
+    requests: Requests, replica: Replica, limits: Limits, number: int, before: int, computed: int
+) -> None:
     """Give keys to the blocks that became full between two numbers of computed tokens."""
     if not limits.prefix:
         return

@@ -37,7 +37,14 @@ from wse_sim.serving.fast_state import (
 
 @inlined_kernel
 def jump(
-    requests: Requests, replica: Replica, table: Table, limits: Limits, edges: Int, now: int, left_at: int, soon: int
+    requests: Requests,
+    replica: Replica,
+    table: Table,
+    limits: Limits,
+    edges: Int,
+    now: int,
+    left_at: int,
+    soon: int,
 ) -> None:
     """After a turn of one decode that entered at `now`, add the rounds that repeat, none of which reaches `soon`."""
     at, ring = replica.at, len(replica.back) - 1

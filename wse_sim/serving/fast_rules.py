@@ -216,7 +216,9 @@ def admit(
         part = min(known - requests.computed[number], limits.turn - size)
         if _comes_from_elsewhere(requests, replica, table, limits, number, known, need, now):
             continue
-        blocks = need if limits.reserve else (requests.computed[number] + part + limits.block - 1) // limits.block
+        blocks = (
+            need if limits.reserve else (requests.computed[number] + part + limits.block - 1) // limits.block
+        )
         grow(requests, replica, limits, number, blocks)
         emits, cost = take(requests, replica, table, limits, number, part, 0)
         size, answers, more, count = size + part, answers + emits, more + cost, count + emits
@@ -228,7 +230,14 @@ def admit(
 
 @inlined_kernel
 def _comes_from_elsewhere(
-    requests: Requests, replica: Replica, table: Table, limits: Limits, number: int, known: int, need: int, now: int
+    requests: Requests,
+    replica: Replica,
+    table: Table,
+    limits: Limits,
+    number: int,
+    known: int,
+    need: int,
+    now: int,
 ) -> bool:
     """Whether what was swapped, or is read elsewhere, is on its way to a request that was admitted."""
     at, tally = replica.at, replica.tally
@@ -269,9 +278,7 @@ def _comes_from_elsewhere(
 
 
 @inlined_kernel
-def _read_elsewhere(
-    replica: Replica, table: Table, limits: Limits, begin: int, length: int, now: int
-) -> int:
+def _read_elsewhere(replica: Replica, table: Table, limits: Limits, begin: int, length: int, now: int) -> int:
     """When a prompt is read by machines, or by the line of wafers whose first region is free first."""
     if limits.elsewhere < 0:
         free_at = max(now, replica.at[MACHINE_FREE]) + limits.elsewhere_ticks[length - begin]
@@ -339,7 +346,9 @@ def _verified(requests: Requests, replica: Replica, limits: Limits, number: int,
     """How many drafts are accepted; slots of the others are given back."""
     own = mixed(limits.seed + (number + 1) * SIGNED_STEP) + requests.emitted[number] + 1
     accepted = 0
-    while accepted < drafts and (mixed(own + accepted) >> (64 - BITS)) & FRACTION < limits.thresholds[accepted]:
+    while (
+        accepted < drafts and (mixed(own + accepted) >> (64 - BITS)) & FRACTION < limits.thresholds[accepted]
+    ):
         replica.accepted_at[accepted] += 1
         accepted += 1
     before = requests.computed[number] - drafts - 1
@@ -347,7 +356,9 @@ def _verified(requests: Requests, replica: Replica, limits: Limits, number: int,
     requests.accepted[number] += accepted
     register(requests, replica, limits, number, before, requests.computed[number])
     if not limits.reserve:
-        shrink(requests, replica, limits, number, (requests.computed[number] + limits.block - 1) // limits.block)
+        shrink(
+            requests, replica, limits, number, (requests.computed[number] + limits.block - 1) // limits.block
+        )
     replica.tally[DRAFTS] += 1
     replica.tally[DRAFTED] += drafts
     replica.tally[ACCEPTED] += accepted

@@ -119,7 +119,11 @@ class ServingReplicas:
                 self.env.process(self._arrive(number, at))
         self.env.run()
         schedules = [line.scheduler for line in self.lines]
-        counters = {"emitted": self.emitted, "gap_ticks": self.gap_ticks, "turns": sum(line.turns for line in self.lines)}
+        counters = {
+            "emitted": self.emitted,
+            "gap_ticks": self.gap_ticks,
+            "turns": sum(line.turns for line in self.lines),
+        }
         for name in COUNTERS:
             if name not in counters:
                 every = [schedule.tally[name] for schedule in schedules]

@@ -88,13 +88,15 @@ class ServingOptions(Declared):
         "fcfs", "fcfs, or priority (the smaller first) where the file says it, then arrival."
     )
     preemption: Literal["recompute", "swap"] = option(
-        "recompute", "What a preempted request does: computes again, or leaves through the edge and comes back."
+        "recompute",
+        "What a preempted request does: computes again, or leaves through the edge and comes back.",
     )
     router: Literal["round-robin", "least-loaded", "least-outstanding", "prefix-aware"] = option(
         "round-robin", "Which replica takes a request."
     )
     speculate: str | None = option(
-        None, "Drafts: draft:MODEL:K:A, mtp:K:A or prompt:K:A; K drafts accepted with probability A (or A1,A2,..)."
+        None,
+        "Drafts: draft:MODEL:K:A, mtp:K:A or prompt:K:A; K drafts accepted with probability A (or A1,A2,..).",
     )
     prefill: str | None = option(
         None, "Prompts are read elsewhere: foreign:TOKENS_PER_S, foreign:FILE, or wafers:N for each replica."

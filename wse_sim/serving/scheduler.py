@@ -97,7 +97,9 @@ class TurnScheduler:
         self.waiting: deque[QueuedRequest] = deque()
         self.running: list[QueuedRequest] = []  # in order of admission
         self.ready: list[QueuedRequest] = []  # decode next, in the order in which they can
-        self.handed: list[tuple[int, QueuedRequest, int]] = []  # (when, request, tokens that were there), of this turn
+        self.handed: list[
+            tuple[int, QueuedRequest, int]
+        ] = []  # (when, request, tokens that were there), of this turn
         self.enters_at = 0  # no turn before: blocks that were taken are on their way out
         self._admissions = 0
         self._draft_free_at = 0

@@ -120,9 +120,7 @@ def speculation_of(
             raise ServingError("mtp drafts in a layer of the model; give a model in place of --turns")
         prices = TurnPrices(plan)
         cycles = count * (prices.layer_cycles(1) + prices.head_cycles)
-        return Speculation(
-            drafting.acceptance, 0, 0, _ticks(cycles_to_s(cycles, plan.wafer.clock_hz)), seed
-        )
+        return Speculation(drafting.acceptance, 0, 0, _ticks(cycles_to_s(cycles, plan.wafer.clock_hz)), seed)
     return Speculation(drafting.acceptance, seed=seed)
 
 
@@ -228,7 +226,9 @@ def with_special(
         else speculation_of(read_drafting(speculate), plan, draft, seed=seed),
         prefill=None
         if prefill is None or plan is None
-        else read_prefill(prefill, longest, streams=streams, layers=sum(item.layers for item in plan.regions)),
+        else read_prefill(
+            prefill, longest, streams=streams, layers=sum(item.layers for item in plan.regions)
+        ),
     )
 
 

@@ -64,7 +64,8 @@ def joined_layer_cycles(
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     several, instructions = np.asarray(tokens) > 1, work.instructions(wafer)
     return cost + Cost(
-        compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle + unpacking(work, tokens, grid),
+        compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle
+        + unpacking(work, tokens, grid),
         special=ceil_div(tokens, grid) * (elements * wafer.exp_cycles + roots),
         fabric=several * words(np.ceil(tokens * elements), "fp16") * wafer.wavelet_cycles,
         startup=instructions * wafer.vector_start_cycles,
