@@ -39,7 +39,7 @@ class Latency(Protocol):
         ...
 
     def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
-        """Ticks in each region, (R,), of a turn of (tokens, context when they are done, tokens that are emitted)."""
+        """Ticks in each region, (R,), of a turn of (tokens, context when they are done, tokens that may be emitted)."""
         ...
 
 
