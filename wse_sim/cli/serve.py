@@ -108,7 +108,7 @@ OF_RUNS = (
 
 def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
     """Answer requests of clients until an interrupt."""
-    from wse_sim.endpoint.server import Limits, check_installed, listening, serve_http
+    from wse_sim.endpoint.server import EndpointChoice, check_installed, listening, serve_http
     from wse_sim.service.answers import NO_MODEL, Unserved, replica_for
 
     check_installed()
@@ -126,7 +126,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
         wafers = found.systems * options.replicas
         address = f"[{host}]" if ":" in host else host
         print(f"{model} on {wafers} wafer{'s' * (wafers > 1)}: http://{address}:{port}/v1", flush=True)
-        limits = Limits(
+        limits = EndpointChoice(
             max_queue=options.max_queue, max_body_bytes=options.max_body, time_scale=options.time_scale,
             output_law=options.output, seed=options.seed, router=options.router,
         )  # fmt: skip

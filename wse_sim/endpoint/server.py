@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 BACKLOG = 2048
 
 
-class Limits(TypedDict):
+class EndpointChoice(TypedDict):
     """Fields of :class:`wse_sim.endpoint.app.EndpointLimits`, for who has not loaded it."""
 
     max_queue: int
@@ -81,7 +81,9 @@ def listening(text: str) -> socket.socket:
     return found
 
 
-def serve_http(model: str, replica: Replica, replicas: int, place: socket.socket, limits: Limits) -> None:
+def serve_http(
+    model: str, replica: Replica, replicas: int, place: socket.socket, limits: EndpointChoice
+) -> None:
     """Answer requests until an interrupt.
 
     Raises

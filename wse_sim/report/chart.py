@@ -85,7 +85,7 @@ class Chart:
         """Color and name of each line, where there are several."""
         return [(line.color, line.name) for line in self.lines] if len(self.lines) > 1 else []
 
-    def _hover(self, across: Axis, up: Axis) -> dict[str, object]:
+    def _hover(self, across: ChartScale, up: ChartScale) -> dict[str, object]:
         """Pixels and values of all points, for the script."""
         out = []
         for line in self.lines:
@@ -98,14 +98,14 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartScale:
     """A scale: where a value is in the picture, and which values have ticks."""
 
     at: Callable[[float], float]
     ticks: Sequence[float]
 
 
-def _axis(values: Floats, start: float, end: float, log: bool | None, top: float | None) -> Axis:
+def _axis(values: Floats, start: float, end: float, log: bool | None, top: float | None) -> ChartScale:
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     positive = values[values > 0]
@@ -116,13 +116,13 @@ def _axis(values: Floats, start: float, end: float, log: bool | None, top: float
         pad = 0.03 * (b - a) or 0.1
         a, b = a - pad, b + pad
         ticks = _log_ticks(math.exp(a), math.exp(b))
-        return Axis(
+        return ChartScale(
             lambda value: _round(start + (math.log(max(value, math.exp(a))) - a) / (b - a) * (end - start)),
             ticks,
         )
     low = min(0.0, low) if low < 0.5 * high or low <= 0 else low - 0.05 * (high - low)
     high = top if top is not None else high + 0.05 * (high - low) if high > low else low + 1.0
-    return Axis(lambda value: _round(start + (value - low) / (high - low) * (end - start)), _ticks(low, high))
+    return ChartScale(lambda value: _round(start + (value - low) / (high - low) * (end - start)), _ticks(low, high))
 
 
 def _round(pixel: float) -> float:
@@ -146,7 +146,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return found[:: max(1, len(found) // 6)] if len(found) > 8 else found
 
 
-def _grid(across: Axis, up: Axis, shown: Callable[[float], str]) -> list[str]:
+def _grid(across: ChartScale, up: ChartScale, shown: Callable[[float], str]) -> list[str]:
     floor, parts = HEIGHT - BOTTOM, []
     for value in up.ticks:
         y = up.at(value)
@@ -164,7 +164,7 @@ def _grid(across: Axis, up: Axis, shown: Callable[[float], str]) -> list[str]:
     return parts
 
 
-def _line(line: ChartLine, across: Axis, up: Axis) -> str:
+def _line(line: ChartLine, across: ChartScale, up: ChartScale) -> str:
     x, y = _thin(np.asarray(line.x, float), np.asarray(line.y, float))
     points = [(across.at(float(a)), up.at(float(b))) for a, b in zip(x, y, strict=True)]
     text = " ".join(f"{a:g},{b:g}" for a, b in points)
@@ -180,7 +180,7 @@ def _line(line: ChartLine, across: Axis, up: Axis) -> str:
     return found
 
 
-def _mark(mark: ChartMark, across: Axis, up: Axis) -> str:
+def _mark(mark: ChartMark, across: ChartScale, up: ChartScale) -> str:
     kind, text = "goal" if mark.is_goal else "mark", escape(mark.text)
     if mark.x is not None and mark.y is not None:
         x, y = across.at(mark.x), up.at(mark.y)

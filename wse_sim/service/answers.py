@@ -307,9 +307,20 @@ def _fewest(
             raise
         tried.append("interrupted: larger replicas were not tried")
     if best is None:
-        why = f"no {options.max_wafers} wafers meet {options.goodput}: {_lone(options, load, first.replica)}"
-        return Unserved("goals", why)
+        return Unserved(
+            "goals", f"no {options.max_wafers} wafers meet {options.goodput}: {_short(options, load, first)}"
+        )
     return ServiceAnswer(best.serving, best.deployed, tuple(tried))
+
+
+def _short(options: ServingOptions, load: Load, made: Deployed) -> str:
+    """Why so many wafers are too few: more comes than they can answer, or a lone request is late."""
+    came, count = _rate_of(load), options.max_wafers // made.systems
+    most = count * bounds_of(load, made.replica.rules, made.replica.table).requests_per_s
+    if came is None or load.is_closed or came <= most:
+        return _lone(options, load, made.replica)
+    each = f"{made.systems} wafer{'s' * (made.systems != 1)}"
+    return f"{came:,.4g} requests/s come, and {count} replicas of {each} answer {most:,.4g} at most"
 
 
 def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tuple[CurvePoint, ...]]:

@@ -22,7 +22,7 @@ class TurnTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TurnLimits:
     """What a turn and the cache of a replica hold."""
 
     turn_tokens: int
@@ -55,7 +55,7 @@ class Predictor:
         self._layers: list[int] = table.layers.tolist()
         self._heads: list[int] = table.head.tolist()
         self._all_layers, self._all_heads = sum(self._layers), sum(self._heads)
-        self.limits = Limits(
+        self.limits = TurnLimits(
             min(rules.turn_tokens, table.most_tokens), table.most_context, rules.most_running, rules.blocks, rules.block_tokens
         )  # fmt: skip
 
