@@ -210,7 +210,7 @@ def _special(
         seed=options.seed,
     )
     helpers = special.helper_wafers(plan.systems if plan else 1, rules, draft)
-    return dataclasses.replace(replica, rules=rules, helpers=helpers)
+    return dataclasses.replace(replica, rules=rules, helper_wafers=helpers)
 
 
 def _rules(options: ServeCommand, turn: int, blocks: int) -> ServingRules:

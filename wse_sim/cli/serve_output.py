@@ -72,10 +72,12 @@ def _energy(options: ServingOptions, serving: Serving) -> Values | None:
     from dataclasses import asdict
 
     from wse_sim.serving.energy import energy_of
+    from wse_sim.serving.special import helpers_of
 
     if serving.replica.power is None:
         return None
-    found = energy_of(serving.served, serving.replica.power, serving.replicas)
+    helpers = helpers_of(serving.served, serving.replica, serving.replicas)
+    found = energy_of(serving.served, serving.replica.power, serving.replicas, helpers)
     tokens = serving.served.counters["emitted"]
     if options.dollars_per_wafer_hour is None or not tokens:
         return asdict(found)
