@@ -122,7 +122,9 @@ def _axis(values: Floats, start: float, end: float, log: bool | None, top: float
         )
     low = min(0.0, low) if low < 0.5 * high or low <= 0 else low - 0.05 * (high - low)
     high = top if top is not None else high + 0.05 * (high - low) if high > low else low + 1.0
-    return ChartScale(lambda value: _round(start + (value - low) / (high - low) * (end - start)), _ticks(low, high))
+    return ChartScale(
+        lambda value: _round(start + (value - low) / (high - low) * (end - start)), _ticks(low, high)
+    )
 
 
 def _round(pixel: float) -> float:

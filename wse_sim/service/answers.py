@@ -187,8 +187,8 @@ def _special(
         seed=options.seed,
     )
     helpers = special.helper_wafers(made.plan.systems if made.plan else 1, rules, draft)
-    replica = dataclasses.replace(made.replica, rules=rules, helpers=helpers)
-    return Deployed(replica, made.systems + helpers, made.plan)
+    replica = dataclasses.replace(made.replica, rules=rules, helper_wafers=helpers)
+    return Deployed(replica, made.systems + replica.helpers, made.plan)
 
 
 def longest_of(options: ServingOptions, load: Load | None) -> int:

@@ -13,7 +13,7 @@ from wse_sim.serving.energy import energy_of
 from wse_sim.serving.metrics import bench_result
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.run import Serving, is_steady
-from wse_sim.serving.special import speculation_keys
+from wse_sim.serving.special import helpers_of, speculation_keys
 
 
 def as_data(
@@ -75,7 +75,8 @@ def _energy(options: ServingOptions, serving: Serving) -> Values | None:
     """Joules of a token, and money if a price is given; None without wafers."""
     if serving.replica.power is None:
         return None
-    found = energy_of(serving.served, serving.replica.power, serving.replicas)
+    helpers = helpers_of(serving.served, serving.replica, serving.replicas)
+    found = energy_of(serving.served, serving.replica.power, serving.replicas, helpers)
     tokens = serving.served.counters["emitted"]
     if options.dollars_per_wafer_hour is None or not tokens:
         return asdict(found)

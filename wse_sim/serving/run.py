@@ -37,7 +37,12 @@ class Replica:
     rules: ServingRules
     notes: tuple[str, ...] = ()
     power: PowerDraw | None = None  # of a plan
-    helpers: int = 0  # wafers that draft or read prompts for this replica
+    helper_wafers: tuple[int, int] = (0, 0)  # that draft, and that read prompts, for this replica
+
+    @property
+    def helpers(self) -> int:
+        """Wafers of this replica beyond those that decode."""
+        return sum(self.helper_wafers)
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ def probabilities(loads: tuple[float, ...], share: float) -> tuple[float, ...]:
 
     Example
     -------
-    >>> probabilities((1.0, 1.0, 1.0, 97.0), 2.0)
-    (0.333333, 0.333333, 0.333333, 1.0)
+    >>> probabilities((1.0, 1.0, 97.0), 2.0)
+    (0.5, 0.5, 1.0)
     """
     weights, found = np.array(loads), np.zeros(len(loads))
     while True:
@@ -141,5 +141,5 @@ def probabilities(loads: tuple[float, ...], share: float) -> tuple[float, ...]:
         over = rest & (scale * weights >= 1.0)
         if not over.any():
             found[rest] = scale * weights[rest]
-            return tuple(round(float(p), 6) for p in found)
+            return tuple(found.tolist())
         found[over] = 1.0
