@@ -12,8 +12,8 @@ from wse_sim.serving.curve import CurvePoint
 from wse_sim.serving.energy import energy_of
 from wse_sim.serving.metrics import bench_result
 from wse_sim.serving.options import ServingOptions
-from wse_sim.serving.run import Serving, is_steady
-from wse_sim.serving.special import helpers_of, speculation_keys
+from wse_sim.serving.run import Serving, helpers_of, is_steady
+from wse_sim.serving.special import speculation_keys
 
 
 def as_data(

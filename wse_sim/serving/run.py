@@ -9,12 +9,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
 from wse_sim.serving.base import MOST_REPLICAS, Load, Served, ServingError, ServingRules
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
-from wse_sim.serving.energy import PowerDraw, draw_of
+from wse_sim.serving.energy import HelperWafers, PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
 from wse_sim.serving.loop import serve_fast
@@ -226,3 +228,19 @@ def fewest_replicas(
         else:
             low = middle
     return high, best
+
+
+def helpers_of(served: Served, replica: Replica, replicas: int) -> tuple[HelperWafers, ...]:
+    """How busy the wafers were that draft, and those for prefill."""
+    drafting, reading = replica.helper_wafers
+    done, rules = served.completed, replica.rules
+    if not done.any() or replica.power is None:
+        return HelperWafers(drafting, 0.0), HelperWafers(reading, 0.0)
+    span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min())
+    drafted = served.counters["drafts"] * (rules.speculation.busy_ticks if rules.speculation else 0)
+    read = float(np.dot(served.prefill_busy_ticks, replica.power.core_fractions))
+    lines = rules.prefill.lines if rules.prefill else 1
+    return (
+        HelperWafers(drafting, min(1.0, drafted / replicas / span)),
+        HelperWafers(reading, min(1.0, read / lines / replicas / span)),
+    )

@@ -17,7 +17,6 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,12 +37,8 @@ from wse_sim.serving.base import (
     Ticks,
     ticks,
 )
-from wse_sim.serving.energy import HelperWafers
 from wse_sim.serving.speculation import expected_tokens
 from wse_sim.units import counted, cycles_to_s
-
-if TYPE_CHECKING:
-    from wse_sim.serving.run import Replica
 
 MOST_DRAFTS = 64
 MOST_RATE = 1e12
@@ -259,22 +254,6 @@ def helper_wafers(replica_systems: int, rules: ServingRules, draft: GenerationPl
     """Wafers of a replica beyond those that decode: those that draft, and those for prefill."""
     lines = rules.prefill.lines if rules.prefill and rules.prefill.ticks is None else 0
     return draft.systems if draft else 0, lines * replica_systems
-
-
-def helpers_of(served: Served, replica: Replica, replicas: int) -> tuple[HelperWafers, ...]:
-    """How busy the wafers were that draft, and those for prefill."""
-    drafting, reading = replica.helper_wafers
-    done, rules = served.completed, replica.rules
-    if not done.any() or replica.power is None:
-        return HelperWafers(drafting, 0.0), HelperWafers(reading, 0.0)
-    span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min())
-    drafted = served.counters["drafts"] * (rules.speculation.busy_ticks if rules.speculation else 0)
-    read = float(np.dot(served.prefill_busy_ticks, replica.power.core_fractions))
-    lines = rules.prefill.lines if rules.prefill else 1
-    return (
-        HelperWafers(drafting, min(1.0, drafted / replicas / span)),
-        HelperWafers(reading, min(1.0, read / lines / replicas / span)),
-    )
 
 
 def expected_cycle(rules: ServingRules) -> tuple[float, int]:
