@@ -46,6 +46,7 @@ from wse_sim.serving.speculation import (
     expected_tokens,
     mixed,
 )
+from wse_sim.serving.traces import load_of
 
 TABLE = table_of_ticks([[100, 110, 120, 130, 140, 150, 160, 170]] * 4)
 
@@ -203,6 +204,17 @@ def test_the_first_by_priority_is_the_first_served() -> None:
     )
     rules = ServingRules(blocks=50, most_running=1, turn_tokens=4, by_priority=True)
     assert np.argsort(serve_fast(load, rules, TABLE).first_ticks).tolist() == [0, 2, 1]
+
+
+def test_priorities_are_read_from_lines_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(
+        '{"timestamp": 0, "input_length": 9, "output_length": 4}\n'
+        '{"timestamp": 1, "input_length": 9, "output_length": 4, "priority": 3}\n'
+    )
+    found = load_of(f"mooncake:{file}").priority
+    assert found is not None
+    assert found.tolist() == [0, 3]
 
 
 # Weights of 8 and 4 bits, experts

@@ -193,9 +193,9 @@ def _idle(options: ServeCommand) -> list[str]:
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
-        names = ("scale_rate", "prefix_caching", "policy")
+        alike = ("scale_rate", "prefix_caching", "policy")
         idle += unused(
-            options, names, "without --workload: drawn prompts begin differently, and are all alike"
+            options, alike, "without --workload: drawn prompts begin differently, and are all alike"
         )
     if options.prefill is None:
         idle += unused(options, ("handover",), "without --prefill")
