@@ -151,6 +151,9 @@ class ClassLinker:
         self.addresses: dict[int, int] = {}
         self.end = FIRST_WORD
         self.memory: list[tuple[int, Array]] = []
+        self.initial: list[tuple[int, int]] = []
+        self.constant_words, self.frame_words = 0, 0
+        self.deepest: tuple[tuple[str, int], ...] = ()
         self.totals: dict[int, tuple[int, int]] = {}
         self.visiting: set[int] = set()
         self.late: list[tuple[int, Code]] = []
@@ -224,6 +227,7 @@ class ClassLinker:
             blocked=tuple(blocked),
             blocked_threads=tuple(threads),
             memory=tuple(self.memory),
+            initial=tuple(sorted(self.initial)),
             registers=max(8, registers + 1),
             call_depth=depth + 2,
             dsrs=self.dsrs(order),
@@ -248,6 +252,9 @@ class ClassLinker:
             symbols=tuple(symbols),
             code_words=CODE_WORDS * self.code_rows,
             data_words=self.end,
+            constant_words=self.constant_words,
+            frame_words=self.frame_words,
+            deepest=self.deepest,
             **extra,
         )
 
@@ -326,9 +333,11 @@ class ClassLinker:
             self.end = -(-self.end // align) * align
             self.addresses[id(root)] = self.end
             self.end += root.type.words
+            self.constant_words += 0 if isinstance(root, Global) else root.type.words
 
     def place_frames(self, order: list[Code]) -> None:
         base: dict[int, int] = {}
+        chains: dict[int, tuple[tuple[str, int], ...]] = {}
         start = -(-self.end // 2) * 2
         for code in reversed(order):  # callers first
             at = base.get(id(code), start)
@@ -339,6 +348,12 @@ class ClassLinker:
                 self.addresses[id(cell)] = at
                 at += cell.type.words
             at = -(-at // 2) * 2
+            chain = chains.get(id(code), ())
+            own = at - base.get(id(code), start)
+            if own:
+                chain += ((code.name, own),)
+            if at > max(self.end, start):
+                self.deepest, self.frame_words = chain, at - start
             self.end = max(self.end, at)
             if code.cyclic and any(id(c) in self.unit.used for c in code.frame) and self.levels(code):
                 raise CslError(
@@ -346,7 +361,8 @@ class ClassLinker:
                     f"'{code.name}' calls itself and keeps arrays, structures or variables with an address; make them global",
                 )
             for callee, _ in code.callees:
-                base[id(callee)] = max(base.get(id(callee), start), at)
+                if at > base.get(id(callee), start):
+                    base[id(callee)], chains[id(callee)] = at, chain
 
     def levels(self, code: Code) -> bool:
         """Whether a function calls itself other than as its last act."""
@@ -360,6 +376,8 @@ class ClassLinker:
             if isinstance(root, FrameCell) or root.data is None:
                 continue
             words = self.words(root.type, root.data)
+            if not isinstance(root, Global) or root.decl.value is not None:
+                self.initial.append((self.addresses[key], len(words)))
             if words.any():
                 segments.append((self.addresses[key], words))
         self.memory = sorted(segments, key=lambda s: s[0])

@@ -39,6 +39,7 @@ class TraceRow(NamedTuple):
     input_tokens: int
     output_tokens: int
     content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
+    priority: int = 0  # the smaller the sooner
 
 
 def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) -> Load:
@@ -78,6 +79,8 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
         else ()
     )
     load = open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+    if any(row.priority for row in rows):
+        load = dataclasses.replace(load, priority=np.array([row.priority for row in rows], np.int64))
     size = CONTENT_TOKENS.get(form, 1)
     if not all(len(row.content) * size >= row.input_tokens for row in rows):
         return load  # the file does not say what prompts hold
@@ -113,14 +116,26 @@ def _mooncake(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         asked, answer = (
             _count(path, line, name, row.get(name)) for name in ("input_length", "output_length")
         )
-        yield TraceRow(at, asked, answer, _ids(path, line, "hash_ids", row.get("hash_ids", [])))
+        yield TraceRow(
+            at,
+            asked,
+            answer,
+            _ids(path, line, "hash_ids", row.get("hash_ids", [])),
+            _priority(path, line, row),
+        )
 
 
 def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     for line, row in _jsonl(path):
         at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
         asked, answer = (_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
-        yield TraceRow(at, asked, answer, _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])))
+        yield TraceRow(
+            at,
+            asked,
+            answer,
+            _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])),
+            _priority(path, line, row),
+        )
 
 
 def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -200,6 +215,11 @@ def _count(path: Path, line: int, field: str, value: object, least: int = 1) -> 
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
         raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
     return int(number)
+
+
+def _priority(path: Path, line: int, row: Values) -> int:
+    """An optional field of lines of JSON."""
+    return _count(path, line, "priority", row.get("priority", 0), least=0)
 
 
 def _ids(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:

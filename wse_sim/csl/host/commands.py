@@ -19,7 +19,9 @@ from typing import Any
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
+from wse_sim.csl.host.sanitized import SANITIZE_VARIABLE, findings_text, read_findings
 from wse_sim.csl.host.script import run_script
+from wse_sim.csl.host.traced import TRACE_VARIABLE
 from wse_sim.ended import run_group
 from wse_sim.errors import WseError
 from wse_sim.files import is_file, is_plain_number, read_text
@@ -174,7 +176,9 @@ def cs_python(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except WseError as fault:
-        raise WseError(f"{_line_of(fault, script)}{fault}") from fault
+        told = WseError(f"{_line_of(fault, script)}{fault}")
+        told.keeps_lines = fault.keeps_lines
+        raise told from fault
     except Exception as fault:  # a fault of the script itself ends as Python would end it
         frames = fault.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
@@ -248,11 +252,12 @@ def shell_file(file: Path, folder: Path) -> str:
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
                  timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False,
-                 sdk: str | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 sdk: str | None = None, sanitize: bool = False, trace: tuple[str, str, Path] | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
-    ``strict``: programs are compiled with --strict.  ``sdk``: with --sdk of this release.
+    ``strict``: programs are compiled with --strict.  ``sanitize``: print behind it what the sanitizer found, status 1 if it is anything.
+    ``sdk``: with --sdk of this release.  ``trace``: (cores, cycles, folder) of a trace.
 
     Raises
     ------
@@ -275,12 +280,21 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         kept = folder / "launches.jsonl"
         if static:
             environment[STATIC_VARIABLE] = str(kept)
+        if trace is not None:
+            environment[TRACE_VARIABLE] = f"{trace[0]}|{trace[1]}|{trace[2].resolve()}"
+        findings = folder / "findings.jsonl"
+        if sanitize:
+            environment[SANITIZE_VARIABLE] = str(findings)
         done = _run_quietly if quiet else _run_loudly
         answer = done(
             ["bash", shell_file(file, folder)], file.resolve().parent, environment, timeout_s, folder
         )
         if static:
             print(read_found(kept).as_text())
+        if sanitize:
+            found = read_findings(findings)
+            print(findings_text(found))
+            answer.returncode = answer.returncode or int(bool(found))
         return answer
 
 

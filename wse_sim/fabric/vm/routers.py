@@ -17,6 +17,7 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.bands import END, FIRST, POP, PUSH, enter_ghost, post
 from wse_sim.fabric.vm.cores import advanced, turning
 from wse_sim.fabric.vm.queues import deliver, enter, wake_now, wake_router
+from wse_sim.fabric.vm.watch import delivered, entered, look_at_meeting
 from wse_sim.jit import inlined_kernel
 
 RAMP = 4
@@ -254,6 +255,8 @@ def route_router(c, t, m, x):
         result |= 1
         taken |= tx
         m.pointer[c] = np.uint8((slot + 1) % n_slots)
+        if sets[S.WATCH] != 0:
+            look_at_meeting(c, rs, port, rx, flag != S.DATA_WORD, m.q_from[e, head], t, m)
         leave(c, slot, port, e, t, m, x)
         onward = obey(c, slot, rs, word, flag, state, m)
         for q in range(5):
@@ -283,6 +286,8 @@ def route_router(c, t, m, x):
                         m.listed,
                         m.ready,
                     )
+                    if sets[S.WATCH] != 0:
+                        delivered(c, queue, m.q_from[e, head], m)
                 continue
             other = neighbour(c, q, m.sets)
             if other < 0:
@@ -321,6 +326,8 @@ def route_router(c, t, m, x):
                 m.router_listed,
                 m.router_list,
             )
+            if sets[S.WATCH] != 0:
+                entered(f, m.q_from[e, head], m)
     for q in range(5):
         if ((wanted & ~taken) >> q) & 1:
             m.blocked[c, q] += 1
@@ -383,6 +390,8 @@ def send_ring(c, t, m):
                 m.router_listed,
                 m.router_list,
             )
+            if m.sets[S.WATCH] != 0:
+                entered(e, m.oq_from[q, c, head], m)
         m.oq_head[q, c] = (head + 1) % m.out_depth[q]
         m.oq_count[q, c] -= 1
         m.core[c, S.QUEUE_TURN] = (q + 1) % n_queues
