@@ -59,6 +59,11 @@ def is_cbfloat() -> bool:
     return bool(runtime.settings().half_dtype == "cbfloat16")
 
 
+def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
+    return is_cbfloat() and tensor.dtype is torch.float16
+
+
 def use_bfloat16(enable: bool = True) -> None:
     """The same under its elder name."""
     use_bfloat(enable)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, outcome, runtime, simulated
+from wse_sim.cstorch import faults, hooks, outcome, runtime, simulated
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.program import StepProgram
@@ -251,7 +251,10 @@ def _fetched(leaf: object) -> object:
         raise faults.program_error(
             "a closure was given a tensor of the step that the step neither returns nor hands out; return it from the step"
         )
-    return value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
+    fetched = value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
+    for function in list(hooks.received.values()):
+        function(fetched, leaf._name)
+    return fetched
 
 
 def begin_execution(executor: object, **given: Any) -> Execution:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -17,6 +16,7 @@ from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.tensors import WaferTensor
 
 if TYPE_CHECKING:
+    from wse_sim.cstorch.cluster import Cluster
     from wse_sim.cstorch.compiled import Compiled
     from wse_sim.cstorch.program import StepProgram
     from wse_sim.cstorch.rates import RateTracker
@@ -30,7 +30,7 @@ class BackendRole(Protocol):
     validate_only: bool
     fake_mode: FakeTensorMode
     cluster_config: Any
-    cluster: SimpleNamespace
+    cluster: Cluster
 
     @property
     def is_csx(self) -> bool: ...

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "set_ini", "update_debug_args_from_keys",
-           "update_debug_args_with_autogen_policy", "update_debug_args_with_job_labels", "write_debug_args"]  # fmt: skip
+           "update_debug_args_with_autogen_policy", "update_debug_args_with_job_labels", "update_debug_args_with_mem_limits",
+           "write_debug_args"]  # fmt: skip
 
 
 class DebugArgs:
@@ -41,6 +42,15 @@ class DebugArgs:
     def CopyFrom(self, other: object) -> None:  # noqa: N802  (the public name)
         """Take over the attributes of another one."""
         self.__dict__.update(vars(other))
+
+    def MergeFrom(self, other: object) -> None:  # noqa: N802  (the public name)
+        """Take over the attributes of another one, at any depth."""
+        for name, value in vars(other).items():
+            mine = self.__dict__.get(name)
+            if isinstance(mine, DebugArgs) and isinstance(value, DebugArgs):
+                mine.MergeFrom(value)
+            else:
+                self.__dict__[name] = value
 
 
 def get_debug_args(path: object = None, *_: object, **__: object) -> DebugArgs:
@@ -86,6 +96,11 @@ def update_debug_args_with_autogen_policy(debug_args: DebugArgs, policy: object 
 def update_debug_args_with_job_labels(debug_args: DebugArgs, labels: object = None, *_: object) -> None:
     """Keep the labels of the job."""
     vars(debug_args)["job_labels"] = labels
+
+
+def update_debug_args_with_mem_limits(debug_args: DebugArgs, limits: object = None, *_: object) -> None:
+    """Keep limits of the servers' memory."""
+    vars(debug_args)["mem_limits"] = limits
 
 
 def write_debug_args(debug_args: DebugArgs, path: str | os.PathLike[str]) -> None:

@@ -12,7 +12,7 @@ from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
 SmoothL1Loss = torch.nn.SmoothL1Loss
 
-__all__ = ["Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
+__all__ = ["DiceCELoss", "Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
 
 
 class StripPadding(torch.nn.Module):
@@ -82,3 +82,39 @@ class SelectiveGrad(torch.nn.Module):
                 "SelectiveGrad: no parameter has a name that the filter takes; check its patterns"
             )
         return model
+
+
+class DiceCELoss(torch.nn.Module):
+    """Weighted sum of cross entropy and of 1 - the mean Dice coefficient of the classes.
+
+        dice(c) = 2 sum p_c t_c / (sum p_c + sum t_c + 1e-6),  p = softmax of the outputs, t = one-hot labels
+
+    Args:
+        num_classes: classes; outputs are ``(batch, classes, ...)``, labels ``(batch, ...)``.
+        input_shape: kept for programs that give it; shapes are taken from the outputs.
+        include_background: whether class 0 counts.
+        wc, wd: weights of cross entropy and of the Dice part.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        input_shape: object = None,
+        include_background: bool = True,
+        wc: float = 0.5,
+        wd: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2 and not include_background:
+            raise faults.program_error(f"DiceCELoss: num_classes={num_classes} without the background leaves no class")
+        self.num_classes, self.first = num_classes, 0 if include_background else 1
+        self.wc, self.wd = wc, wd
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss, a scalar."""
+        entropy = torch.nn.functional.cross_entropy(outputs, labels)
+        shares = torch.softmax(outputs, dim=1)[:, self.first :]
+        truth = functional.one_hot(labels, self.num_classes).movedim(-1, 1)[:, self.first :].to(shares.dtype)
+        places = tuple(range(2, shares.ndim))
+        both, each = (shares * truth).sum(places), shares.sum(places) + truth.sum(places)
+        return self.wc * entropy + self.wd * (1 - (2 * both / (each + 1e-6)).mean())

@@ -6,6 +6,7 @@ from wse_sim.cstorch.optim.gradient import ASGD, SGD, Lion, Rprop
 from wse_sim.cstorch.optim.helpers import (
     configure_lr_scheduler,
     configure_optimizer,
+    configure_optimizer_params,
     configure_param_groups,
     configure_scheduler,
     configure_scheduler_params,
@@ -34,6 +35,7 @@ __all__ = [
     "Rprop",
     "configure_lr_scheduler",
     "configure_optimizer",
+    "configure_optimizer_params",
     "configure_param_groups",
     "configure_scheduler",
     "configure_scheduler_params",

@@ -21,6 +21,7 @@ from wse_sim.cstorch.sparse.configure import (
     configure_sparsity_optimizer,
     configure_sparsity_wrapper,
     default_sparse_param_filter,
+    map_sparsity_algorithm,
 )
 from wse_sim.cstorch.sparse.schedules import (
     Constant,
@@ -57,4 +58,5 @@ __all__ = [
     "configure_sparsity_optimizer",
     "configure_sparsity_wrapper",
     "default_sparse_param_filter",
+    "map_sparsity_algorithm",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Sized
 from typing import Any, Protocol, runtime_checkable
 
 from wse_sim.cstorch import faults
+from wse_sim.cstorch.batches import infer_batch_size as infer_batch_size
 
 
 def compute_num_steps(

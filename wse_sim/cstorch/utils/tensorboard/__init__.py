@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.summaries import summarize_scalar as summarize_scalar
+from wse_sim.cstorch.summaries import summarize_tensor as summarize_tensor
 
 try:
     from torch.utils.tensorboard import SummaryWriter as _TensorBoard
