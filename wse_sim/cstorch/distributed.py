@@ -34,6 +34,13 @@ class ClusterConfig:
     disable_version_check: bool = False
     precision_opt_level: int | None = None
     debug_args: object = None
+    job_priority: str | None = None
+    cbcore_task_spec: str | None = None
+    workflow_id: str | None = None
+
+    def __hash__(self) -> int:
+        """Trainers keep backends by their settings."""
+        return hash(repr(self))
 
     def __post_init__(self) -> None:
         # Fields that differ from the defaults: only these ask for something of the cluster.
@@ -70,6 +77,8 @@ class CSConfig(ClusterConfig):
     """
 
     execution_strategy: int | None = None
+
+    __hash__ = ClusterConfig.__hash__
 
 
 @dataclasses.dataclass(frozen=True)

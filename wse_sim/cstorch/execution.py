@@ -121,7 +121,8 @@ class Execution:
         steps = self.checkpoint_steps
         if not steps:
             return False
-        due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
+        # A schedule counts from 0, as the loop's index does.
+        due = steps.match(self.iteration - 1) if hasattr(steps, "match") else self.iteration % steps == 0
         return bool(due) or self.on_final_iteration
 
     @property

@@ -168,6 +168,11 @@ class Backend:
         return not (self.compile_only or self.validate_only)
 
     @property
+    def is_tracing(self) -> bool:
+        """Whether a step is being recorded."""
+        return runtime.is_tracing()
+
+    @property
     def appliance(self) -> SimpleNamespace | None:
         """What the last compile says of its floating-point operations (per sample, and per second at most)."""
         compiled = runtime.run().compiled

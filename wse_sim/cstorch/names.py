@@ -48,7 +48,7 @@ TABLE: tuple[Names, ...] = (
     Names("optim", 1, "SGD Adam AdamW AdamBase Adamax NAdam RAdam Adagrad Adadelta Adafactor ASGD RMSprop Rprop Lamb Lion",
           "equal to torch's of the same name, or to the paper's formula"),
     Names("optim", 1, "Optimizer configure_optimizer configure_lr_scheduler configure_param_groups", "own optimizers by preinitialize"),
-    Names("optim", 2, "configure_scheduler configure_scheduler_params configure_weight_decay_scheduler ParamsT", "schedules of any option"),
+    Names("optim", 2, "configure_optimizer_params configure_scheduler configure_scheduler_params configure_weight_decay_scheduler ParamsT", "schedules of any option"),
     Names("optim.lr_scheduler", 1,
           "LRScheduler ConstantLR PolynomialLR LinearLR ExponentialLR InverseExponentialTimeDecayLR InverseSquareRootDecayLR "
           "CosineDecayLR SequentialLR PiecewiseConstantLR MultiStepLR StepLR CosineAnnealingLR LambdaLR "
@@ -130,11 +130,11 @@ TABLE: tuple[Names, ...] = (
     Names("core.annotation", 2, "AnnotationMode create_annotation", "a level or a place reaches the plan; other hints change nothing"),
     Names("appliance.errors", 2, "ApplianceNanError", ""),
     Names("appliance.environment", 2, "appliance_environ", ""),
+    Names("experimental", 2, "Compression", "taken; the stream of weights stays as it is"),
     Names("core.compile", 2, "register_trace_fn_pre_hook register_trace_fn_post_hook", "around every call of a step"),
-    Names("backend", 2, "get_backend_args use_cs current_backend_impl", "what trainers from 2.3 on ask the machine"),
     Names("appliance.storage", 2, "StorageReader StorageWriter StorageDeleter H5Reader H5Writer", "files; s3:// is refused"),
     Names("experimental", 3,
-          "run_implicit_autoregressive_loop start_implicit_loop update_implicit_loop get_loop_iteration_slice Compression",
+          "run_implicit_autoregressive_loop start_implicit_loop update_implicit_loop get_loop_iteration_slice",
           "text generation is simulated by wse-sim generate"),
     Names("storage", 3, "S3Reader S3Writer", "write to a local path"),
     Names("cirh", 3, "FusedTopK FusedTopP", "operators of the vendor's compiler"),

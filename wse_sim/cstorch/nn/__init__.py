@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -13,6 +14,13 @@ from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 SmoothL1Loss = torch.nn.SmoothL1Loss
 
 __all__ = ["DiceCELoss", "Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
+
+
+def applied_to_a_part() -> bool:
+    """Whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
+    frame = sys._getframe(2)
+    apply = torch.nn.Module.apply.__code__
+    return frame.f_code is apply and frame.f_back is not None and frame.f_back.f_code is apply
 
 
 class StripPadding(torch.nn.Module):
@@ -69,8 +77,11 @@ class SelectiveGrad(torch.nn.Module):
         self.init_method = init_method
         self.masked: list[str] = []
 
+    def __call__(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Take a model's parameters; ``model.apply`` also calls this for every part, which is not meant."""
+        return model if applied_to_a_part() else self.forward(model)
+
     def forward(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Take a model's parameters (``model.apply`` works as well)."""
         make = self.init_method if callable(self.init_method) else self.METHODS[self.init_method]
         for name, p in model.named_parameters():
             if p.requires_grad and self.filter(name, p):

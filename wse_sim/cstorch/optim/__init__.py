@@ -14,6 +14,7 @@ from wse_sim.cstorch.optim.helpers import (
 )
 from wse_sim.cstorch.optim.optimizer import Optimizer, ParamsT
 from wse_sim.cstorch.optim.scaled import Adadelta, Adafactor, Adagrad, Lamb, RMSprop
+from wse_sim.cstorch.optim.typed import evaluate_all
 
 __all__ = [
     "ASGD",
@@ -44,3 +45,5 @@ __all__ = [
     "scheduler",
     "weight_decay_scheduler",
 ]
+
+evaluate_all()

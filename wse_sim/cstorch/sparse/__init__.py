@@ -7,6 +7,8 @@ A weight where the mask is 0 is 0, so the forward pass needs no change.  The fra
 zeros are not streamed.  Sources: Zhu and Gupta 2017 (GMP), Mocanu et al. 2018 (SET), Evci et al. 2020 (RigL).
 """
 
+from wse_sim.cstorch.appliance.utils.classes import retrieve_all_subclasses
+from wse_sim.cstorch.signatures import evaluate
 from wse_sim.cstorch.sparse.algorithms import (
     GMP,
     SET,
@@ -60,3 +62,6 @@ __all__ = [
     "default_sparse_param_filter",
     "map_sparsity_algorithm",
 ]
+
+for _kind in (SparsityAlgorithm, *retrieve_all_subclasses(SparsityAlgorithm)):
+    evaluate(_kind, {})

@@ -11,7 +11,7 @@ from wse_sim.cstorch.appliance.utils import short_temp_dir
 
 
 def create_symlink(
-    src_path: str | os.PathLike[str], dst_path: str | os.PathLike[str], dst_is_directory: bool = False
+    src_path: str | os.PathLike[str], dst_path: str | os.PathLike[str], target_is_directory: bool = False
 ) -> None:
     """Make `src_path` a link that leads to `dst_path`; a link of that name is replaced, as a file is not.
 
@@ -28,7 +28,7 @@ def create_symlink(
     fresh.unlink(missing_ok=True)
     if link.exists() and not link.is_symlink():
         raise FileExistsError(f"{link} is no link; it is left as it is")
-    fresh.symlink_to(dst_path, target_is_directory=dst_is_directory)
+    fresh.symlink_to(dst_path, target_is_directory=target_is_directory)
     fresh.replace(link)
 
 

@@ -40,6 +40,9 @@ class RestartableDataLoader(abc.ABC):
         """Go to a saved position."""
 
 
+_ids = itertools.count()
+
+
 class DataLoader:
     """Batches from ``input_fn(*args, **keywords)``, which each input worker calls for itself.
 
@@ -84,6 +87,7 @@ class DataLoader:
         self._epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
         self.initial_step = initial_step or 0
         self._made: Iterable[object] | None = None
+        self.id = next(_ids)  # a copy keeps it: trainers name validations by it
         self._drawn = 0
         self._saved: dict[str, Any] | None = None
 

@@ -1,0 +1,25 @@
+"""What torch was when public trainers were written: names of fields that they give and torch has renamed since."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+_plain = pytree.TreeSpec.__init__
+
+
+@functools.wraps(_plain)
+def _spec(self: pytree.TreeSpec, type: Any, context: Any = None, children_specs: Any = None, **renamed: Any) -> None:  # noqa: A002
+    """``dataclasses.replace(spec, children_specs=...)`` gives the fields by their names of today beside elder ones."""
+    if context is None:
+        context = renamed.pop("_context", None)
+    if children_specs is None:
+        children_specs = renamed.pop("_children", [])
+    _plain(self, type, context, children_specs)
+
+
+def enter() -> None:
+    """From now on structures of arguments are made with fields of both names."""
+    pytree.TreeSpec.__init__ = _spec  # type: ignore[method-assign]
