@@ -264,6 +264,10 @@ class GradScaler:
         """The scale: a number if constant, else a tensor that a step closure can read."""
         return self.loss_scale
 
+    def get_non_clamped_scale(self) -> float | torch.Tensor:
+        """The same: the scale is kept between its limits, not cut afterwards."""
+        return self.get_scale()
+
     def scale(self, outputs: T) -> T:
         """The loss (or every tensor of a structure) times the scale."""
         if not self.is_enabled():

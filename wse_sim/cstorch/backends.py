@@ -27,7 +27,9 @@ class _Group:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             path = object.__getattribute__(self, "_path")
-            raise SettingError(f"setting {path}.{name} is unknown; use one of {', '.join(sorted(known))}{hint}")
+            raise SettingError(
+                f"setting {path}.{name} is unknown; use one of {', '.join(sorted(known))}{hint}"
+            )
         return known[name]
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +172,9 @@ class _Csx:
         self.cluster = _Group(
             "backends.csx.cluster", {n: _cluster(n) for n in names} | {n: _kept(n) for n in idle}
         )
-        cloud = _Group("backends.csx.storage.s3", {"profile": _kept("profile"), "endpoint_url": _kept("endpoint_url")})
+        cloud = _Group(
+            "backends.csx.storage.s3", {"profile": _kept("profile"), "endpoint_url": _kept("endpoint_url")}
+        )
         self.storage = _Group("backends.csx.storage", {"s3": (lambda: cloud, _refused)})
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -37,6 +37,7 @@ class ClusterConfig:
     job_priority: str | None = None
     cbcore_task_spec: str | None = None
     workflow_id: str | None = None
+    fabric_type_blacklist: list[str] | None = None
 
     def __hash__(self) -> int:
         """Trainers keep backends by their settings."""
@@ -92,6 +93,8 @@ class WorkerState:
     streamer: bool = False
     # Batches that earlier executions of the run have drawn.
     run_step: int = 0
+    # Samples of the batches that it has given since its position was loaded.
+    samples_streamed: int = 0
 
     @property
     def current_rank(self) -> int:

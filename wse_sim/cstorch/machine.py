@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,8 +169,9 @@ class Backend:
 
     @property
     def is_tracing(self) -> bool:
-        """Whether a step is being recorded."""
-        return runtime.is_tracing()
+        """Whether tensors have no values now: in a step, and in the loop around it, but not in closures."""
+        run = runtime.run()
+        return runtime.is_tracing() or (self.is_csx and run.execution is not None and not run.in_closure)
 
     @property
     def appliance(self) -> SimpleNamespace | None:

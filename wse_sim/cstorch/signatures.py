@@ -52,7 +52,7 @@ def _plain(found: Any, instead: Mapping[object, object]) -> Any:
     origin, arguments = typing.get_origin(found), typing.get_args(found)
     inner = tuple(_plain(a, instead) for a in arguments if a is not Ellipsis)
     if origin in (Union, types.UnionType):
-        return Union[inner]
+        return Union[inner]  # noqa: UP007
     if origin in _LISTS:
         return List[inner[0]]  # type: ignore[valid-type]  # noqa: UP006
     if origin in _DICTS:

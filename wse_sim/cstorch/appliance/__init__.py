@@ -7,4 +7,14 @@ from wse_sim.cstorch.appliance.log import logger
 
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
 
-__all__ = ["DEFAULT_COMPILE_DIR", "cluster", "environment", "errors", "log", "logger", "run_utils", "storage", "utils"]
+__all__ = [
+    "DEFAULT_COMPILE_DIR",
+    "cluster",
+    "environment",
+    "errors",
+    "log",
+    "logger",
+    "run_utils",
+    "storage",
+    "utils",
+]

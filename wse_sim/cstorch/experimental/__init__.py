@@ -32,9 +32,7 @@ class Compression:
         param_filter: patterns of names, or a function of name and parameter.
     """
 
-    def __init__(
-        self, compression_format: str, param_filter: str | Iterable[str] | FilterCallable
-    ) -> None:
+    def __init__(self, compression_format: str, param_filter: str | Iterable[str] | FilterCallable) -> None:
         self.format, self.filter = compression_format, make_param_filter(param_filter)
         self.names: list[str] = []
 

@@ -76,9 +76,7 @@ def create_listener(
     """
     kind = KINDS.get(listener_type)
     if kind is None:
-        raise faults.program_error(
-            f"unknown listener '{listener_type}'; the kinds are {', '.join(KINDS)}"
-        )
+        raise faults.program_error(f"unknown listener '{listener_type}'; the kinds are {', '.join(KINDS)}")
     return Listener(tensor_names, kind, listener_name)
 
 

@@ -117,7 +117,9 @@ class DiceCELoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         if num_classes < 2 and not include_background:
-            raise faults.program_error(f"DiceCELoss: num_classes={num_classes} without the background leaves no class")
+            raise faults.program_error(
+                f"DiceCELoss: num_classes={num_classes} without the background leaves no class"
+            )
         self.num_classes, self.first = num_classes, 0 if include_background else 1
         self.wc, self.wd = wc, wd
 

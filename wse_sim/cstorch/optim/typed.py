@@ -14,9 +14,10 @@ from wse_sim.cstorch.signatures import evaluate
 
 def evaluate_all() -> None:
     """Evaluate the annotations of every optimizer and schedule."""
-    plain: dict[object, object] = {Number: float, Optimizer: torch.optim.Optimizer}
+    plain: dict[object, object] = {Number: float, torch.Tensor: float, Optimizer: torch.optim.Optimizer}
     for kind in retrieve_all_subclasses(Optimizer):
         evaluate(kind, plain, kept=("params",))
+    # Rates may be tensors in a program, and are numbers in a configuration.
     for base in (LRScheduler, WeightDecayScheduler):
         for schedule in retrieve_all_subclasses(base):
             evaluate(schedule, {**plain, Scheduler: base})

@@ -12,12 +12,18 @@ class TelemetryClient:
     """Takes values as a cluster's management would; the newest `max_buffer_size` pushes are kept in :attr:`kept`."""
 
     def __init__(
-        self, mgmt_client: object = None, max_buffer_size: int = 128, max_buffer_seconds: float = 150, **_: object
+        self,
+        mgmt_client: object = None,
+        max_buffer_size: int = 128,
+        max_buffer_seconds: float = 150,
+        **_: object,
     ) -> None:
         self.max_buffer_seconds = max_buffer_seconds
         self.kept: deque[tuple[dict[str, object], dict[str, str]]] = deque(maxlen=max_buffer_size)
 
-    def push(self, metrics: Mapping[str, object], labels: Mapping[str, str] | None = None, **_: object) -> None:
+    def push(
+        self, metrics: Mapping[str, object], labels: Mapping[str, str] | None = None, **_: object
+    ) -> None:
         """Take values with their labels."""
         self.kept.append((dict(metrics), dict(labels or {})))
 

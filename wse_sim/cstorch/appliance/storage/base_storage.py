@@ -43,7 +43,9 @@ class _Storage:
         for kind in cls.kinds:
             if kind.is_valid_path(path):
                 return kind
-        raise faults.program_error(f"{os.fspath(path)[:80]!r} is no path of a checkpoint; give a path of a file")
+        raise faults.program_error(
+            f"{os.fspath(path)[:80]!r} is no path of a checkpoint; give a path of a file"
+        )
 
     @classmethod
     def get(cls, path: Path) -> _Storage:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Sized
 from typing import Any, Protocol, runtime_checkable
 
 from wse_sim.cstorch import faults
-from wse_sim.cstorch.batches import infer_batch_size as infer_batch_size
+from wse_sim.cstorch.batches import infer_batch_size as infer_batch_size  # noqa: PLC0414  (trainers import it from here)
 
 
 def compute_num_steps(
