@@ -175,8 +175,10 @@ def rendezvous(tag: str = "") -> None:
     """A barrier between training processes; there is one, so it is passed."""
 
 
-def get_streaming_batch_size(effective_batch_size: int) -> int:
+def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
     """Batch that a loader makes: the client's loader makes the batch of all systems, which divide it.
+
+    It is the same for every `global_rank`.
 
     Raises
     ------

@@ -12,8 +12,12 @@ _plain = pytree.TreeSpec.__init__
 
 @functools.wraps(_plain)
 def _spec(
-    self: pytree.TreeSpec, type: Any, context: Any = None, children_specs: Any = None, **renamed: Any
-) -> None:  # noqa: A002
+    self: pytree.TreeSpec,
+    type: Any,  # noqa: A002
+    context: Any = None,
+    children_specs: Any = None,
+    **renamed: Any,
+) -> None:
     """``dataclasses.replace(spec, children_specs=...)`` gives the fields by their names of today beside elder ones."""
     if context is None:
         context = renamed.pop("_context", None)

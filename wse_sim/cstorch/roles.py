@@ -16,10 +16,15 @@ from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.tensors import WaferTensor
 
 if TYPE_CHECKING:
-    from wse_sim.cstorch.cluster import Cluster
     from wse_sim.cstorch.compiled import Compiled
     from wse_sim.cstorch.program import StepProgram
     from wse_sim.cstorch.rates import RateTracker
+
+
+class ClusterRole(Protocol):
+    """The cluster's management; see :class:`wse_sim.cstorch.cluster.Cluster`."""
+
+    config: Any
 
 
 class BackendRole(Protocol):
@@ -30,8 +35,9 @@ class BackendRole(Protocol):
     validate_only: bool
     fake_mode: FakeTensorMode
     cluster_config: Any
-    cluster: Cluster
 
+    @property
+    def cluster(self) -> ClusterRole: ...
     @property
     def is_csx(self) -> bool: ...
     @property

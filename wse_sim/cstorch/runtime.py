@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from wse_sim.cstorch import faults, tensors
-from wse_sim.cstorch.appliance.run_utils import DebugArgs
 from wse_sim.cstorch.counters import count, timed
+from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
 from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
 from wse_sim.cstorch.runner_options import RunnerOptions

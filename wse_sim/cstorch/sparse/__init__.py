@@ -63,5 +63,6 @@ __all__ = [
     "map_sparsity_algorithm",
 ]
 
-for _kind in (SparsityAlgorithm, *retrieve_all_subclasses(SparsityAlgorithm)):
+evaluate(SparsityAlgorithm, {})
+for _kind in retrieve_all_subclasses(SparsityAlgorithm):
     evaluate(_kind, {})
