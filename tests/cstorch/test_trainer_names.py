@@ -130,6 +130,11 @@ def test_rows_meet_the_weights_of_their_expert(features, out) -> None:
         torch.testing.assert_close(mine, other)
 
 
+def test_a_scope_leaves_what_enters_and_leaves_it() -> None:
+    scope, x = cstorch.nn.Scope("FLASH"), torch.ones(2)
+    assert scope(x) is scope.enter(x) is scope.exit(x) is x
+
+
 def test_masked_tokens_are_zero() -> None:
     x, weight, mask = torch.randn(2, 3, 4), torch.randn(5, 4), torch.tensor([[1, 0, 1], [0, 1, 1]])
     found = cstorch.nn.functional.sparse_act_matmul(x, mask, weight)

@@ -47,6 +47,14 @@ class Scope(torch.nn.Module):
     def forward(self, *args: object) -> object:
         return args[0] if len(args) == 1 else args
 
+    def enter(self, *args: object) -> object:
+        """What enters the part, as it is."""
+        return self.forward(*args)
+
+    def exit(self, *args: object) -> object:
+        """What leaves the part, as it is."""
+        return self.forward(*args)
+
 
 class SelectiveGrad(torch.nn.Module):
     """Lets only a part of each weight's gradient through: a mask of zeros and ones, made once.
