@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from torch.utils import _pytree as pytree
 
@@ -13,17 +12,17 @@ _plain = pytree.TreeSpec.__init__
 @functools.wraps(_plain)
 def _spec(
     self: pytree.TreeSpec,
-    type: Any,  # noqa: A002
-    context: Any = None,
-    children_specs: Any = None,
-    **renamed: Any,
+    type: object,  # noqa: A002
+    context: object = None,
+    children_specs: object = None,
+    **renamed: object,
 ) -> None:
     """``dataclasses.replace(spec, children_specs=...)`` gives the fields by their names of today beside elder ones."""
     if context is None:
         context = renamed.pop("_context", None)
     if children_specs is None:
         children_specs = renamed.pop("_children", [])
-    _plain(self, type, context, children_specs)
+    _plain(self, type, context, children_specs)  # type: ignore[arg-type]
 
 
 def enter() -> None:

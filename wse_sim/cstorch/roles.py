@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ClusterRole(Protocol):
     """The cluster's management; see :class:`wse_sim.cstorch.cluster.Cluster`."""
 
-    config: Any
+    config: object
 
 
 class BackendRole(Protocol):

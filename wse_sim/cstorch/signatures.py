@@ -11,7 +11,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Dict, List, Union  # noqa: UP035  (the types that trainers look for)
+from typing import Dict, List, Union  # noqa: UP035  (the types that trainers look for)
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable)
 _DICTS = (dict, collections.abc.Mapping)
@@ -39,16 +39,16 @@ def evaluate(kind: type, instead: Mapping[object, object], kept: tuple[str, ...]
         try:
             found = eval(text, dict(names))  # the text of this package's own annotations
         except (NameError, AttributeError, TypeError):
-            found = Any  # a type that only checkers import
+            found = object  # a type that only checkers import
         init.__annotations__[argument] = found if argument in kept else _plain(found, instead)
 
 
-def _plain(found: Any, instead: Mapping[object, object]) -> Any:
+def _plain(found: object, instead: Mapping[object, object]) -> object:
     try:
         if found in instead:
             return instead[found]
     except TypeError:  # not hashable
-        return Any
+        return object
     origin, arguments = typing.get_origin(found), typing.get_args(found)
     inner = tuple(_plain(a, instead) for a in arguments if a is not Ellipsis)
     if origin in (Union, types.UnionType):

@@ -49,7 +49,7 @@ class AnnotationMode:
         self.enable_fwd, self.enable_bwd, self.fork_inputs = enable_fwd, enable_bwd, fork_inputs
 
 
-def annotate(annotation_mode: AnnotationMode) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def annotate(annotation_mode: AnnotationMode) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """A wrapper with the hint of a mode; see :func:`create_annotation`."""
     config = annotation_mode.config
     forward = getattr(config, "enable_fwd", annotation_mode.enable_fwd)
@@ -78,7 +78,7 @@ def create_annotation(
 
 def _wrapper(
     made: object, enable_fwd: bool, enable_bwd: bool
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     level = getattr(made, "level", None)
     where = {name: getattr(made, name, None) for name in PLACES}
     where = {name: value for name, value in where.items() if value is not None}

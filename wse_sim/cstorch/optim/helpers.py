@@ -102,7 +102,7 @@ def configure_optimizer(
 
 
 def configure_optimizer_params(
-    optimizer_type: str, kwargs: Mapping[str, Any]
+    optimizer_type: str, kwargs: Mapping[str, object]
 ) -> tuple[type[Optimizer], dict[str, Any]]:
     """The class of an optimizer by its name, and those of the arguments that it takes; see :func:`configure_optimizer`."""
     by_name = {name.lower(): c for name, c in OPTIMIZERS.items()}

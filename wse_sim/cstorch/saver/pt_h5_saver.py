@@ -150,10 +150,10 @@ class CheckpointReader:
         self.path = path
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         """The structure of the file."""
         with checkpoint.opened(self.path) as file:
-            return cast(dict[str, Any], json.loads(file[checkpoint.SPEC][()]))
+            return cast(dict[str, object], json.loads(file[checkpoint.SPEC][()]))
 
     @property
     def tensor_names(self) -> list[str]:

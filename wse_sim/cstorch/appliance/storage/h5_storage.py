@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from wse_sim.cstorch.appliance.storage import base_storage
 
@@ -32,7 +31,7 @@ class H5Reader(_File, base_storage.StorageReader, kind_of=base_storage.StorageRe
         return os.stat(self.path)
 
     @property
-    def global_metadata(self) -> dict[str, Any]:
+    def global_metadata(self) -> dict[str, object]:
         """Attributes of the file."""
         from wse_sim.cstorch import checkpoint
 

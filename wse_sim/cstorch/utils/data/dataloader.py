@@ -10,7 +10,7 @@ import pickle
 import queue
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -145,7 +145,7 @@ class DataLoader:
                 f"the loader that {_name(self.input_fn)} gives cannot save its position; "
                 "give it state_dict() and load_state_dict(), or save the count of steps"
             )
-        made: Any = self.dataloader
+        made = cast(RestartableDataLoader, self.dataloader)
         with distributed.as_worker(self._worker()):
             own = made.state_dict()
             together = getattr(
@@ -162,12 +162,15 @@ class DataLoader:
         return distributed.WorkerState(streamer=True, run_step=self._drawn, samples_streamed=self._streamed)
 
     def _go_to(self, state_dict: dict[str, Any], strict: bool) -> None:
-        made: Any = self._made
-        how = {} if strict else {"strict": False}
+        made = cast(RestartableDataLoader, self._made)
         self._streamed = 0
         with distributed.as_worker(self._worker()):
             apart = getattr(made, "deaggregate_state_dict", None)
-            made.load_state_dict(state_dict if apart is None else apart(state_dict, **how), **how)
+            held = state_dict if apart is None else apart(state_dict)
+            if strict:
+                made.load_state_dict(held)
+            else:
+                made.load_state_dict(held, strict=False)
 
     # -- batches ---------------------------------------------------------------------------------
 
