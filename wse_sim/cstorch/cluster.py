@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
-
 from wse_sim.cstorch import runtime
-
-if TYPE_CHECKING:
-    from wse_sim.cstorch.distributed import ClusterConfig
 
 _workflows = itertools.count(1)
 
@@ -25,7 +20,7 @@ class Cluster:
     """Settings of the cluster and the workflow of this process."""
 
     def __init__(self) -> None:
-        self.config: ClusterConfig | None = None
+        self.config: object = None
         self.client = Client()
         self.workflow_id: str | None = None
 

@@ -115,6 +115,11 @@ class profile:  # noqa: N801
         return self._capture
 
     @property
+    def op_profiler_json(self) -> str:
+        """The vendor's own form of a capture, which is not made here: export_chrome_trace() writes one."""
+        return ""
+
+    @property
     def appliance_response(self) -> bool:
         """Whether anything was captured."""
         return self._capture is not None and self._capture.whole_steps > 0
