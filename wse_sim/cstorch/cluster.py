@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+
 from wse_sim.cstorch import runtime
 
 _workflows = itertools.count(1)
