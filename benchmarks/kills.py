@@ -63,7 +63,7 @@ def batches():
     while True:
         yield torch.randn(8, width, generator=draw), torch.zeros(8, dtype=torch.long)
 torch.manual_seed(0)
-backend = cstorch.backend("CSX", artifact_dir="o")
+backend = cstorch.backend("CSX", artifact_dir="made")
 model = torch.nn.Linear(width, 3)
 compiled = cstorch.compile(model, backend)
 optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1)
@@ -74,7 +74,8 @@ def step(x, y):
     return loss
 for x, y in cstorch.utils.data.DataExecutor(cstorch.utils.data.DataLoader(batches), num_steps=3, checkpoint_steps=3):
     step(x, y)
-cstorch.save({"model": model.state_dict()}, "o/c.mdl")
+if len(sys.argv) > 2:
+    cstorch.save({"model": model.state_dict()}, sys.argv[2])
 """
 COMMANDS: dict[str, str] = {
     "run": "run fc-mnist --mode weight-streaming --batch {} --out o",
@@ -90,8 +91,9 @@ COMMANDS: dict[str, str] = {
     "cslc": "cslc layout.csl --fabric-dims=9,3 --fabric-offsets=4,1 --params=N:{} -o o",
     "serve": "serve small.yaml --requests {} --rate 100 --input 8 --output 4 --out o",
     "validate": "validate --data suite{}.yaml --timing model --out o",
-    "csl run": "csl run c{}/commands.sh --report o",
+    "csl run": "csl run c{}/commands_wse2.sh --report o",
     "script": "script --no-port --report o train.py {}",
+    "script, checkpoint": "script --no-port train.py {} o/c.mdl",
     "study plot": "study plot s{}",
     "study export": "study export s{} --format csv",
     "study": "study study{}.yaml --out o --workers 0",
