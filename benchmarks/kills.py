@@ -344,8 +344,10 @@ def main() -> None:
             "lost": len(found.lost), "seconds": round(found.seconds, 2),
         }  # fmt: skip
         print(command, every[command], flush=True)
-    if options.keep:
-        measured.keep("kills", every, "SIGKILL (half), SIGTERM, SIGINT; commands as children, modules loaded")
+        if options.keep:
+            measured.keep(
+                "kills", every, "SIGKILL (half), SIGTERM, SIGINT; commands as children, modules loaded"
+            )
 
 
 if __name__ == "__main__":

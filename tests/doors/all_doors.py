@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,8 @@ def grammars() -> list[Door]:
         blob_door("graphs of kernels", 350, graph, "g.kgraph", check, ("wse_sim.compiler.contest_graph:parse_kgraph",),
                   beside={"p.paint": paint}),
         blob_door("placements", 200, paint, "p.paint", check, ("wse_sim.compiler.contest_paint:read_text",), beside={"g.kgraph": graph}),
-        built(blob_door("layouts in CSL", 150, program["layout.csl"], "layout.csl", cslc, ("wse_sim.csl.command:compile_program",), beside=program)),
-        built(blob_door("programs in CSL", 150, program["core.csl"], "core.csl", cslc, ("wse_sim.csl.command:compile_program",), beside=program)),
+        built(blob_door("layouts in CSL", 150, program["layout.csl"], "layout.csl", cslc, ("wse_sim.csl.host.commands:compile_program",), beside=program)),
+        built(blob_door("programs in CSL", 150, program["core.csl"], "core.csl", cslc, ("wse_sim.csl.host.commands:compile_program",), beside=program)),
         *requests(),
         runs(),
     ]  # fmt: skip
@@ -155,10 +155,10 @@ TRACES = {
 
 def requests() -> list[Door]:
     """Traces of serving requests."""
-    from wse_sim.serving.traces import load_of
+    from wse_sim.serving import traces
 
     def reads(form: str) -> strangers.Call:
-        return lambda: load_of(f"{form}:trace")
+        return lambda: traces.load_of(f"{form}:trace")
 
     return [
         blob_door(
@@ -205,11 +205,12 @@ def runs() -> Door:
 
     def make(chance: Chance) -> Case:
         name = chance.choice(sorted(RUN))
-        content, _, change = blob(RUN[name], chance)
-        return Case({**RUN, name: content}, call=read, change=f"{name} {change}")
+        content, must, change = blob(RUN[name], chance)
+        is_stated = name.endswith("run.yaml")
+        return Case({**RUN, name: content}, call=read, must=must and is_stated, change=f"{name} {change}")
 
     return Door(
-        "logs and files of runs", 300, make, ("wse_sim.validation.mine:read_log",), Case(RUN, call=read)
+        "logs and files of runs", 300, make, ("wse_sim.validation.mine:read_statement",), Case(RUN, call=read)
     )
 
 
@@ -235,7 +236,7 @@ def results(folder: Path) -> Door:
         "saved results",
         350,
         make,
-        ("wse_sim.serialize:read_json", "wse_sim.serialize:_arrays"),
+        ("wse_sim.serialize:read_json", "wse_sim.serialize:read_arrays"),
         Case(sound, ["report", "saved"]),
     )
 
@@ -331,7 +332,7 @@ def compiled(folder: Path) -> Door:
         {f"program/{file}": data for file, data in sound.items()},
         call=lambda: CompiledProgram.read(Path("program")),
     )
-    return Door("compiled programs", 200, make, ("wse_sim.csl.compiler:_sum",), whole)
+    return Door("compiled programs", 200, make, ("wse_sim.csl.compiler:CompiledProgram.read",), whole)
 
 
 def exported(folder: Path) -> Door:
@@ -340,7 +341,7 @@ def exported(folder: Path) -> Door:
 
     import torch
 
-    from wse_sim.frontend.capture import load_exported
+    from wse_sim.frontend import capture
 
     program = torch.export.export(
         torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.zeros(2, 4),)
@@ -360,14 +361,16 @@ def exported(folder: Path) -> Door:
                 for other, data in members.items():
                     archive.writestr(other, part if other == name else data)
             content, change = buffer.getvalue(), f"{name} {change}"
-        return Case({"net.pt2": content}, call=lambda: load_exported("net.pt2"), must=must, change=change)
+        return Case(
+            {"net.pt2": content}, call=lambda: capture.load_exported("net.pt2"), must=must, change=change
+        )
 
     return Door(
         "exported programs",
         150,
         make,
-        ("wse_sim.frontend.capture:inert",),
-        Case({"net.pt2": sound}, call=lambda: load_exported("net.pt2")),
+        ("wse_sim.frontend.capture:load_exported",),
+        Case({"net.pt2": sound}, call=lambda: capture.load_exported("net.pt2")),
     )
 
 
@@ -385,7 +388,7 @@ def checkpoints(folder: Path) -> list[Door]:
         found = checkpoint.load("c.mdl", map_location="cpu")
         str(found)
 
-    reader = ("wse_sim.cstorch.checkpoint:_is_hdf5",)
+    reader = ("wse_sim.cstorch.checkpoint:load",)
     return [
         blob_door(
             "checkpoints in HDF5", 200, (folder / "made.mdl").read_bytes(), "c.mdl", (), reader, call=read
@@ -478,7 +481,7 @@ def kernel_parameters() -> Door:
 
 def compiler_lines() -> Door:
     """Lines of `cslc` in command files: words dropped, doubled, exchanged, replaced."""
-    from wse_sim.csl.host.commands import parse_cslc
+    from wse_sim.csl.host import commands
 
     line = [
         "layout.csl",
@@ -502,7 +505,7 @@ def compiler_lines() -> Door:
         )
         return Case(
             {},
-            call=lambda: parse_cslc(words),
+            call=lambda: commands.parse_cslc(words),
             must=how == "double" and words[at].startswith("--") and "=" in words[at],
             change=" ".join(words),
         )
@@ -511,8 +514,8 @@ def compiler_lines() -> Door:
         "lines of cslc",
         350,
         make,
-        ("wse_sim.csl.host.commands:_whole",),
-        Case({}, call=lambda: parse_cslc(line)),
+        ("wse_sim.csl.host.commands:parse_cslc",),
+        Case({}, call=lambda: commands.parse_cslc(line)),
     )
 
 
@@ -533,7 +536,7 @@ def factories() -> Door:
         "factories",
         120,
         make,
-        ("wse_sim.foreign:_from_file",),
+        ("wse_sim.frontend.api:loaded",),
         Case({"factory.py": code}, ["show", "model", "factory.py:make"]),
     )
 
@@ -541,6 +544,3 @@ def factories() -> Door:
 def all_doors(folder: Path) -> list[Door]:
     """Every door; the folder is the current one, and takes the sound files."""
     return [*descriptions(), *grammars(), *written(folder), *words_of_commands(), factories()]
-
-
-Maker = Callable[[Chance], Case]
