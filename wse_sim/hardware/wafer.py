@@ -27,8 +27,8 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
-from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.hardware.once import read_once
+from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
 
 Cycles = Annotated[float, Field(ge=0, le=1e9), AfterValidator(no_dust), Unit("cycles")]
