@@ -42,3 +42,23 @@ def _strangers() -> str:
     rows = [(name, *cells([row])) for name, row in found.items()]
     head = ("input", "cases", "answered", "does not fit", "refused in a sentence", "answered wrongly")
     return markdown(head, [*rows, ("all", *cells(found.values()))])
+
+
+@table("never-slower")
+def _never_slower() -> str:
+    found = measured.read("never_slower")["values"]
+    keys = ("changes", "hardware", "hardware lost", "batch", "batch lost")
+    rows = [
+        (name, *(f"{row.get(key, 0):,}" for key in keys), f"{row['largest']:.1%}")
+        for name, row in found.items()
+    ]
+    head = (
+        "micro-batch",
+        "changes",
+        "of hardware",
+        "lost over 0.5 %",
+        "of the batch",
+        "lost over 0.5 %",
+        "largest loss",
+    )
+    return markdown(head, rows)
