@@ -43,7 +43,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.fabric --json
 
 site: $(STAMP)  # the documentation in build/site; a warning is an error
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
 	$(BIN)/python -m benchmarks.numbers

@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from benchmarks import fabric_memory, fabric_peer, fabric_table, measured
 from benchmarks.fabric_threads import csl_gain, gain, memory_rate
-from wse_sim.fabric.executors.gpu.device import what_is_missing
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
@@ -217,16 +216,6 @@ def compile_cached_s() -> float:
     return _compile(cached=True)
 
 
-def gpu_dense_wafer() -> float:
-    """As dense_wafer on a GPU, by the clock."""
-    config = wafer_config()
-    _, short, long = (  # the first run compiles
-        run_program(crossing_streams(config, 996, 757, words), config, executor="gpu")
-        for words in (10, 1_000, 41_000)
-    )
-    return (long.cycles - short.cycles) * 996 * 757 / (long.timings_s["cycles"] - short.timings_s["cycles"])
-
-
 def maxplus_keys() -> dict[str, Callable[[], float]]:
     """The keys of the max-plus executor, measured in :mod:`benchmarks.fabric_maxplus`."""
     from benchmarks.fabric_maxplus import KEYS
@@ -255,10 +244,6 @@ BENCHMARKS: dict[str, Callable[[], float]] = {
     )
 } | maxplus_keys()
 """By key of the JSON output; other modules may add theirs."""
-
-
-if what_is_missing() is None:  # no key without a GPU
-    BENCHMARKS["gpu_dense_wafer"] = gpu_dense_wafer
 
 
 def main(arguments: list[str] | None = None) -> None:

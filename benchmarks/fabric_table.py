@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks import measured
+
 HEAD = (
     "executor", "programs", "wafers", "threads", "device", "speed", "bytes of a core", "and of a color", "of a queue",
 )  # fmt: skip
@@ -30,11 +32,8 @@ def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, floa
 
     threads = gain("threads2_dense_wafer", "threads2_sparse_1pct")
     stepped = f"{rate('dense_wafer')} dense, {scaled(speed['sparse_1pct'])} at 1 %"
-    gpu = (
-        rate("gpu_dense_wafer")
-        if "gpu_dense_wafer" in speed
-        else "not measured; [estimate](gpu.md#what-to-expect)"
-    )
+    on_gpu = measured.read("gpu")["values"]["dense_gpu"] * 996 * 757
+    gpu = f"{scaled(on_gpu)} router-cycles/s dense (H200)"
     solved = f"{speed['maxplus_ns_per_word']:.2g} ns a word and queue"
     return [
         ("`oracle`", "all", "all", "1", "CPU", rate("oracle_dense_64"), *_bytes(memory, "oracle wse2")),
@@ -42,7 +41,7 @@ def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, floa
         ("`wavelet`", "the same", "WSE-3", "`--threads N`", "CPU", rate("dense_256_wse3"), *_bytes(memory, "wavelet wse3")),
         ("`max-plus`", "all; what the equations do not cover is stepped", "all; WSE-3 is stepped", "`--threads N` for components side by side and what is stepped",
          "CPU", solved, *_bytes(memory, "max-plus wse2")),
-        ("`gpu`", "all, no traces; experimental", "WSE-2", "64 routers each", "NVIDIA GPU", gpu, "see [its page](gpu.md)", "", ""),
+        ("`gpu`", "all, no traces", "WSE-2", "64 routers each", "NVIDIA GPU", gpu, "see [its page](gpu.md)", "", ""),
         ("CSL", "compiled by `cslc`", "all", gain("threads2_csl_stencil_100"), "CPU", "see [its page](csl-machine.md)",
          *_bytes(memory, "csl wse2")),
     ]  # fmt: skip

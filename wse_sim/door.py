@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from wse_sim import compiling
+
 if TYPE_CHECKING:
     pass
 
@@ -60,6 +62,7 @@ def main() -> None:
     # (a test, a notebook) would keep all garbage of this command for ever.
     atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)
+    compiling.so_far.announces = True
     try:
         try:
             from wse_sim.cli import app

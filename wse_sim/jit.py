@@ -32,6 +32,8 @@ from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
+from wse_sim import compiling
+
 if TYPE_CHECKING:
     from llvmlite.ir import IRBuilder
     from llvmlite.ir import Value as IRValue
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from numba.core.typing import Signature
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+compiling.watch()
 
 _PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (wse_sim[\w.]*) import ([\w, ]+|\([^)]*\))", re.MULTILINE)

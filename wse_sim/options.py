@@ -392,6 +392,6 @@ class KernelOptions(Declared):
         None, "Columns of cores (as --param cols=).", unit="cores", ge=1, le=MOST_CORES
     )
     wafer: WaferOption = "wse2"
-    executor: str = option("auto", "auto, oracle, wavelet, max-plus or gpu (experimental).")
+    executor: str = option("auto", "auto, oracle, wavelet, max-plus or gpu.")
     threads: Whole = option(1, "Threads that step the fabric.", unit="threads", ge=1, le=MOST_THREADS)
     timing: Timings = option("both", "model, fabric or both.")

@@ -116,6 +116,24 @@ def _fidelity() -> str:
     return markdown(("rows", "number", "allowed", "largest deviation"), rows)
 
 
+@table("gpu.speed")
+def _gpu_speed() -> str:
+    entry = measured.read("gpu")
+    found = entry["values"]
+    rows = [
+        (label, *(f"{quantity(found[f'{load}_{key}'], 3)}" for load in ("dense", "sparse")))
+        for label, key in (
+            ("GPU", "gpu"),
+            ("wavelet executor, one core", "1_core"),
+            (f"wavelet executor, {found['cores']} cores", "all_cores"),
+        )
+    ]
+    head = ("wafer cycles per second", "dense", "sparse")
+    where = f"Measured on {entry['when']}: {entry['where']}. "
+    agreed = f"{found['programs']:,} random programs: {found['differ']} differ from the oracle; {found['kernels']} kernels: {len(found['kernels_differ'])}."
+    return markdown(head, rows) + f"\n\n{where}{agreed}"
+
+
 @table("gpu.traffic")
 def _gpu_traffic() -> str:
     found = measured.read("fabric_gpu")["values"]

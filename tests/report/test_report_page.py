@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from tests.browser import headless, wait
 from tests.work import python_calls
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
-from wse_sim.report import html, tables
+from wse_sim.report import html, tables, views
+from wse_sim.report.treemap import HEIGHT, WIDTH, squarified, treemap
 
 pytest.importorskip("jinja2")
 
@@ -146,6 +149,11 @@ def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any,
     for key, value in shown.items():
         assert value == float(wafer_result.core_map(key)[row, col]), key
 
+    # What limits the run is named, and its region is the first that the panel describes on a fresh page.
+    assert "limited by" in browser.find_element(By.ID, "bottleneck").text
+    slowest = max(wafer_result.areas, key=lambda area: area.times_s[0])
+    assert browser.execute_script("return report.data.marks.slowest[0]") == slowest.name
+
     # The wheel zooms by itself.
     before = browser.execute_script("return report.state.window.c1 - report.state.window.c0")
     actions = ActionBuilder(browser)
@@ -172,3 +180,47 @@ def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any,
     kept.mkdir(parents=True, exist_ok=True)
     assert browser.save_screenshot(str(kept / "report.png"))
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_a_link_opens_the_layer_and_the_region_that_it_names(
+    page: Path, wafer_result: Result, browser: Any
+) -> None:
+    """``#kernel=...&layer=...`` chooses both; a click on another layer changes the address."""
+    name = wafer_result.areas[0].name
+    browser.get("about:blank")
+    browser.get(f"file://{page}#kernel={quote(name)}&layer=link_e")
+    wait(browser, "!!(window.report && window.report.isReady)")
+    assert browser.execute_script("return [report.state.layer.key, report.state.chosen[0]]") == [
+        "link_e",
+        name,
+    ]
+    assert "log scale" in browser.execute_script(
+        "return document.querySelector('#wafer .colorbar').textContent"
+    )
+    browser.execute_script("return report.setLayer('sram')")
+    assert browser.execute_script("return location.hash") == f"#kernel={quote(name)}&layer=sram"
+
+
+def test_rectangles_of_the_treemap_have_the_areas_of_their_times() -> None:
+    """By hand for 6, 6, 4, 3, 2, 2, 1 on 6 x 4, the example of the paper: areas are the sizes, nothing overlaps."""
+    sizes = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0]
+    places = squarified(sizes, 6.0, 4.0)
+    assert [round(w * h, 9) for _, _, w, h in places] == sizes
+    assert places[0][2:] == places[1][2:] == (3.0, 2.0)
+    grid = np.zeros((400, 600), int)
+    for x, y, w, h in places:
+        grid[round(y * 100) : round((y + h) * 100), round(x * 100) : round((x + w) * 100)] += 1
+    assert (grid == 1).mean() > 0.99
+
+
+def test_the_treemap_of_weight_streaming_holds_the_whole_step(streamed: Result) -> None:
+    """Areas add up to the picture; the largest kernel has its fraction of the step, and the rest is between kernels."""
+    groups = views.fold(streamed.kernels)
+    picture = treemap(groups, streamed.step_s)
+    sizes = re.findall(r"<title>([^\n]*)\n.*?width='([\d.]+)' height='([\d.]+)'", picture, re.DOTALL)
+    areas = {name: float(width) * float(height) for name, width, height in sizes}
+    assert sum(areas.values()) == pytest.approx(WIDTH * HEIGHT, rel=1e-3)
+    most = max(groups, key=lambda group: group.total_s)
+    assert areas[most.name] / (WIDTH * HEIGHT) == pytest.approx(most.total_s / streamed.step_s, rel=1e-3)
+    assert areas["between kernels"] / (WIDTH * HEIGHT) == pytest.approx(2 / 33, rel=1e-2)  # 31 ms of 33
+    assert picture in html.render(streamed)

@@ -63,8 +63,6 @@ def kernel_command(
     how: dict[str, Any] = {"executor": options.executor, "threads": options.threads}
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
-    elif options.executor == "gpu" and options.timing != "model" and emit is None:
-        print("wse-sim: note: the gpu executor is experimental: not yet measured on a GPU", file=sys.stderr)
     wafer = load_wafer(options.wafer)
     chosen = fitting(find(name), given, wafer)
     for key in chosen.keys() - given.keys():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from typing import NamedTuple
 
+from wse_sim.compiling import clock
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import MAX_CYCLES, BusyBins, Executor, Options
 from wse_sim.fabric.executors.gpu.executor import Gpu
@@ -36,7 +36,7 @@ EXECUTORS = (
     Listed(MaxPlus(Wavelet()), from_cores=16_384),
     Listed(Wavelet(), from_cores=0),
     Listed(Oracle(), from_cores=0),
-    Listed(Gpu(), from_cores=ON_REQUEST),  # experimental
+    Listed(Gpu(), from_cores=ON_REQUEST),
 )
 """All executors.  "auto" takes the first that is meant for a program of this size and can run it."""
 
@@ -99,7 +99,7 @@ def run_program(
     Parameters
     ----------
     executor : str or Executor
-        "auto", "oracle", "wavelet", "max-plus", "gpu" (experimental) or an executor made by the caller.  "auto" steps small programs,
+        "auto", "oracle", "wavelet", "max-plus", "gpu" or an executor made by the caller.  "auto" steps small programs,
         which counts everything, and solves large ones with the max-plus executor, which steps what its
         certificate does not cover.
     functional : bool
@@ -131,7 +131,7 @@ def run_program(
     elif isinstance(executor, str):
         executor = find_executor(executor)
     _check(executor, program, options)
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = clock()
     parts = Parts()
     lowered = lower(program, config)
     parts.done("tables of the program")
@@ -140,5 +140,5 @@ def run_program(
     seconds = parts.seconds
     if run.seconds:
         seconds = {"tables of the program": seconds["tables of the program"], **run.seconds}
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = (now - then for now, then in zip(clock(), (wall, cpu), strict=True))
     return result_of(program, executor.name, run, wall, cpu, seconds)

@@ -104,8 +104,8 @@ def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
     WseError
         If one of them does not fit, so that it has no rate.
 
-    Example
-    -------
+    Examples
+    --------
     >>> import wse_sim
     >>> one, two = (wse_sim.run("fc-mnist", mode="pipelined", batch=n) for n in (64, 256))
     >>> [name for name, *_ in wse_sim.diff(one, two).settings]

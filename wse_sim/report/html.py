@@ -22,10 +22,11 @@ from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.report import hta, tables, views
+from wse_sim.report import bottleneck, hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, used_cores
 from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
+from wse_sim.report.treemap import treemap
 
 BINS = 50
 MAX_STREAMS = 25
@@ -121,6 +122,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         "kernels": [use.name for use in result.kernels],
         "families": [use.family for use in result.kernels],
         "regions": [_rectangle(area.name, area.region) for area in result.areas],
+        "marks": _marks(result),
         "used": packed(used_cores(result).astype(np.float32)),
         "kernel": packed(result.core_map("kernel")),
         "layers": [
@@ -142,6 +144,18 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         },
         "timeline": timeline_slices(result),
         "counters": {name: _thinned(points) for name, points in result.counters.items()},
+    }
+
+
+def _marks(result: Result) -> dict[str, Any]:
+    """What the map points out: the slowest region and the busiest link."""
+    slowest = bottleneck.slowest_area(result)
+    most, (row, col, direction), fraction = views.busiest_link(result)
+    return {
+        "slowest": None if slowest is None else _rectangle(slowest.name, slowest.region),
+        "link": {"row": row, "col": col, "layer": LINK_QUANTITIES[direction], "fraction": fraction}
+        if most
+        else None,
     }
 
 
@@ -221,6 +235,8 @@ def _thinned(points: tuple[tuple[float, float], ...]) -> list[list[float]]:
 
 
 def _content(result: Result) -> dict[str, Any]:
+    import markupsafe
+
     wafer, plan = result.plan.wafer, result.plan
     groups = views.fold(result.kernels)
     total = sum(row.core_s for row in groups) or 1.0
@@ -230,10 +246,16 @@ def _content(result: Result) -> dict[str, Any]:
     return {
         "result": result,
         "headline": tables.headline(result),
+        "meanings": bottleneck.MEANINGS,
+        "resources": bottleneck.RESOURCES,
+        "bottleneck": bottleneck.sentence(result),
         "binding": tables.binding_lines(result),
         "bindings": sorted(result.bindings.items(), key=lambda item: (-item[1], item[0])),
         "facts": tables.facts(result),
         "groups": groups,
+        "treemap": ""
+        if bottleneck.slowest_area(result)
+        else markupsafe.Markup(treemap(groups, result.step_s)),
         "core_total_s": total,
         "memories": _memories(result),
         "fullest": fullest,

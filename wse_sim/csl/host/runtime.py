@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import Any, SupportsInt, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from wse_sim.compiling import clock
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, Transfer
@@ -90,7 +90,7 @@ class SdkRuntime:
         self._received: dict[
             tuple[int, int, int], np.ndarray
         ] = {}  # words that came before they were asked for
-        self._began_s = time.perf_counter()
+        self._began_s, _ = clock()
         extra = self.folder / EXTRA_FILE
         self._layout: dict[str, Any] = read_json(extra, "the layout", HostError) if extra.is_file() else {}
 
@@ -150,7 +150,7 @@ class SdkRuntime:
         for _, text in sorted(self._open.items()):
             self._log.append((self.session.cycle, text))
         self._write_log()
-        seconds = time.perf_counter() - self._began_s
+        seconds = clock()[0] - self._began_s
         record = Record(self.folder, self.program, self.session, self._traces, seconds)
         keep(record)
         if self._watch is not None:

@@ -48,6 +48,13 @@
 
   const state = { layer: data.layers.find((layer) => layer.key === "busy") || data.layers[0], bin: 0, window: null };
   const isLink = (layer) => layer.key.startsWith("link_");
+  const DECADES = 5; // of the log scale
+  const isLog = () => isLink(state.layer) && document.getElementById("log-scale").checked;
+  // Where a value stands on the color scale, 0 to 1.
+  function position(v, top) {
+    if (!isLog()) return v / top;
+    return v > 0 ? 1 + Math.log10(v / top) / DECADES : 0;
+  }
   function valueAt(key, row, col) { return values[key][row * cols + col]; }
   function shownValue(i) {
     if (state.layer.key === "busy" && state.bin > 0) return areaOf[i] < 0 ? NaN : data.time.fractions[areaOf[i]][state.bin - 1];
@@ -88,13 +95,28 @@
         const v = shownValue(y * cols + x);
         if (v === v) { sum += v; count++; if (v > most) most = v; }
       }
-      if (count) pixels[n] = SCALE[Math.max(0, Math.min(256, Math.round((256 * (takesMaximum ? most : sum / count)) / top)))];
+      if (count) pixels[n] = SCALE[Math.max(0, Math.min(256, Math.round(256 * position(takesMaximum ? most : sum / count, top))))];
     }
     small.getContext("2d").putImageData(image, 0, 0);
     return f;
   }
 
   const shortName = (name) => name.split(".").slice(-3).join(".");
+  // The slowest region and, on link layers, the busiest link; a chosen region is outlined too.
+  function outline(g, [name, row, col, height, width], color, label) {
+    g.lineWidth = 2.5; g.strokeStyle = color; g.strokeRect(px(col), py(row), Math.max(3, width * view.scale), Math.max(3, height * view.scale));
+    g.font = "bold 12px system-ui, sans-serif"; g.textAlign = "left"; g.textBaseline = "bottom";
+    const x = Math.max(MARGIN.left + 3, px(col)), y = Math.max(MARGIN.top + 15, py(row) - 3);
+    g.lineWidth = 4; g.strokeStyle = "#18181b"; g.strokeText(label, x, y); g.fillStyle = color; g.fillText(label, x, y);
+  }
+  function mark(g) {
+    const { slowest, link } = data.marks;
+    if (slowest && !isLink(state.layer)) outline(g, slowest, "#fb923c", `slowest: ${shortName(slowest[0])}`);
+    if (state.chosen && state.chosen !== slowest) outline(g, state.chosen, "#f472b6", shortName(state.chosen[0]));
+    if (link && link.layer === state.layer.key) {
+      outline(g, ["", link.row - 4, link.col - 4, 9, 9], "#fb923c", `busiest link, ${(100 * link.fraction).toFixed(1)} % of its capacity`);
+    }
+  }
   function overlay(g, w) {
     if (document.getElementById("show-regions").checked) {
       let drawn = 0, named = 0;
@@ -113,6 +135,7 @@
         g.lineWidth = 3; g.strokeStyle = "#18181b"; g.strokeText(text, 0, 0); g.fillStyle = "#fff"; g.fillText(text, 0, 0); g.restore();
       }
     }
+    mark(g, w);
     if (document.getElementById("show-dies").checked) {
       const [down, across] = data.dies;
       g.strokeStyle = "#ef4444"; g.lineWidth = 1; g.setLineDash([2, 3]); g.beginPath();
@@ -167,7 +190,7 @@
     const number = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 });
     bar.innerHTML = "";
     const low = document.createElement("span"), ramp = document.createElement("i"), high = document.createElement("span"), what = document.createElement("span");
-    low.textContent = "0"; high.textContent = number(top); what.textContent = unit;
+    low.textContent = isLog() ? `≤ ${number(top / 10 ** DECADES)}` : "0"; high.textContent = number(top); what.textContent = unit + (isLog() ? ", log scale" : "");
     bar.append(low, ramp, high, what);
     const rounded = state.layer.rounded ? ` Values of this layer are rounded to one part in ${state.layer.rounded}.` : "";
     document.getElementById("map-hint").textContent = (block > 1
@@ -185,7 +208,33 @@
     state.layer = layer;
     for (const b of document.querySelectorAll("#layers button")) b.setAttribute("aria-pressed", b.dataset.layer === key);
     document.getElementById("time-controls").hidden = !(data.time && key === "busy");
+    document.getElementById("log-control").hidden = !isLink(layer);
+    remember();
     draw();
+  }
+  // The address bar names the layer and the chosen region, so that a link shows the same to others.
+  function remember() {
+    const parts = [];
+    if (state.chosen) parts.push(`kernel=${encodeURIComponent(state.chosen[0])}`);
+    if (state.layer.key !== "busy") parts.push(`layer=${state.layer.key}`);
+    if (parts.length || /[#&](kernel|layer)=/.test(location.hash)) history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : "#map");
+  }
+  function choose(region) {
+    state.chosen = region;
+    remember();
+    draw();
+  }
+  async function follow(hash) {
+    const wanted = new URLSearchParams(hash.slice(1));
+    const region = data.regions.find(([name]) => name === wanted.get("kernel"));
+    const layer = data.layers.find((one) => one.key === wanted.get("layer"));
+    if (region) state.chosen = region;
+    if (layer) await setLayer(layer.key); else draw();
+    if (region) {
+      describe(region[1] + Math.floor(region[3] / 2), region[2] + Math.floor(region[4] / 2));
+      document.getElementById("inspected").textContent = "Chosen region";
+    }
+    if (region || layer) document.getElementById("map").scrollIntoView();
   }
   for (const layer of data.layers) {
     const button = document.createElement("button");
@@ -219,6 +268,10 @@
   });
   canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoomAt(canvas, ...at(event), Math.exp(-event.deltaY / 500)); }, { passive: false });
   canvas.addEventListener("dblclick", whole);
+  canvas.addEventListener("click", (event) => {
+    const [x, y] = at(event), col = view.x0 + (x - MARGIN.left) / view.scale, row = view.y0 + (y - MARGIN.top) / view.scale;
+    choose(data.regions.find(([name, r, c, h, w]) => row >= r && row < r + h && col >= c && col < c + w) || null);
+  });
   canvas.addEventListener("keydown", (event) => {
     const step = 40 / view.scale, middle = [canvas.clientWidth / 2, canvas.clientHeight / 2];
     const act = { ArrowLeft: () => (view.x0 -= step), ArrowRight: () => (view.x0 += step), ArrowUp: () => (view.y0 -= step), ArrowDown: () => (view.y0 += step),
@@ -258,7 +311,9 @@
   }
   function inspect(event) {
     const [x, y] = at(event), col = Math.floor(view.x0 + (x - MARGIN.left) / view.scale), row = Math.floor(view.y0 + (y - MARGIN.top) / view.scale);
-    if (row >= 0 && row < rows && col >= 0 && col < cols) describe(row, col);
+    if (row < 0 || row >= rows || col < 0 || col >= cols) return;
+    document.getElementById("inspected").textContent = "Core";
+    describe(row, col);
   }
 
   if (data.time) {
@@ -273,7 +328,7 @@
     });
     out.textContent = "the whole step";
   }
-  for (const id of ["show-regions", "show-dies"]) document.getElementById(id).addEventListener("change", draw);
+  for (const id of ["show-regions", "show-dies", "log-scale"]) document.getElementById(id).addEventListener("change", draw);
   document.getElementById("reset-view").addEventListener("click", whole);
 
   // Tables: numbers by data-value, else text.
@@ -292,6 +347,7 @@
     }));
   }
 
+  const asked = location.hash; // before the first layer writes its own
   await load(state.layer);
   show(0, rows, 0, cols);
   await setLayer(state.layer.key);
@@ -309,5 +365,13 @@
   kernel = await unpack(data.kernel);
   for (const layer of data.layers) await load(layer);
   await window.drawTimelines();
+  const first = data.marks.slowest;
+  if (first) {
+    describe(first[1] + Math.floor(first[3] / 2), first[2] + Math.floor(first[4] / 2));
+    document.getElementById("inspected").textContent = "Slowest region";
+  }
+  await follow(asked);
+  window.addEventListener("hashchange", () => follow(location.hash));
+  window.addEventListener("beforeprint", () => redraws.forEach((one) => one()));
   window.report.isReady = true;
 })();

@@ -169,12 +169,11 @@ def test_without_a_gpu_the_user_is_told_what_is_missing(wse2: FabricConfig) -> N
 
 
 def test_the_command_line_tells_what_is_missing_before_it_works() -> None:
-    """A note that the executor is experimental, one sentence, exit status 2; a machine with a GPU runs it."""
+    """One sentence, exit status 2; a machine with a GPU runs it."""
     out = subprocess.run(
         [sys.executable, "-m", "wse_sim.cli", "kernel", "reduce", "--param", "cores=4", "--param", "words=8", "--executor", "gpu"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "note: the gpu executor is experimental" in out.stderr
     if what_is_missing() is None:
         assert out.returncode == 0, out.stderr
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from typing import Protocol
@@ -38,6 +39,9 @@ def what_is_missing() -> str | None:
         return None
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed"
+    version = importlib.metadata.version("numba-cuda")
+    if version.startswith("0.30.") and not hasattr(np, "row_stack"):
+        return f"numba-cuda {version} cannot compile with NumPy {np.__version__} (pip install 'numpy<2.5')"
     from numba import cuda
 
     return None if cuda.is_available() else "no GPU with a driver was found"

@@ -1,0 +1,153 @@
+"""Prose that a newcomer stumbles over, counted in pages, docstrings and messages: the counts may only fall.
+
+    python -m benchmarks.prose               counts, and whether one grew; part of `make lint`
+    python -m benchmarks.prose --list anew   the places of one rule
+
+Rules are phrases of translated English and private words that have a standard term, from `docs/words.md`; docstrings that are too
+short to say anything; and sentences of pages that are too long to follow.  Each rule names what to write instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CODE = ("wse_sim", "kernels")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs", "examples")
+LONG_SENTENCE_WORDS = 40
+SHORT_DOCSTRING_WORDS = 3
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern in text, what to write instead, and how many places are left."""
+
+    name: str
+    pattern: str
+    instead: str
+    left: int
+
+
+RULES = (
+    Rule("anew", r"\banew\b", "again, or recompute", 0),
+    Rule("in whole", r"\bin whole\b", "completely", 0),
+    Rule("held against", r"\bheld against\b", "compared with, tested against", 0),
+    Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 0),
+    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 0),
+    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 0),
+    Rule("beside", r"\bbeside\b", "next to, besides, together with", 0),
+    Rule("so many", r"\bso many\b", "that many, the number of", 0),
+    Rule("of one's own", r"\bof (?:your|its|their|one's) own\b", "your own X", 0),
+    Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
+    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 0),
+    Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
+)
+
+
+def texts() -> Iterator[tuple[str, int, str]]:
+    """File, line and text of every docstring, message and paragraph."""
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield from _strings(path)
+    for name in PAGES:
+        at = ROOT / name
+        for path in sorted(at.rglob("*.md")) if at.is_dir() else (at,):
+            if not path.is_symlink():
+                yield from _paragraphs(path)
+
+
+def _strings(path: Path) -> Iterator[tuple[str, int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield _named(path), node.lineno, node.value
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[str, int, str]]:
+    text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    line = 1
+    for part in re.split(r"(\n\s*\n)", text):
+        if part.strip():
+            yield _named(path), line, part
+        line += part.count("\n")
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def short_docstrings() -> list[tuple[str, int, str]]:
+    """Docstrings of public functions and classes with three words or fewer."""
+    found = []
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                    text = ast.get_docstring(node) or ""
+                    if text and len(text.split()) <= SHORT_DOCSTRING_WORDS:
+                        found.append((_named(path), node.lineno, text))
+    return found
+
+
+def long_sentences() -> list[tuple[str, int, str]]:
+    """Sentences of pages with more than forty words; tables and lists do not count."""
+    found = []
+    for file, line, text in texts():
+        if not file.endswith(".md") or text.lstrip().startswith(("|", "<!--", "-", "*", "1.")):
+            continue
+        for sentence in re.split(r"(?<=[.!?:])\s+", text):
+            if len(sentence.split()) > LONG_SENTENCE_WORDS and "|" not in sentence:
+                found.append((file, line, " ".join(sentence.split())))
+    return found
+
+
+def places(rule: Rule) -> list[tuple[str, int, str]]:
+    """Where the words of a rule are."""
+    pattern = re.compile(rule.pattern, re.IGNORECASE)
+    return [
+        (file, line + text[: match.start()].count("\n"), text[max(0, match.start() - 30) : match.end() + 30].replace("\n", " "))
+        for file, line, text in texts()
+        for match in pattern.finditer(text)
+    ]
+
+
+SHORT_LEFT = 0
+LONG_LEFT = 0
+
+
+def counted() -> list[tuple[str, list[tuple[str, int, str]], int, str]]:
+    """Name, places, allowed number and remedy of every rule."""
+    rows = [(rule.name, places(rule), rule.left, rule.instead) for rule in RULES]
+    rows.append(("short docstrings", short_docstrings(), SHORT_LEFT, "a sentence with a verb"))
+    rows.append(("long sentences", long_sentences(), LONG_LEFT, "two sentences"))
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print counts or places; 1 if a count grew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", metavar="RULE")
+    options = parser.parse_args(arguments)
+    rows = counted()
+    if options.list:
+        for name, found, _, instead in rows:
+            if name == options.list:
+                print(f"write instead: {instead}")
+                print("\n".join(f"{file}:{line}: {text}" for file, line, text in found))
+        return 0
+    grown = [(name, len(found), left, instead) for name, found, left, instead in rows if len(found) > left]
+    for name, count, left, instead in grown:
+        print(f"prose: '{name}' occurs {count} times, {left} are allowed; write: {instead} (python -m benchmarks.prose --list '{name}')")
+    fallen = [f"{name} {len(found)}" for name, found, left, _ in rows if len(found) < left]
+    if fallen:
+        print(f"prose: fewer places than allowed, lower the numbers in benchmarks/prose.py: {', '.join(fallen)}")
+    return int(bool(grown))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What compiling machine code takes is said once, and no run counts it as its own time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wse_sim import compiling
+from wse_sim.fabric.executors.parts import Parts
+
+WORDS = ["kernel", "reduce", "--param", "cores=8", "--param", "words=16", "--timing", "fabric"]
+DOOR = "import sys; sys.argv[0] = 'wse-sim'; from wse_sim.door import main; main()"
+
+
+def test_time_of_the_compiler_is_no_part_of_a_run(monkeypatch: pytest.MonkeyPatch):
+    """An hour of compiling in the middle: the part is shorter than it by what it really took, so below zero here."""
+    monkeypatch.setattr(compiling, "so_far", compiling.Compiling())
+    parts = Parts()
+    compiling.so_far.wall_s += 3600.0
+    parts.done("all")
+    assert -3600.0 <= parts.seconds["all"] < -3500.0
+
+
+def test_numba_tells_what_it_compiles():
+    """A function that nobody called yet: CPU and wall seconds grow by it, a second call adds nothing."""
+    from wse_sim.jit import numba
+
+    @numba.njit
+    def fresh(n: int) -> int:
+        return n * n + 1
+
+    before = compiling.so_far.cpu_s
+    assert fresh(3) == 10
+    after = compiling.so_far.cpu_s
+    assert fresh(4) == 17
+    if not numba.config.DISABLE_JIT:
+        assert after > before
+        assert compiling.so_far.cpu_s == after
+
+
+@pytest.mark.slow
+def test_a_command_says_once_that_it_compiles(tmp_path: Path):
+    """An empty cache: one note.  Then a full one: none."""
+
+    def notes() -> int:
+        out = subprocess.run(
+            [sys.executable, "-c", DOOR, *WORDS],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return out.stderr.count("compiling machine code")
+
+    assert [notes(), notes()] == [1, 0]
+
+
+def test_the_module_that_counts_loads_nothing():
+    """The door of the command line imports it before anything else."""
+    code = (
+        "import sys, wse_sim.compiling; print([m for m in ('numba', 'numpy', 'torch') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,73 @@
+"""What limits a run: one sentence with what would help, and the place on the wafer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from wse_sim.engine.result import Area, Result
+from wse_sim.report.text import percent, seconds
+
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "Samples/s": "The rate of the whole system: the lower of the wafer's and the host's.",
+        "Compute Samples/s": "The rate of the wafer if its input were free.",
+        "Transmission Samples/s": "The rate at which hosts and the wafer's I/O deliver samples.",
+        "Active PEs (%)": "Cores that belong to some kernel, of the cores that a program may use.",
+        "Compute Utilization (%)": "Time in which those cores compute. It counts all work of a core, MFU only the model's arithmetic.",
+        "MFU": "Model FLOPs utilization: arithmetic of the model over the peak of the whole wafer.",
+    }
+)
+"""What the headline numbers mean, for tooltips."""
+
+RESOURCES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "compute": ("the cores of the slowest kernel", "more cores for it, or less work"),
+        "back_pressure": ("streams that fill up between regions", "shorter routes or more memory for samples that wait"),
+        "fill_drain": ("filling and draining the pipeline", "a larger batch"),
+        "links": ("the busiest links between regions", "another placer: wider or shorter streams"),
+        "input_workers": ("hosts that prepare samples", "more input workers per system"),
+        "wafer_io": ("the wafer's I/O, with the input", "a narrower type of the inputs, or more I/O bandwidth"),
+        "results_io": ("the wafer's I/O, with the results", "--send last, top:K or loss: fewer results leave the wafer"),
+        "gradient_sync": ("the sum of gradients over replicas", "a larger batch, or fewer replicas"),
+        "system_links": ("the lines between systems", "a cut of the model where less data crosses"),
+        "weight_io": ("weights that stream in", "a larger batch, sparse weights, or more I/O bandwidth"),
+        "gradient_io": ("gradients that stream out", "a larger batch, or more I/O bandwidth"),
+        "launch_floor": ("starting kernels one after another", "a larger batch, or pipelined mode if the weights fit"),
+        "spill": ("activations that leave the wafer", "a smaller micro-batch, or recomputation"),
+        "memoryx_update": ("the update of weights in MemoryX", "a larger batch, or a simpler optimizer"),
+        "iteration_boundary": ("the wait for updated weights between steps", "a larger batch"),
+        "latency": ("the dependence of a token on the one before", "speculation; more users do not make it slower"),
+        "stage": ("the slowest region of the decoder", "more wafers, or fewer users at once"),
+    }
+)  # fmt: skip
+"""By name in ``result.bindings``: what the resource is, and what would help if it binds."""
+
+
+def slowest_area(result: Result) -> Area | None:
+    """The region that is busy for the longest time; None where kernels share all cores in turn."""
+    if len(result.areas) < 2:
+        return None
+    return max(result.areas, key=lambda area: area.times_s[0])
+
+
+def sentence(result: Result) -> str:
+    """What binds, in words, what would help, and what comes next.
+
+    Examples
+    --------
+    >>> import wse_sim
+    >>> sentence(wse_sim.run("fc-mnist", mode="pipelined", batch=256)).split(";")[0]
+    'This run is limited by hosts that prepare samples'
+    """
+    what, helps = RESOURCES.get(result.binding, (result.binding.replace("_", " "), ""))
+    text = f"This run is limited by {what}" + (f"; {helps} would help" if helps else "")
+    others = sorted(
+        ((alone, name) for name, alone in result.bindings.items() if name != result.binding and alone > 0),
+        reverse=True,
+    )
+    if others and result.step_s:
+        alone, name = others[0]
+        then = RESOURCES.get(name, (name.replace("_", " "), ""))[0]
+        text += f". Next: {then}, {seconds(alone)} ({percent(alone / result.step_s)} of the step)"
+    return text + "."
