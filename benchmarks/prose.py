@@ -69,7 +69,12 @@ def _strings(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, int, str]]:
-    text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```",
+        lambda m: "\n" * m[0].count("\n"),
+        path.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     line = 1
     for part in re.split(r"(\n\s*\n)", text):
         if part.strip():
@@ -110,7 +115,11 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     """Where the words of a rule are."""
     pattern = re.compile(rule.pattern, re.IGNORECASE)
     return [
-        (file, line + text[: match.start()].count("\n"), text[max(0, match.start() - 30) : match.end() + 30].replace("\n", " "))
+        (
+            file,
+            line + text[: match.start()].count("\n"),
+            text[max(0, match.start() - 30) : match.end() + 30].replace("\n", " "),
+        )
         for file, line, text in texts()
         for match in pattern.finditer(text)
     ]
@@ -142,10 +151,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     grown = [(name, len(found), left, instead) for name, found, left, instead in rows if len(found) > left]
     for name, count, left, instead in grown:
-        print(f"prose: '{name}' occurs {count} times, {left} are allowed; write: {instead} (python -m benchmarks.prose --list '{name}')")
+        print(
+            f"prose: '{name}' occurs {count} times, {left} are allowed; write: {instead} (python -m benchmarks.prose --list '{name}')"
+        )
     fallen = [f"{name} {len(found)}" for name, found, left, _ in rows if len(found) < left]
     if fallen:
-        print(f"prose: fewer places than allowed, lower the numbers in benchmarks/prose.py: {', '.join(fallen)}")
+        print(
+            f"prose: fewer places than allowed, lower the numbers in benchmarks/prose.py: {', '.join(fallen)}"
+        )
     return int(bool(grown))
 
 

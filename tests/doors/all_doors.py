@@ -137,7 +137,9 @@ def built(door: Door) -> Door:
 
     def make(chance: Chance) -> Case:
         shutil.rmtree("built", ignore_errors=True)
-        return door.make(chance)
+        case = door.make(chance)
+        case.must &= all(content.strip() for content in case.files.values())  # an empty program is one
+        return case
 
     return Door(door.name, door.count, make, door.readers, door.sound)
 
