@@ -110,7 +110,7 @@ def main() -> None:
                 (loss, f"{model} on {wafer.name}, batch {batch}: {change} x {factor:g}: -{loss:.2%}{spills}")
             )
             print(lost[-1][1], flush=True)
-    row = {"changes": done, **kinds, "largest": round(max(lost, default=(0.0, ""))[0], 4)}
+    row = {"changes": done, **kinds, "largest": round(float(max(lost, default=(0.0, ""))[0]), 4)}
     print(row)
     if options.keep:
         measured.keep(
