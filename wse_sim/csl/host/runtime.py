@@ -90,7 +90,7 @@ class SdkRuntime:
         self._received: dict[
             tuple[int, int, int], np.ndarray
         ] = {}  # words that came before they were asked for
-        self._began_s, _ = clock()
+        self._began_s = clock()[0]
         extra = self.folder / EXTRA_FILE
         self._layout: dict[str, Any] = read_json(extra, "the layout", HostError) if extra.is_file() else {}
 
