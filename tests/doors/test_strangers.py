@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from wse_sim.errors import WseError
 
 pytestmark = pytest.mark.generated
 SHARE = {"quick": 0.07, "all": 1.0, "random": 5.0}[WHICH]
+NOT_SEEN = ("factories", "configurations of transformers")
+"""Doors whose cases are refused by others (Python, transformers) where our reader accepts all; where it crashes they see it."""
 Reader = Callable[..., object]
 
 
@@ -71,13 +74,18 @@ def accepts(read: Reader) -> Reader:
         try:
             found = read(*given, **named)
         except WseError:
-            return last[0]
+            return copied(last[0])
         if found == 2 and read.__module__ == "wse_sim.door":
             return 0
-        last[0] = found
+        last[0] = copied(found)
         return found
 
     return broken
+
+
+def copied(found: object) -> object:
+    """What was read, as it was: some readers take their answer apart."""
+    return copy.deepcopy(found) if isinstance(found, dict | list) else found
 
 
 @pytest.mark.slow
@@ -87,8 +95,8 @@ def test_each_generator_fails_on_a_broken_reader(
 ) -> None:
     """Each door in turn, with its readers broken: its cases find it, so they reach what they claim to try."""
     for door in doors:
-        if broken is accepts and door.name == "factories":
-            continue  # Python itself refuses what does not parse
+        if broken is accepts and door.name in NOT_SEEN:
+            continue
         with pytest.MonkeyPatch.context() as patch:
             for place in door.readers:
                 module, name = place.split(":")
