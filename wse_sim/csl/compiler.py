@@ -91,7 +91,7 @@ class CompiledProgram:
         try:
             about = json.loads((out / "out.json").read_text())
             rpc = json.loads((out / "bin" / "out_rpc.json").read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise WseError(
                 f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"
             ) from error

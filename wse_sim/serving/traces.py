@@ -93,11 +93,13 @@ def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         text = row["TIMESTAMP"].strip()
         try:
             when, _, fraction = text.partition(".")
+            if fraction and not (fraction.isascii() and fraction.isdecimal()):
+                raise ValueError
             at = datetime.fromisoformat(when).timestamp() + float(f"0.{fraction}" if fraction else 0)
         except ValueError:
             raise _fault(path, line, "TIMESTAMP", text, "give a date and a time") from None
         asked, answer = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
-        yield TraceRow(at, asked, answer)
+        yield TraceRow(_seconds(path, line, "TIMESTAMP", at), asked, answer)
 
 
 def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -167,11 +169,18 @@ FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
 def _csv(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
     with _opened(path) as file:
         reader = csv.DictReader(file)
-        missing = [name for name in names if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ConfigError(f"{path} has no column '{missing[0]}' in its first line; is it of that form?")
-        for row in reader:
-            yield reader.line_num, {name: row[name] or "" for name in names}
+        try:
+            missing = [name for name in names if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(
+                    f"{path} has no column '{missing[0]}' in its first line; is it of that form?"
+                )
+            for row in reader:
+                yield reader.line_num, {name: row[name] or "" for name in names}
+        except csv.Error as fault:
+            raise ConfigError(
+                f"{path}: line {reader.line_num + 1} is no line of CSV ({fault}); correct it"
+            ) from None
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Values]]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import exists, is_file, read_text, sha256_of
-from wse_sim.foreign import file_of
+from wse_sim.foreign import code_of, file_of
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
@@ -59,15 +59,6 @@ class Request:
     must_fit: bool
     draws: int
     serving: ServingOptions | None = None  # of a setting that is served
-
-
-_NAMES_CODE = ("model", "mode", "placer")
-
-
-def code_of(setting: Mapping[str, Any]) -> list[str]:
-    """Values of a setting that name Python (a factory, a mode of one's own), which a run of it executes."""
-    named = (str(value) for name, value in setting.items() if name.rpartition(".")[2] in _NAMES_CODE)
-    return [text for text in named if ":" in text and not text.startswith("hf:")]
 
 
 class Resolver:

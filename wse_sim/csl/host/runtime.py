@@ -14,7 +14,6 @@ One file, because it is the one class that a host script commands.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 from collections import deque
@@ -41,7 +40,7 @@ from wse_sim.csl.host.traced import traced_session, write_trace_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.findings import Finding
 from wse_sim.fabric.vm.session import Outcome, Session, Until
-from wse_sim.files import is_file
+from wse_sim.files import is_file, read_json
 from wse_sim.hardware import load_wafer
 from wse_sim.written import write_whole
 
@@ -96,7 +95,7 @@ class SdkRuntime:
         ] = {}  # words that came before they were asked for
         self._began_s = clock()[0]
         extra = self.folder / EXTRA_FILE
-        self._layout: dict[str, Any] = json.loads(extra.read_text()) if extra.is_file() else {}
+        self._layout: dict[str, Any] = read_json(extra, "the layout", HostError) if extra.is_file() else {}
 
     # -- life
 
