@@ -15,7 +15,7 @@ $(STAMP): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,cstorch,hf,report,place,study,test,docs]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,cstorch,hf,report,place,study,serve,test,docs]'
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -1,6 +1,7 @@
 """Every command file of the public examples: passed or not, seconds, cycles; kept for the page.
 
     python -m benchmarks.csl_examples DIR --keep WHERE [--arch wse2]      DIR holds a checkout of Cerebras/csl-examples; some 3 min a generation
+    python -m benchmarks.csl_examples DIR --sdk 2.10 --keep WHERE         DIR holds a checkout of Cerebras/sdk-examples, the second corpus
     python -m benchmarks.csl_examples --read FILE.json ... --keep WHERE   what ``wse-sim csl check DIR --json`` printed
 
 With ``--keep`` the results stand in ``docs/csl.json``; a generation that was not run keeps its own.
@@ -17,6 +18,9 @@ from typing import Any
 
 from benchmarks.csl_agreement import KEPT
 from wse_sim.csl.host.commands import check_case, find_cases
+
+CORPORA = {"1.4": "examples", "2.10": "examples_2_10"}
+"""Key in ``docs/csl.json`` by release."""
 
 
 def checked(folder: Path, arch: str | None, timeout_s: float) -> list[dict[str, Any]]:
@@ -52,6 +56,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="a checkout of the public examples")
     parser.add_argument("--read", type=Path, nargs="+", default=[], help="outputs of `csl check --json`")
     parser.add_argument("--arch", choices=("wse2", "wse3"), help="one generation only")
+    parser.add_argument("--sdk", choices=tuple(CORPORA), default="1.4", help="the release of the examples")
     parser.add_argument("--timeout", type=float, default=1500.0, help="seconds for one case")
     parser.add_argument(
         "--keep", metavar="WHERE", help="write into docs/csl.json, with the machine and its load"
@@ -65,7 +70,8 @@ def main() -> None:
     found = summary(cases, options.keep or "")
     if options.keep:
         kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        kept["examples"] = {**kept.get("examples", {}), **found}
+        key = CORPORA[options.sdk]
+        kept[key] = {**kept.get(key, {}), **found}
         KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     else:
         print(json.dumps(found, indent=1))

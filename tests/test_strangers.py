@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +71,71 @@ def test_a_study_is_named_by_no_path(ran: Path, name: str) -> None:
     link.write_text(json.dumps(json.loads(link.read_text()) | {"name": name}))
     with pytest.raises(WseError, match="give a plain name"):
         Folder.opened(ran)
+
+
+def test_a_suite_and_a_run_run_no_code_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A factory that a received suite or statement names is not imported; with --run-code it is."""
+    (tmp_path / "evil.py").write_text("raise ZeroDivisionError\n")
+    spec = f"{tmp_path / 'evil.py'}:f"
+    point = {"id": "a", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 9, "unit": "samples/s",
+             "evidence": "none", "source": "x", "params": {"mode": "weight_streaming", "model": spec, "batch": 8, "systems": 1}}  # fmt: skip
+    (tmp_path / "suite.yaml").write_text(json.dumps({"schema": 1, "points": [point]}))
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    (tmp_path / "mine" / "a" / "run.yaml").write_text(
+        f"model: {spec}\nwafer: wse2\nbatch: 8\nsystems: 1\nmode: weight-streaming\nsamples_per_s: 9\n"
+    )
+    for words in (["--data", str(tmp_path / "suite.yaml")], ["--mine", str(tmp_path / "mine")]):
+        door(app, ["validate", *words, "--quiet"])
+        said = capsys.readouterr()
+        assert "then give --run-code" in said.out + said.err
+        assert "ZeroDivisionError" not in said.out + said.err
+        door(app, ["validate", *words, "--quiet", "--run-code"])
+        said = capsys.readouterr()
+        assert "ZeroDivisionError" in said.out + said.err
+
+
+def test_a_store_that_a_file_names_is_only_read(ran: Path, tmp_path: Path) -> None:
+    """A received study.json may name any SQLite file: its bytes stay, and nothing appears beside it."""
+    private = tmp_path / "private"
+    private.mkdir()
+    db = sqlite3.connect(private / "cookies.sqlite")
+    db.execute("CREATE TABLE cookies (name TEXT)")
+    db.commit()
+    db.close()
+    before = (private / "cookies.sqlite").read_bytes()
+    link = json.loads((ran / "study.json").read_text()) | {"store": str(private / "cookies.sqlite")}
+    (ran / "study.json").write_text(json.dumps(link))
+    assert door(app, ["study", "export", str(ran), "--format", "csv"]) == 2
+    assert (private / "cookies.sqlite").read_bytes() == before
+    assert [path.name for path in private.iterdir()] == ["cookies.sqlite"]
+
+
+def test_a_store_with_a_view_for_a_table_is_refused(ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A view may compute without end."""
+    opened, _, _ = Folder.opened(ran)
+    db = sqlite3.connect(opened.store)
+    db.executescript(
+        "ALTER TABLE studies RENAME TO other; CREATE VIEW studies AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        "SELECT i AS id, '{}' AS spec, i AS begun_at, '' AS digest FROM n;"
+    )
+    db.close()
+    assert door(app, ["study", "plot", str(ran)]) == 2
+    assert "holds 'studies', which no study writes" in capsys.readouterr().err
+
+
+def test_rows_of_a_killed_study_are_read(ran: Path) -> None:
+    """A log of SQLite that nobody has put into the file yet counts, for readers too."""
+    opened, number, _ = Folder.opened(ran)
+    child = os.fork()
+    if not child:
+        store = Store(opened.store)
+        store.db.execute("PRAGMA wal_autocheckpoint=0")
+        store.db.execute("UPDATE runs SET message='late'")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (opened.store.parent / "runs.sqlite-wal").stat().st_size
+    with Store(opened.store, readonly=True) as store:
+        assert [row["message"] for row in store.rows(number)] == ["late"]
 
 
 def test_tables_hold_no_formulas(ran: Path) -> None:

@@ -32,6 +32,7 @@ TOUCHES = {
     "os.truncate",
     "os.link",
 }
+"""Waiting for the disk changes nothing that a kill would show, so it is no step."""
 KILLED = 9
 
 
@@ -132,6 +133,41 @@ def _is_halfway(folder: Path) -> bool:
         return True
     settle(folder)
     return False
+
+
+def test_the_disk_has_it_before_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power that fails: files are synced before the rename that keeps them, that rename before places change, places before
+    the folder of the new files goes; what is synced is told by its number in the file system.
+    """
+    by_command(tmp_path, "old")
+    steps: list[tuple[str, int | str]] = []
+    due: list[int] = []  # files and folders as they are at the rename
+    real = {name: getattr(os, name) for name in ("fsync", "rename", "replace")}
+
+    def fsync(handle: int) -> None:
+        real["fsync"](handle)
+        steps.append(("fsync", os.fstat(handle).st_ino))
+
+    def rename(old: Path, new: Path) -> None:
+        if str(new).endswith(DONE):
+            due.extend(path.stat().st_ino for path in [Path(old), *Path(old).rglob("*")])
+            steps.append(("rename", ""))
+        real["rename"](old, new)
+
+    def replace(old: Path, new: Path) -> None:
+        real["replace"](old, new)
+        if Path(new).parent in (tmp_path, tmp_path / "more"):
+            steps.append(("place", Path(new).name))
+
+    for name, fake in (("fsync", fsync), ("rename", rename), ("replace", replace)):
+        monkeypatch.setattr(os, name, fake)
+    by_command(tmp_path, "new")
+    kept = max(n for n, step in enumerate(steps) if step[0] == "rename")
+    assert set(due) <= {number for how, number in steps[:kept] if how == "fsync"}
+    places = [n for n, step in enumerate(steps) if step[0] == "place"]
+    assert ("fsync", tmp_path.stat().st_ino) in steps[kept : places[0]]
+    after = steps[places[-1] :]
+    assert {("fsync", folder.stat().st_ino) for folder in (tmp_path, tmp_path / "more")} <= set(after)
 
 
 def test_commands_on_one_folder_at_once(tmp_path: Path) -> None:

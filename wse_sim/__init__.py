@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wse_sim.modes import load_result
     from wse_sim.options import RunOptions
     from wse_sim.report.difference import diff
+    from wse_sim.service.predict import predictor
     from wse_sim.studies.study import study
 
 _HOME = {
@@ -52,6 +53,7 @@ _HOME = {
     "load_wafer": "wse_sim.hardware",
     "lower": "wse_sim.api",
     "plan_of": "wse_sim.api",
+    "predictor": "wse_sim.service.predict",
     "register_family": "wse_sim.frontend.registration",
     "register_operator": "wse_sim.frontend.registration",
     "register_placer": "wse_sim.compiler.placers.registry",
@@ -81,6 +83,7 @@ __all__ = [
     "load_wafer",
     "lower",
     "plan_of",
+    "predictor",
     "register_family",
     "register_operator",
     "register_placer",

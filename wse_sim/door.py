@@ -144,7 +144,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
         status = int(app(args=list(words), standalone_mode=False, prog_name="wse-sim") or 0)
         return _interrupted() if status == INTERRUPTED and _signals else status
     except WseError as fault:
-        return _say(str(fault), 2)
+        return _say_lines(str(fault), 2) if fault.keeps_lines else _say(str(fault), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:
@@ -256,10 +256,27 @@ def _own(fault: BaseException) -> int:
     )
 
 
+def _say_lines(text: str, status: int) -> int:
+    """A sentence, and below it the lines on which it rests, indented as they are."""
+    first, *rest = text.splitlines() or [""]
+    status = _say(first, status)
+    for line in rest:
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        status = _print(f"{indent}{_whole_words(line)}", status)
+    return status
+
+
+def _whole_words(text: str) -> str:
+    """The words of a text, each apart by a space; a very long word (a value that was pasted) is cut in the middle."""
+    return " ".join(word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}" for word in text.split())
+
+
 def _say(text: str, status: int) -> int:
-    """One line; a very long word (a value that was pasted) is cut in the middle."""
-    words = (word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}" for word in text.split())
-    line = f"wse-sim: {' '.join(words)}"
+    """One line."""
+    return _print(f"wse-sim: {_whole_words(text)}", status)
+
+
+def _print(line: str, status: int) -> int:
     try:
         print(line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr, flush=True)
     except OSError:  # nobody can be told: the status says it

@@ -10,6 +10,9 @@ from __future__ import annotations
 class WseError(Exception):
     """Base of every fault that the user's input can cause (exit status 2)."""
 
+    keeps_lines = False
+    """Whether the command line prints the lines of the message as lines: a sentence with what it rests on below."""
+
 
 class ConfigError(WseError):
     """A configuration file has an unknown key, a wrong unit or an impossible value."""

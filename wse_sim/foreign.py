@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -135,6 +135,15 @@ def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
         if is_own(fault):
             raise
         raise kind(sentence(fault, place_of(fault) or what)) from fault
+
+
+_NAMES_CODE = ("model", "mode", "placer")
+
+
+def code_of(setting: Mapping[str, object]) -> list[str]:
+    """Values of a setting that name Python (a factory, a mode, a placer of one's own), which a run of it executes."""
+    named = (value for name, value in setting.items() if name.rpartition(".")[2] in _NAMES_CODE)
+    return [text for text in named if isinstance(text, str) and ":" in text and not text.startswith("hf:")]
 
 
 def file_of(spec: str) -> Path | None:

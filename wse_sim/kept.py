@@ -137,7 +137,7 @@ def _write(folder: Path, key: str, value: Any) -> None:
     }
     packed = zlib.compress(json.dumps({"value": body, "arrays": held}).encode(), 1)
     try:
-        write_whole(folder / key, hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+        write_whole(folder / key, hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed, durable=False)
         _forget_old(folder)
     except (
         OSError,

@@ -372,6 +372,13 @@ class GenerationChoice(Declared):
         "Tokens in which a prompt is read (default: earliest first token that leaves half the cache of 4).",
         unit="tokens", ge=1, le=MOST_COUNT,
     )  # fmt: skip
+    weights_bits: Literal["16", "8", "4"] = option(
+        "16", "Bits of a weight of a layer at rest; those of 8 and 4 are unpacked once a turn."
+    )
+    experts: str = option(
+        "uniform",
+        "Experts that tokens take: uniform, identical (all tokens the same) or table:FILE of loads.",
+    )
 
 
 class GenerationOptions(GenerationChoice):

@@ -9,7 +9,8 @@ killed before the rename leaves what was there.  One that is killed behind it le
 reader or writer of the folder puts in place (:func:`settle`).  Both happen under a lock on the folder itself, which
 ends with the process; two commands on one folder leave the files of the one that ended later, all of them.
 
-Power that fails is another matter: nothing waits for the disk.
+Power that fails is as a kill: files are on the disk before that rename, the rename is before places change, and places are
+before its folder goes.  Caches do without (``durable=False``): each of their files has a check sum.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ NEW_S = 60.0
 
 
 @contextmanager
-def together(folder: str | Path) -> Iterator[Path]:
+def together(folder: str | Path, *, durable: bool = True) -> Iterator[Path]:
     """A folder to write into; when the block ends well, its files take their places in `folder`, all of them.
 
-    What else `folder` holds stays.  A block that raises leaves `folder` as it was.
+    What else `folder` holds stays.  A block that raises leaves `folder` as it was.  Without `durable` nothing waits for
+    the disk.
 
     Raises
     ------
@@ -59,28 +61,30 @@ def together(folder: str | Path) -> Iterator[Path]:
         held = _hold(part)
     try:
         yield part
+        if durable:
+            _to_disk(part)
         with _locked(folder):
             _finish(folder)
             _check(folder, part)
             done = part.with_suffix(DONE)
             os.rename(part, done)  # from here on the files are to be kept
-            _put(folder, done)
+            _put(folder, done, durable=durable)
     finally:
         _let_go(held)
         shutil.rmtree(part, ignore_errors=True)
 
 
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def whole(path: str | Path, *, durable: bool = True) -> Iterator[Path]:
     """A path to write to; when the block ends well, the file takes the place of `path`.  Raises as :func:`together`."""
     path = Path(os.path.realpath(path))  # a link stays one, and what it leads to changes
-    with together(path.parent) as part:
+    with together(path.parent, durable=durable) as part:
         yield part / path.name
 
 
-def write_whole(path: str | Path, content: str | bytes) -> Path:
+def write_whole(path: str | Path, content: str | bytes, *, durable: bool = True) -> Path:
     """Write one file; the path.  Raises as :func:`together`."""
-    with whole(path) as part:
+    with whole(path, durable=durable) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
     return Path(path)
 
@@ -215,12 +219,41 @@ def _check(folder: Path, part: Path) -> None:
             )
 
 
-def _put(folder: Path, done: Path) -> None:
+def _put(folder: Path, done: Path, *, durable: bool = True) -> None:
     """Every file to its place; done again where it was interrupted."""
+    if durable:
+        _sync(folder)
+    folders = {folder}
     for name in _files(done):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        folders |= {folder / above for above in name.parents}
         with suppress(OSError):  # the rights of a file that was there stay
             (done / name).chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(done / name, target)
+    if durable:
+        for one in folders:
+            _sync(one)
     shutil.rmtree(done, ignore_errors=True)
+
+
+def _to_disk(part: Path) -> None:
+    """Wait until all files below a folder, and their names, are on the disk."""
+    for path in sorted(part.rglob("*"), reverse=True):  # what is inside first
+        _sync(path)
+    _sync(part)
+
+
+def _sync(path: Path) -> None:
+    """Wait for the disk; file systems that cannot (and pipes, and links to nowhere) are passed over, one that is full is not."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError as fault:
+        if fault.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

@@ -328,13 +328,15 @@ def _csl_two_ways() -> str:
 
 @table("csl.examples")
 def _csl_examples() -> str:
+    kept = json.loads(CSL.read_text(encoding="utf-8"))
     rows = [
-        (arch.upper().replace("WSE", "WSE-"), str(row["cases"]), str(row["passed"]), f"{row['median_s']:.0f} s",
+        (sdk, arch.upper().replace("WSE", "WSE-"), str(row["cases"]), str(row["passed"]), f"{row['median_s']:.0f} s",
          f"{row['longest_s']:.0f} s (`{row['longest'].rpartition('/')[2]}`)", f"{row['total_s'] / 60:.0f} min", f"{row['when']}, {row['where']}")
-        for arch, row in json.loads(CSL.read_text(encoding="utf-8"))["examples"].items()
+        for sdk, key in (("1.4", "examples"), ("2.10", "examples_2_10"))
+        for arch, row in kept.get(key, {}).items()
     ]  # fmt: skip
     return markdown(
-        ("generation", "command files", "pass", "median", "longest", "all", "when and where"), rows
+        ("SDK", "generation", "command files", "pass", "median", "longest", "all", "when and where"), rows
     )
 
 

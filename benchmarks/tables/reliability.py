@@ -1,6 +1,8 @@
-"""Reliability: what kills of commands left."""
+"""Reliability: what kills of commands left, how malformed input is answered."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from benchmarks import measured
 from benchmarks.tables.base import markdown, table
@@ -26,3 +28,37 @@ def _kills() -> str:
         "lost or mixed",
     )
     return markdown(head, [*rows, ("all", *total)])
+
+
+@table("strangers")
+def _strangers() -> str:
+    found = measured.read("strangers")["values"]
+    keys = ("answered", "does not fit", "refused", "wrong")
+
+    def cells(rows: Iterable[Mapping[str, int]]) -> list[str]:
+        sums = [sum(row[key] for row in rows) for key in keys]
+        return [f"{sum(sums[:3]):,}", *(f"{number:,}" for number in sums)]
+
+    rows = [(name, *cells([row])) for name, row in found.items()]
+    head = ("input", "cases", "answered", "does not fit", "refused in a sentence", "answered wrongly")
+    return markdown(head, [*rows, ("all", *cells(found.values()))])
+
+
+@table("never-slower")
+def _never_slower() -> str:
+    found = measured.read("never_slower")["values"]
+    keys = ("changes", "hardware", "hardware lost", "batch", "batch lost")
+    rows = [
+        (name, *(f"{row.get(key, 0):,}" for key in keys), f"{row['largest']:.1%}")
+        for name, row in found.items()
+    ]
+    head = (
+        "micro-batch",
+        "changes",
+        "of hardware",
+        "lost over 0.5 %",
+        "of the batch",
+        "lost over 0.5 %",
+        "largest loss",
+    )
+    return markdown(head, rows)

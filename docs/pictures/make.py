@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from wse_sim import api
@@ -155,7 +156,47 @@ def random_models() -> None:
     figure.savefig(HERE / "random_models.png", dpi=130)
 
 
-def _screenshot(page: Path, path: Path) -> None:
+def serving() -> None:
+    """A service of LLaMA-3 8B on one wafer: the page of its run."""
+    _command(
+        "serve",
+        "llama3-8b",
+        "--rate",
+        "20",
+        "--requests",
+        "20000",
+        "--goodput",
+        "ttft:50 tpot:1",
+        "--out",
+        "{out}",
+    )(lambda folder: _screenshot(folder / "report.html", HERE / "serving_report.png", height=2960))
+
+
+def wafers() -> None:
+    """Wafers against users for three models: the study that is shipped, and its front for each of them."""
+
+    def drawn(folder: Path) -> None:
+        shutil.copy(folder / "pareto.png", HERE / "wafers_for_users.png")
+
+    study = HERE.parents[1] / "examples" / "studies" / "wafers_for_users.yaml"
+    plot = ("study", "plot", "{out}", "--objectives", "users:max,wafers:min", "--by", "model")
+    _command("study", str(study), "--workers", "0", "--out", "{out}", then=plot)(drawn)
+
+
+def _command(*words: str, then: tuple[str, ...] = ()) -> Callable[[Callable[[Path], object]], None]:
+    """Run one or two commands into a folder, and hand it on."""
+
+    def run(take: Callable[[Path], object]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for line in filter(None, (words, then)):
+                filled = [word.replace("{out}", folder) for word in line]
+                subprocess.run([sys.executable, "-m", "wse_sim.cli", *filled], check=True)
+            take(Path(folder))
+
+    return run
+
+
+def _screenshot(page: Path, path: Path, height: int = 1330) -> None:
     """The page as headless Chromium shows it; left alone where there is no Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -164,7 +205,7 @@ def _screenshot(page: Path, path: Path) -> None:
     flags = (
         "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
         "disable-background-networking", "disable-component-update", "hide-scrollbars",
-        "virtual-time-budget=20000", "window-size=1360,1330",
+        "virtual-time-budget=20000", f"window-size=1360,{height}",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, *(f"--{flag}" for flag in flags), f"--user-data-dir={profile}"]
@@ -178,6 +219,8 @@ PICTURES = {
     "film": film,
     "place": place,
     "random_models": random_models,
+    "serving": serving,
+    "wafers": wafers,
 }
 
 if __name__ == "__main__":

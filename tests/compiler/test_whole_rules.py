@@ -77,9 +77,6 @@ def test_streams_of_a_laid_chain_fit_rows_and_columns():
     for stream in plan.streams:
         out, into = by_name[stream.producer], by_name[stream.consumer]
         assert stream.width <= min(out.compute_cores // out.rows, into.rows)
-    # The last region has two rows; a plan that does not say how layers lie gives its stream more links.
-    assert plan.streams[-1].width == by_name[plan.streams[-1].consumer].rows == 2
-    assert plan_of(graph, 48).streams[-1].width > 2
 
 
 # ---- colors ----------------------------------------------------------------------------------------------------------

@@ -66,7 +66,6 @@ RULES = {
     "a signed amount": ("var a: i16; var b: i16; fn run() void { a = a << b; }", "it must be unsigned", "wse2", ""),
     "an array of arrays": ("var a: [3][2]u16; fn run() void { _ = @element_count(@type_of(a)); }", "must not be arrays", "wse2", ""),
     "division by zero": ("const f = 1.0 / 0.0; var a: f32; fn run() void { a = f; }", "divided by zero", "wse2", ""),
-    "a pointer to a matrix": ("var a = @zeros([3, 3]i32); var p: [*]i32 = &a; fn run() void { p[0] = 1; }", "of an array of one dimension", "wse2", ""),
     "bytes in a descriptor": ("var a = @zeros([4]i8); const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] }); fn run() void { @mov16(d, 1); }", "have 16 or 32 bits", "wse2", ""),
     "an activated data task": ("task t(x: u32) void { } fn run() void { @activate(@get_data_task_id(@get_color(9))); } comptime { @bind_data_task(t, @get_data_task_id(@get_color(9))); }", "takes a local_task_id", "wse2", ""),
     "an id without a task": ("fn run() void { @activate(@get_local_task_id(9)); }", "is bound to no local task", "wse2", ""),

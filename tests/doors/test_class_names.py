@@ -39,6 +39,7 @@ TWINS = {
     "Fifo": "a FIFO of the image, and its value at compile time",
     "Operand": "what an instruction reads, and what an expression of CSL yields",
     "Options": "what an executor, a simulation and a compilation of CSL are asked: each floor has its own",
+    "Replica": "what serves a load, and its state in machine code",
     "Run": "a run of the process, of an executor, and a value of CSL at run time",
 }
 

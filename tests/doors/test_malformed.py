@@ -54,6 +54,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "csl run": ("/nowhere/commands.sh",),
     "csl check": ("/nowhere",),
     "csl explain": ("/nowhere",),
+    "csl memory": ("/nowhere",),
+    "csl judge": ("/nowhere",),
     "show wafer": (NOWHERE,),
     "show cluster": (NOWHERE,),
     "show model": (NOWHERE,),

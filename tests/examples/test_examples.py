@@ -16,6 +16,7 @@ PROMISES = {
     "a_fabric_program": "north-west core: [ 1.  3.  5.",  # 2 x + 1 for x = 0, 1, 2
     "a_kernel_on_the_fabric": "256 words, chain",
     "a_wafer_of_your_own": "launch_floor_s x 0.5",
+    "a_scheduler_of_your_own": "4 decodes a turn: ",
     "run_a_model": "weight-streaming: ",
     "what_fits": "SRAM: ",
 }

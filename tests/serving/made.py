@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from hypothesis import strategies as st
 
-from wse_sim.serving.base import NEVER, Load, ServingRules, open_load
+from wse_sim.serving.base import (
+    NEVER,
+    EdgeLink,
+    Load,
+    PrefillElsewhere,
+    ServingRules,
+    Speculation,
+    open_load,
+)
 from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.router import ROUND_ROBIN, ROUTERS
 
 
 def table_of_ticks(
@@ -56,3 +67,46 @@ def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
     after = np.arange(count) - users
     after[after < 0] = NEVER
     return Load(np.zeros(count, np.int64), *sizes, after, rng.integers(0, 3000, count)), rules, table
+
+
+@st.composite
+def services(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable, int, str]:
+    """As :func:`replicas`, with every option that there is, replicas, and a router."""
+    load, rules, table = draw(replicas())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count, size = len(load), draw(st.integers(1, 5))
+    if draw(st.booleans()):  # prompts that begin like one of two others
+        whole = rng.integers(0, 2, (2, 40))
+        content = []
+        for tokens in load.input_tokens.tolist():
+            ids = whole[rng.integers(2)][: -(-tokens // size)].copy()
+            ids[rng.integers(0, 40) :] = 7
+            content.append(ids)
+        load = dataclasses.replace(load, content=content, content_tokens=size)
+    if draw(st.booleans()):
+        load = dataclasses.replace(load, priority=rng.integers(0, 3, count))
+    edge = EdgeLink(int(rng.integers(0, 300 * 1024)), int(rng.integers(0, 500)))
+    speculation = prefill = None
+    if drafts := draw(st.integers(0, 4)):
+        busy = draw(st.sampled_from([0, 30, 3000]))
+        delay = busy + int(rng.integers(0, 2000))
+        tail = draw(st.sampled_from([0, 200]))
+        acceptance = tuple(rng.choice([0.0, 0.4, 0.8, 1.0], drafts).tolist())
+        speculation = Speculation(acceptance, busy, delay, tail, draw(st.integers(0, 2**31)))
+    way = draw(st.sampled_from(["here", "machines", "wafers"]))
+    if way != "here":
+        times = np.concatenate([[0], np.cumsum(rng.integers(0, 500, 200))]) if way == "machines" else None
+        prefill = PrefillElsewhere(
+            times, int(rng.integers(1, 4)), bool(rng.integers(2)), int(rng.integers(1, 9))
+        )
+    rules = dataclasses.replace(
+        rules,
+        prefix_cache=load.content is not None or draw(st.booleans()),
+        by_priority=draw(st.booleans()),
+        swap=draw(st.booleans()),
+        speculation=speculation,
+        edge=edge,
+        prefill=prefill,
+    )
+    router = ROUND_ROBIN if load.is_closed else draw(st.sampled_from(ROUTERS))
+    return load, rules, table, draw(st.integers(1, 3)), router

@@ -8,13 +8,16 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.generated import cases, examples
-from tests.serving.made import open_of, replicas, table_of_ticks
-from wse_sim.serving.base import NEVER, Load, Served, ServingRules, open_load
+from tests.serving.made import open_of, replicas, services, table_of_ticks
+from wse_sim.serving.base import NEVER, EdgeLink, Load, Served, ServingRules, open_load
+from wse_sim.serving.fast_state import SKIPPED
 from wse_sim.serving.latency import TurnTable
 from wse_sim.serving.line import serve_reference
-from wse_sim.serving.loop import serve_fast
+from wse_sim.serving.loop import play, serve_fast
+from wse_sim.serving.router import ROUND_ROBIN
 
 COLUMNS = (
     "arrival_ticks",
@@ -24,45 +27,64 @@ COLUMNS = (
     "preemptions",
     "gaps",
     "busy_ticks",
+    "every_ticks",
+    "cached",
+    "accepted",
+    "replica",
+    "accepted_at",
+    "prefill_busy_ticks",
 )
 
 
-def both(load: Load, rules: ServingRules, table: TurnTable) -> Served:
+def both(
+    load: Load, rules: ServingRules, table: TurnTable, replicas: int = 1, router: str = ROUND_ROBIN
+) -> Served:
     """The answer of both engines, which must be one."""
-    slow, fast = serve_reference(load, rules, table), serve_fast(load, rules, table)
+    slow, fast = (serve(load, rules, table, replicas, router) for serve in (serve_reference, serve_fast))
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), name)
+    for one, other in zip(slow.samples, fast.samples, strict=True):
+        np.testing.assert_array_equal(one, other)
     assert slow.counters == fast.counters
     return fast
 
 
 @examples(150)
-@given(replicas())
-def test_engines_are_equal_and_conserve_tokens(given_: tuple[Load, ServingRules, TurnTable]) -> None:
-    """Every token is computed once, but the last of an answer never, and what was preempted again."""
-    load, rules, table = given_
-    served = both(load, rules, table)
+@given(st.one_of(replicas().map(lambda one: (*one, 1, ROUND_ROBIN)), services()))
+def test_engines_are_equal_and_conserve_tokens(
+    given_: tuple[Load, ServingRules, TurnTable, int, str],
+) -> None:
+    """Every token is computed once, but the last of an answer never, what was found or read elsewhere never, what was
+    preempted again, and what was rejected besides.
+    """
+    load, rules, table, replicas_, router = given_
+    served = both(load, rules, table, replicas_, router)
+    counters = served.counters
     done = served.completed
     fits = np.array(
         [rules.fits(int(p), int(o)) for p, o in zip(load.input_tokens, load.output_tokens, strict=True)]
     )
     np.testing.assert_array_equal(done, fits)
     lengths = load.input_tokens + load.output_tokens - 1
-    assert served.counters["computed"] == int(lengths[done].sum()) + served.counters["recomputed"]
-    assert served.counters["emitted"] == int(load.output_tokens[done].sum())
-    assert int(served.gaps.sum()) == served.counters["emitted"] - int(done.sum())
-    assert served.counters["gap_ticks"] == int((served.last_ticks - served.first_ticks)[done].sum())
-    assert served.counters["blocks_most"] <= rules.blocks
-    assert served.counters["running_most"] <= rules.most_running
-    assert int(served.preemptions.sum()) == served.counters["preemptions"]
-    if rules.reserve:
-        assert not served.counters["preemptions"]
+    again = counters["recomputed"] + counters["drafted"] - counters["accepted"]
+    elsewhere = counters["cached"] + counters["handed"]
+    assert counters["computed"] == int(lengths[done].sum()) + again - elsewhere
+    assert counters["emitted"] == int(load.output_tokens[done].sum())
+    assert counters["gap_ticks"] == int((served.last_ticks - served.first_ticks)[done].sum())
+    assert int(served.gaps.sum()) == counters["emitted"] - int(done.sum()) - counters["accepted"]
+    assert counters["accepted"] == int(served.accepted.sum()) == int(served.accepted_at.sum())
+    assert counters["blocks_most"] <= rules.blocks
+    assert counters["running_most"] <= rules.most_running
+    assert int(served.preemptions.sum()) == counters["preemptions"]
+    assert not (rules.reserve and counters["preemptions"])
+    assert not (rules.swap and counters["recomputed"])
     ordered = (served.arrival_ticks, served.admitted_ticks, served.first_ticks, served.last_ticks)
     for before, after in itertools.pairwise(ordered):
         assert (before[done] <= after[done]).all()
     # A tight line: no region works longer than from the first arrival to the last token.
     if done.any():
-        assert served.busy_ticks.max() <= served.last_ticks.max() - served.arrival_ticks[done].min()
+        span = served.last_ticks.max() - served.arrival_ticks[done].min()
+        assert served.busy_ticks.max() <= replicas_ * span
 
 
 @examples(40)
@@ -76,6 +98,34 @@ def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
     done = one.completed
     for name in ("first_ticks", "last_ticks"):
         np.testing.assert_array_equal(3 * getattr(one, name)[done], getattr(three, name)[done])
+
+
+@examples(25)
+@given(st.integers(0, 2**32 - 1))
+def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
+    """Long answers of few requests on a line of uneven regions, against the reference, which plays every turn."""
+    rng = np.random.default_rng(seed)
+    regions, count = int(rng.integers(1, 5)), int(rng.integers(1, 6))
+    layers, base = rng.integers(0, 3, regions), np.cumsum(rng.integers(1, 900, (regions, 5)), axis=1)
+    base[:, 0] = 0
+    deep = np.concatenate([[0, 0], np.cumsum(rng.integers(0, 40, 40))])
+    table = TurnTable(int(rng.integers(20, 90)), layers, base, rng.integers(0, 90, regions), deep)
+    rules = ServingRules(
+        blocks=int(rng.integers(40, 200)), block_tokens=int(rng.integers(4, 17)), turn_tokens=4,
+        swap=bool(rng.integers(2)), reserve=bool(rng.integers(2)), edge=EdgeLink(50_000, 9),
+    )  # fmt: skip
+    arrivals = np.sort(rng.integers(0, 300_000, count))
+    load = open_load(arrivals, rng.integers(1, 20, count), rng.integers(1, 400, count))
+    both(load, rules, table)
+
+
+def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
+    """One request of 1,000 tokens, slots of 100: ten rounds at most begin another slot, each is found after a few turns."""
+    table = table_of_ticks([[7, 9], [5, 8]], grid=100)
+    rules = ServingRules(blocks=1000, turn_tokens=2)
+    _, every = play(open_of((0, 3, 1000)), rules, table, 1, ROUND_ROBIN)
+    assert every.at[0, SKIPPED] > 900
+    both(open_of((0, 3, 1000)), rules, table)
 
 
 def test_a_lone_request_on_paper() -> None:

@@ -166,3 +166,15 @@ def test_a_damaged_trace_is_a_sentence_or_a_load(
 def test_workloads_that_are_not_there_are_refused(named: str) -> None:
     with pytest.raises(WseError, match=";"):
         load_of(named)
+
+
+@pytest.mark.parametrize(("stamp", "count", "says"), [
+    ("2023-11-16 18:15:46.1_0", "3", "give a date"), ("2023-11-16 18:15:46.1e999", "3", "give a date"),
+    ("9999-12-31 00:00:00.5", "3", "TIMESTAMP"), ("2023-11-16 18:15:46.5", "4" * 200_000, "no line of CSV"),
+])  # fmt: skip
+def test_rows_that_no_service_writes(tmp_path, stamp, count, says):
+    """Python reads 0.1_0 and 0.1e999 as fractions of a second, and stops at fields of 131,072 characters."""
+    file = tmp_path / "trace.csv"
+    file.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{stamp},{count},4\n")
+    with pytest.raises(WseError, match=says):
+        load_of(f"azure:{file}")

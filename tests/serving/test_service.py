@@ -21,6 +21,7 @@ from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
 from wse_sim.serving.energy import draw_of, energy_of
 from wse_sim.serving.latency import read_table, table_of
 from wse_sim.serving.metrics import bench_result, read_goals, request_times
+from wse_sim.serving.shares import shares
 from wse_sim.serving.workload import drawn_load
 
 MS_TICKS = round(1e-3 / TICK_S)
@@ -78,7 +79,7 @@ def test_replicas_share_the_requests_in_turn() -> None:
             "arrival_ticks", "input_tokens", "output_tokens", "after", "think_ticks")))  # fmt: skip
         np.testing.assert_array_equal(whole.last_ticks[which::2], run.serve(half, REPLICA).served.last_ticks)
     users = drawn_load(40, arrivals="users:6", inputs="5", outputs="5")
-    rows = run.shares(users, 4)
+    rows = shares(users, 4)
     assert [sorted({int(n) % 6 for n in part}) for part in rows] == [[0, 4], [1, 5], [2], [3]]
 
 

@@ -11,6 +11,7 @@ import torch
 from wse_sim.compiler.coloring import HOST_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.count import issued_cycles
 from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -199,6 +200,22 @@ def run_alone(
     )
 
 
+def counted(region: TrainedKind, samples: int, in_flight: int) -> Floats:
+    """Cycles (rows, cols) that the region's compute cores issue in a batch and its update, counted from the program."""
+    laid = _laid(region, samples, in_flight, 0.5, (samples, samples))
+    return issued_cycles(laid.bench.b.build(), laid.bench.config)[region.rows, region.columns]
+
+
+def issued_by_core(region: TrainedKind) -> Floats:
+    """Cycles (rows, cols) of one sample forward and backward: what it adds to a batch."""
+    return counted(region, 2, 1) - counted(region, 1, 1)
+
+
+def issued(region: TrainedKind) -> float:
+    """Of the busiest core."""
+    return float(issued_by_core(region).max())
+
+
 def first_sample_alone(
     region: TrainedKind,
     operands: Mapping[str, Floats],
@@ -249,6 +266,8 @@ def check_alone(
             f"{what} off by {worst / EPS:.1f} roundings of the largest, limit {roundings}"
         )
 
+    # Counted from the program and by the executor, core by core.
+    assert (run.fabric.busy[region.rows, region.columns] == counted(region, len(gradient), in_flight)).all()
     near(run.output, output, "output")
     for tensor in region.gradient_order:
         near(run.operand_gradients[tensor], given[tensor].grad, f"gradient of '{tensor}'")

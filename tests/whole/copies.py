@@ -104,12 +104,3 @@ class Copies(TrainedKind):
         """The gradient of the bias; nothing learns."""
         total = buffers[f"{self.name}.total"].reshape(self.tokens, -1).sum(axis=0)
         return {self.kernel.parameters[1]: total}, {}
-
-    def issued_cycles(self) -> float:
-        """A word a cycle."""
-        words = self.tokens * int(self.kernel.dims["n"]) // 2
-        return words * (2.0 + len(self.operands) + len(self.gradient_order))
-
-    def update_cycles(self) -> float:
-        """None."""
-        return 0.0

@@ -122,7 +122,7 @@ NOT_COMPILED = [
     ("tap", TRAINING, "returns 'a.out' beside its last layer's output; return that one alone"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
-    ("tap", INFERENCE, "returns 'a.out' beside its last layer's output; return that one alone"),
+    ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, and words hold 2; use an even number of features"),
     ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, a whole model on the fabric in fp16"),
     ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),

@@ -1,4 +1,4 @@
-"""A chain of dense layers as one fabric program: values against PyTorch, times against closed forms and the engine."""
+"""Dense layers in a row as one fabric program: values against PyTorch, times against closed forms and the engine."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.options import RunOptions
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.network import Network
 
 CASES = {
     "three layers": ((196, 64, 64, 10), 48),
@@ -86,7 +87,7 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
 def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     case: tuple[nn.Sequential, PipelinedPlan],
 ) -> None:
-    """Nothing but the busiest core sets the pace: streams, inlets and colors keep up with it."""
+    """The busiest core sets the pace, or an inlet that hears a word a cycle (odd sizes: 17 words, and 2 that it deals out)."""
     _, plan = case
     found = compare_with_engine(plan, 8)
     for region in found.regions:
@@ -96,21 +97,23 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     assert found.same_order
     slowest = max(region.busiest for region in found.regions)
     # Eight samples more do not use up what lay between the regions: a period may be a cycle or two short.
-    assert 0.98 * slowest <= found.fabric_period <= 1.03 * slowest
+    assert found.fabric_period >= 0.98 * slowest
+    # A core that turns the routers of its rows back takes a cycle more than its price (narrow in the middle: 17 cycles, not 16).
+    assert found.fabric_period == pytest.approx(found.engine_period, rel=0.03, abs=1.01)
     # The engine's pace is that of its slowest region as well: links and routers hold the samples on their way.
     assert found.engine_period == pytest.approx(plan.pace_cycles, rel=1e-3)
 
 
 def test_cycles_of_a_finishing_core_on_paper() -> None:
-    """64 to 64 on 22 rows and 16 columns: k = 2 inputs (a word; ten rows have two) and n = 4 outputs in the last row.
+    """64 to 64 on 24 rows and 16 columns: n = 4 outputs of a column, two words of inputs in the fullest of 23 rows.
 
-    4 cycles of products, two a cycle; 4 sums from above; 21 + 1 for the bias, four a cycle; 2 words sent: 32 cycles.
-    The plan counts three inputs per row, so 2 cycles more.
+    A row: 4 inputs at 4 outputs, two multiply-accumulates a cycle, and 4 sums: 12 cycles.  The last row has no inputs:
+    4 sums arrive, 2 words leave.  The first row adds the bias as its sums leave.
     """
     plan = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
     region = compare_with_engine(plan, 8).regions[0]
-    assert region.busiest == 32
-    assert region.engine == 34
+    assert region.busiest == 12
+    assert region.engine == 12
 
 
 def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
@@ -124,22 +127,38 @@ def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
     assert few.fabric.cycles < many.fabric.cycles
 
 
+def test_rows_of_odd_features_are_filled_up_to_whole_words() -> None:
+    """Samples of 5 rows: 15 features come, 9 are between (GELU of the element beyond is 0), 7 leave; none of the rows shifts."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(15, 9), nn.GELU(), nn.Linear(9, 7))
+    plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 5, 15),))), 20)
+    x = torch.randn(3, 5, 15).half()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    outputs = run_whole(plan, weights, x.float().numpy()).outputs
+    with torch.no_grad():
+        wanted = model.half()(x).float().numpy().reshape(15, 7)
+    assert outputs.shape == wanted.shape
+    assert np.abs(outputs - wanted).max() < 8 * 2.0**-11 * np.abs(wanted).max()
+
+
 def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
     """33 inputs are 17 words in, 7 outputs are 4 words out, per sample; the host cores count them."""
     model = network((33, 21, 7))
     plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     run = run_whole(plan, weights, np.ones((3, 33), np.float32))
-    words = {"host": 0, "out": 0}
-    for way in run.whole.ways:
-        if way.stream.producer == "host":
-            words["host"] += len(way.elements) // 2
-        if way.stream.consumer == "host":
-            words["out"] += len(way.elements) // 2
-    assert words == {"host": 17, "out": 4}
-    inlets = [layout.inlet(g) for layout in run.whole.layouts for g in range(len(layout.fed))]
-    received = sum(int(run.fabric.received[cell]) for cell in inlets)
-    assert received == 3 * (17 + 11)  # 21 activations are 11 words
+    assert isinstance(run.whole, Network)
+    buffers = run.whole.program.buffers
+    for side, words in (("in", 17), ("out", 4)):
+        assert (
+            sum(one.length for name, one in buffers.items() if name.startswith(f"host {side}")) == 3 * words
+        )
+    first, second = run.whole.regions
+    # Every inlet hears its bundle of the words; 21 activations are 11 words.
+    for region, count in ((first, 17), (second, 11)):
+        for inlet in region.inlets:
+            of = region.bundles.get(inlet.tensor, 1)
+            assert run.fabric.received[inlet.cell] == 3 * count / of
 
 
 class RunningSums(nn.Module):

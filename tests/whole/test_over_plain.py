@@ -11,8 +11,8 @@ from wse_sim import api
 from wse_sim.compiler.pricing import Prices
 from wse_sim.hardware import load_wafer
 from wse_sim.whole import inputs_over_rows
+from wse_sim.whole.lower import laid_graph
 from wse_sim.whole.over_plain import FamilyProof, by_family, mean_of, priced_parts, weighted_median
-from wse_sim.whole.run import laid_graph
 
 
 class Block(nn.Module):

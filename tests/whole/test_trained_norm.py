@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.generated import examples
-from tests.whole.alone import Alone, check_alone, region_alone, run_alone
+from tests.whole.alone import Alone, check_alone, issued, region_alone, run_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.kernels.contract.family import Tiling
@@ -100,21 +100,6 @@ def test_any_size_and_any_number_in_flight(
     checked(region(kind, tokens, features), kind, samples=rounds * in_flight, in_flight=in_flight)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokens", "features"), [("layer", 6, 10), ("rms", 40, 24), ("layer without bias", 5, 64)]
-)
-def test_cores_issue_what_their_instructions_take(kind: str, tokens: int, features: int) -> None:
-    """A batch of six samples less one of three: what three samples take.  The rest is the update."""
-    norm = region(kind, tokens, features)
-    found = {}
-    for samples in (3, 6):
-        busy = checked(norm, kind, samples=samples, in_flight=3).fabric.busy
-        found[samples] = float(busy[norm.rows, norm.columns].max())
-    per_sample = (found[6] - found[3]) / 3
-    assert per_sample == pytest.approx(norm.issued_cycles(), abs=0.5)
-    assert found[3] - 3 * per_sample == pytest.approx(norm.update_cycles(), abs=1)
-
-
 @pytest.mark.parametrize("kind", NORMS)
 def test_the_plan_counts_what_cores_issue(kind: str) -> None:
     """Forward and both gradients of a sample, as the event engine prices them."""
@@ -126,7 +111,7 @@ def test_the_plan_counts_what_cores_issue(kind: str) -> None:
         for one in of
     )
     assert len(of) == 2 + bool(norm.affine)
-    assert sum(float(cost.total) for cost in costs) == pytest.approx(norm.issued_cycles())
+    assert sum(float(cost.total) for cost in costs) == pytest.approx(issued(norm))
 
 
 def test_every_core_has_the_same_parameters_after_the_update() -> None:
@@ -150,7 +135,7 @@ def test_without_a_gradient_of_its_token_only_parameters_train() -> None:
     assert runs[0].operand_gradients == {}
     for name in norm.kernel.parameters:
         assert np.array_equal(runs[0].gradients[name], runs[1].gradients[name])
-    assert norm.issued_cycles() < whole.issued_cycles()
+    assert issued(norm) < issued(whole)
 
 
 def test_more_samples_in_flight_are_held_where_memory_allows() -> None:

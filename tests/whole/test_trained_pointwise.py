@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from benchmarks.whole_images import Around
 from tests.generated import examples
-from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.alone import Alone, check_alone, issued, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.kernels import family
@@ -119,22 +119,6 @@ def test_any_size_and_any_number_in_flight(
     checked(region(work, tokens, features), work, samples=rounds * in_flight, in_flight=in_flight)
 
 
-@pytest.mark.thinned(7)
-@pytest.mark.parametrize("work", WORK)
-def test_cores_issue_what_their_instructions_take(work: str) -> None:
-    """A batch of six samples less one of three: what three samples take.  The rest is the update."""
-    found = region(work, 6, 20)
-    busy = {
-        samples: float(
-            checked(found, work, samples=samples, in_flight=3).fabric.busy[found.rows, found.columns].max()
-        )
-        for samples in (3, 6)
-    }
-    per_sample = (busy[6] - busy[3]) / 3
-    assert per_sample == pytest.approx(found.issued_cycles(), abs=0.5)
-    assert busy[3] - 3 * per_sample == pytest.approx(found.update_cycles(), abs=1)
-
-
 def test_a_sum_behind_a_convolution_costs_what_it_issues() -> None:
     """36 elements of 4 filters: sum and ReLU with its slope forward, a product and two copies back, three words each way."""
     model = nn.Sequential(Around(2, 4), nn.Flatten(), nn.Linear(36, 6))
@@ -148,11 +132,11 @@ def test_a_sum_behind_a_convolution_costs_what_it_issues() -> None:
         family("generated").cost(one.dims, place, plan.wafer, phase=one.phase, dtype="fp16", attrs=one.attrs)
         for one in kernels
     ]
-    issued = sum(float(cost.ramp + cost.compute + cost.special + cost.startup) for cost in costs)
+    priced = sum(float(cost.ramp + cost.compute + cost.special + cost.startup) for cost in costs)
     n, start = found.each, 21
     forward, backward = start + -(-n // 4) + 2 * (start + n), 3 * (start + -(-n // 4))
-    assert issued == forward + backward + 6 * n / 2
-    assert issued == found.issued_cycles()
+    assert priced == forward + backward + 6 * n / 2
+    assert priced == issued(found)
 
 
 def test_inlets_find_room_in_a_region_of_one_row() -> None:

@@ -16,6 +16,10 @@ RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_na
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", help="Threads that step the fabric.", min=1, max=1024)
 ]
+SdkOption = Annotated[
+    str | None,
+    typer.Option("--sdk", help="1.4 or 2.10: the release whose rules hold; else what the sources show."),
+]
 app = typer.Typer(cls=StrictGroup, help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
 
 
@@ -49,6 +53,27 @@ def run_command(
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
+    sdk: SdkOption = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option(
+            "--sanitize",
+            help="Look at every access and word; say behind the run what is out of bounds, unwritten, shared, unread or decided by luck.",
+        ),
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", help="Cores to trace: X,Y or X0:X1,Y0:Y1 (ends not included), several joined by +."
+        ),
+    ] = None,
+    cycles: Annotated[
+        str | None, typer.Option("--cycles", help="Cycles to trace, FIRST:END (0:10000).")
+    ] = None,
+    trace_out: Annotated[
+        Path | None,
+        typer.Option("--trace-out", help="Folder of the trace: timeline.json for Perfetto, sim.log (trace)."),
+    ] = None,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -57,13 +82,39 @@ def run_command(
 
     if report is not None:
         claim_folder(report, "--report")
+    tracing = _trace_asked(trace, cycles, trace_out)
     try:
         done = run_commands(
-            file, report=report, timeout_s=timeout, threads=threads, static=static, strict=strict
+            file,
+            report=report,
+            timeout_s=timeout,
+            threads=threads,
+            static=static,
+            strict=strict,
+            sdk=sdk,
+            sanitize=sanitize,
+            trace=tracing,
         )
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
     raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
+
+
+def _trace_asked(cores: str | None, cycles: str | None, out: Path | None) -> tuple[str, str, Path] | None:
+    """What is to be traced; refused before anything runs if it has another form."""
+    from wse_sim.csl.host.traced import cores_of, cycles_of
+
+    if cores is None:
+        if cycles is not None or out is not None:
+            raise WseError(
+                "--cycles and --trace-out have no effect without --trace; name the cores as --trace X,Y"
+            )
+        return None
+    cores_of(cores)
+    cycles_of(cycles or "0:10000")
+    folder = Path("trace") if out is None else out
+    claim_folder(folder, "--trace-out")
+    return cores, cycles or "0:10000", folder
 
 
 @app.command("check")
@@ -80,6 +131,7 @@ def check_command(
     strict: Annotated[
         bool, typer.Option("--strict/--no-strict", help="Refuse what the language guide refuses.")
     ] = True,
+    sdk: SdkOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every command file of a folder in a copy, and say which pass."""
@@ -96,7 +148,7 @@ def check_command(
     if not as_json:
         print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
     for name, generation, file in found:
-        case = check_case(name, generation, file, timeout, threads, strict=strict)
+        case = check_case(name, generation, file, timeout, threads, strict=strict, sdk=sdk)
         cases.append(case)
         if not as_json:
             cycles = ", ".join(f"{c:,}" for c in case.cycles)
@@ -138,6 +190,54 @@ def static_command(
         print(table(found))
     if any(item.cycles is None for item in found):
         raise typer.Exit(1)
+
+
+@app.command("memory")
+def memory_command(
+    folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")], as_json: JsonOption = False
+) -> None:
+    """The memory of every class of cores before any run: code, variables, constants, frames, spare, largest symbols."""
+    from wse_sim.csl.host.memory import memory_of_folder, memory_text
+
+    rows = memory_of_folder(folder)
+    if as_json:
+        print_json({"classes": [row.as_dict() for row in rows]})
+    else:
+        print(memory_text(rows))
+
+
+@app.command("judge")
+def judge_command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A file with one request; without it, one request a line on standard input."),
+    ] = None,
+) -> None:
+    """Compile, run, check and time kernels in a process that stays: a JSON object a line in, a verdict a line out."""
+    import sys
+
+    from wse_sim.csl.judge import answers
+    from wse_sim.files import read_text
+
+    passed = True
+    lines = sys.stdin if file is None else [" ".join(read_text(file, "the request", WseError).split("\n"))]
+    for answer in answers(lines):
+        print(answer, flush=True)
+        passed = passed and answer.startswith('{"passed": true')
+    if not passed:
+        raise typer.Exit(1)
+
+
+@app.command("lsp")
+def lsp_command() -> None:
+    """The language server for editors, on standard input and output; see the folder editors."""
+    try:
+        from wse_sim.csl.language_server import serve
+    except ModuleNotFoundError as fault:
+        raise WseError(
+            f"the language server needs {fault.name}; install it with pip install 'wse-sim[lsp]'"
+        ) from None
+    serve()
 
 
 @app.command("explain")

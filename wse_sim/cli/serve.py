@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
-from wse_sim.cli.serve_output import Answer, as_data, as_text, heading, write_files
+from wse_sim.cli.serve_output import as_text, heading
 from wse_sim.declared import command
-from wse_sim.options import option
+from wse_sim.options import Real, Whole, option
+from wse_sim.serving.base import ServingError
 from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
-    from wse_sim.compiler.plan import Infeasible, Plan
-    from wse_sim.modes.generation.plan import GenerationPlan
-    from wse_sim.serving.base import Load, ServingRules
-    from wse_sim.serving.run import Replica
+    from wse_sim.service.answers import ServiceAnswer
+    from wse_sim.serving.curve import CurvePoint
 
-NO_MODEL = "none"
-Say = Callable[[str], None]
+MOST_WINDOW_S = 1e8
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
+OF_PLANS = (
+    "wafer", "cluster", "clock", "systems", "grid", "emit_turns", "dollars_per_wafer_hour", "weights_bits", "experts",
+)  # fmt: skip
 
 
 class ServeCommand(ServingOptions):
     """The options of serving, and what only its command has."""
 
     emit_turns: Path | None = option(None, "Write the table of turns, for --turns.", writes="file")
-    out: Path | None = option(None, "Folder for result.json, requests.csv and a picture.", writes="folder")
+    out: Path | None = option(
+        None, "Folder for the result, requests, series, a picture and a page.", writes="folder"
+    )
+    no_curves: bool = option(False, "Leave the runs at other loads out, which the page of --out shows.")
+    trace_window: str | None = option(
+        None, "A:B in seconds: write what happens then as a timeline into --out (reference engine)."
+    )
+    listen: str | None = option(
+        None, "PORT or HOST:PORT: answer requests of OpenAI clients there (default host: 127.0.0.1)."
+    )
+    time_scale: Real = option(
+        1.0,
+        "With --listen: seconds of the wall for a simulated one; 0 is as fast as the host can.",
+        ge=0,
+        le=10**6,
+    )
+    max_queue: Whole = option(
+        1024, "With --listen: most requests that wait; more are refused.", unit="requests", ge=1, le=10**6
+    )
+    max_body: Whole = option(
+        4 * 2**20, "With --listen: longest body of a request.", unit="bytes", ge=1, le=2**31
+    )
 
 
 @command
@@ -39,239 +61,152 @@ def serve_command(
     screen: Screen,
 ) -> None:
     """Latencies and throughput of requests over time, goodput, and the rate or the wafers that goals need."""
-    from wse_sim.serving import metrics
-    from wse_sim.serving.base import ServingError
+    from wse_sim.cli.serve_files import write_files
+    from wse_sim.report.serving_page import ServingPage
+    from wse_sim.service.answers import Unserved, answer_of, curve_for
+    from wse_sim.service.data import as_data
+    from wse_sim.serving.metrics import read_goals
 
     say_without_effect(_idle(options), screen.strict)
-    goals = None if options.goodput is None else metrics.read_goals(options.goodput)
-    if options.search != "none" and goals is None:
-        raise ServingError(f'a search for {options.search} needs goals; give --goodput "ttft:MS tpot:MS"')
-    if (model == NO_MODEL) != (options.turns is not None):
-        raise ServingError("give a model, or none with --turns FILE, not both")
+    _window(options)
+    if options.listen is not None:
+        return _listen(model, options, screen)
     with progress(screen.quiet) as say:
-        answer = _answer(model, options, goals, say)
-    if answer is None:
+        answer = answer_of(model, options, say)
+    if isinstance(answer, Unserved):
+        print(answer.message)
         raise typer.Exit(1)
-    data = as_data(model, options, answer, goals)
+    if options.emit_turns is not None:
+        answer.deployed.replica.table.save(options.emit_turns)
+    goals = None if options.goodput is None else read_goals(options.goodput)
+    label = ""
+    curve: tuple[CurvePoint, ...] = ()
+    if options.out is not None and not options.no_curves:
+        with progress(screen.quiet) as say:
+            say("serve at other loads")
+            label, curve = curve_for(options, answer)
+    data = as_data(model, options, answer, goals, curve)
     if options.out is not None:
-        write_files(options.out, data, answer.serving, heading(model, options, answer), goals)
+        title = heading(model, options, answer)
+        page = ServingPage(
+            title, _load_words(options), answer.serving, data, answer.deployed.plan, goals, curve, label
+        )
+        write_files(options.out, page, _trace(options, answer, title))
     if screen.as_json:
         print_json(data)
     else:
         print(as_text(model, options, answer, data))
+    return None
+
+
+OF_ENDPOINT = ("time_scale", "max_queue", "max_body")
+OF_RUNS = (
+    "workload", "requests", "rate", "scale_rate", "arrivals", "input", "engine", "goodput", "search",
+    "attain", "out", "no_curves", "trace_window", "dollars_per_wafer_hour",
+)  # fmt: skip
+
+
+def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
+    """Answer requests of clients until an interrupt."""
+    from wse_sim.endpoint.server import EndpointChoice, check_installed, listening, serve_http
+    from wse_sim.service.answers import NO_MODEL, Unserved, replica_for
+
+    check_installed()
+    if (model == NO_MODEL) != (options.turns is not None):
+        raise ServingError("give a model, or none with --turns FILE, not both")
+    with listening(str(options.listen)) as place:
+        with progress(screen.quiet) as say:
+            found = replica_for(model, options, None, options.systems, say)
+        if isinstance(found, Unserved):
+            print(found.message)
+            raise typer.Exit(1)
+        if options.emit_turns is not None:
+            found.replica.table.save(options.emit_turns)
+        host, port = place.getsockname()[:2]
+        wafers = found.systems * options.replicas
+        address = f"[{host}]" if ":" in host else host
+        print(f"{model} on {wafers} wafer{'s' * (wafers > 1)}: http://{address}:{port}/v1", flush=True)
+        limits = EndpointChoice(
+            max_queue=options.max_queue, max_body_bytes=options.max_body, time_scale=options.time_scale,
+            output_law=options.output, seed=options.seed, router=options.router,
+        )  # fmt: skip
+        serve_http(model, found.replica, options.replicas, place, limits)
+
+
+def _load_words(options: ServeCommand) -> str:
+    """The load in words."""
+    if options.workload is not None:
+        return f"requests of {options.workload}" + (
+            f", {options.scale_rate:g} times as fast" if options.scale_rate != 1 else ""
+        )
+    if options.arrivals.startswith(("users:", "ramp:")):
+        came = options.arrivals
+    elif options.rate is None:
+        came = "all at once"
+    else:
+        came = f"{options.rate:g} requests/s, {options.arrivals}"
+    return f"{came}; prompts {options.input}, answers {options.output} tokens"
+
+
+def _window(options: ServeCommand) -> tuple[float, float] | None:
+    """The window of the timeline, in seconds.
+
+    Raises
+    ------
+    ServingError
+        If it is none.
+    """
+    if options.trace_window is None:
+        return None
+    found = []
+    for part in options.trace_window.split(":"):
+        try:
+            found.append(float(part) if part.isascii() and "_" not in part else math.nan)
+        except ValueError:
+            found.append(math.nan)
+    if len(found) != 2 or not 0 <= found[0] < found[1] < MOST_WINDOW_S:
+        raise ServingError(
+            f"--trace-window {options.trace_window[:60]} is no window; give A:B in seconds with A below B, e.g. 0:0.05"
+        )
+    return found[0], found[1]
+
+
+def _trace(options: ServeCommand, answer: ServiceAnswer, title: str) -> bytes | None:
+    from wse_sim.report.serving_trace import perfetto_of, trace_of
+
+    window = _window(options)
+    if window is None:
+        return None
+    serving, plan = answer.serving, answer.deployed.plan
+    trace = trace_of(serving.load, serving.replica, serving.replicas, window, options.router)
+    names = [f"region {n}" for n in range(serving.replica.table.regions)]
+    if plan is not None:
+        names = [f"wafer {item.wafer}: {item.name}" for item in plan.regions]
+    return perfetto_of(trace, title, names)
 
 
 def _idle(options: ServeCommand) -> list[str]:
-    idle = []
+    if options.listen is not None:
+        return unused(options, OF_RUNS, "with --listen: requests are those of clients")
+    idle = unused(options, OF_ENDPOINT, "without --listen")
+    idle += [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
     if options.workload is not None:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
     else:
+        alike = ("scale_rate", "prefix_caching", "policy")
         idle += unused(
-            options, ("scale_rate", "prefix_caching"), "without --workload: drawn prompts begin differently"
+            options, alike, "without --workload: drawn prompts begin differently, and are all alike"
         )
-    if options.prefix_caching:
-        idle += unused(options, ("engine",), "with --prefix-caching: the reference engine alone has it")
+    if options.prefill is None:
+        idle += unused(options, ("handover",), "without --prefill")
+    if options.replicas == 1 and options.search != "wafers":
+        idle += unused(options, ("router",), "with one replica")
+    if options.admission == "reserve":
+        idle += unused(options, ("preemption",), "with --admission reserve: nobody is preempted")
     if options.turns is not None:
-        names = (
-            "wafer",
-            "cluster",
-            "clock",
-            "systems",
-            "grid",
-            "context",
-            "emit_turns",
-            "dollars_per_wafer_hour",
-        )
-        idle += unused(options, names, "with --turns: the table says what turns cost")
+        idle += unused(options, OF_PLANS, "with --turns: the table says what turns cost")
     if options.arrivals.startswith(("users:", "ramp:")):
         idle += unused(options, ("rate",), f"with --arrivals {options.arrivals}")
     if options.goodput is None or options.search == "none":
         idle += unused(options, ("attain", "max_wafers"), "without --goodput and --search")
     return idle
-
-
-def _answer(model: str, options: ServeCommand, goals: dict[str, float] | None, say: Say) -> Answer | None:
-    from wse_sim.serving import run
-
-    load = _load(options)
-    if options.search == "wafers" and goals is not None:
-        return _fewest(model, options, load, goals, say)
-    made = _replica(model, options, load, options.systems, say)
-    if made is None:
-        return None
-    replica, systems = made
-    if options.emit_turns is not None:
-        replica.table.save(options.emit_turns)
-    say("serve")
-    if options.search == "rate" and goals is not None:
-        rate, best = run.capacity(
-            lambda rate: _load(options, rate),
-            replica,
-            goals,
-            replicas=options.replicas,
-            attain=options.attain,
-        )
-        if best is None:
-            print(f"no rate meets {options.goodput}: {_lone(options, load, replica)}")
-            return None
-        return Answer(
-            best, systems, (f"{rate:,.4g} requests/s is the highest rate that meets {options.goodput}",)
-        )
-    return Answer(run.serve(load, replica, replicas=options.replicas, engine=options.engine), systems)
-
-
-def _lone(options: ServeCommand, load: Load, replica: Replica) -> str:
-    from wse_sim.serving.bounds import bounds_of
-
-    first = bounds_of(load, replica.rules, replica.table).first_token_s
-    return f"the first token of a lone mean request takes {1e3 * first:,.4g} ms, and {options.attain:.0%} of all must meet them"
-
-
-def _load(options: ServeCommand, rate: float | None = None) -> Load:
-    from wse_sim.serving.traces import load_of
-    from wse_sim.serving.workload import drawn_load
-
-    if options.workload is not None:
-        scale = options.scale_rate if rate is None else rate
-        return load_of(options.workload, scale_rate=scale, limit=options.requests)
-    asked = rate if rate is not None else options.rate
-    return drawn_load(
-        options.requests,
-        rate=float("inf") if asked is None else asked,
-        arrivals=options.arrivals,
-        inputs=options.input,
-        outputs=options.output,
-        seed=options.seed,
-    )
-
-
-def _replica(
-    model: str, options: ServeCommand, load: Load, systems: int | None, say: Say
-) -> tuple[Replica, int] | None:
-    """The replica that is asked for and its wafers; None, and the sentence on the screen, where it does not fit."""
-    from wse_sim.serving.latency import read_table
-    from wse_sim.serving.run import Replica, replica_of
-
-    if options.turns is not None:
-        table = read_table(options.turns)
-        turn = options.max_num_batched_tokens or table.most_tokens
-        return Replica(table, _rules(options, turn, options.kv_blocks or 10**6)), 1
-    plan = _plan(model, options, load, systems, say)
-    if plan is None:
-        return None
-    most = int((load.input_tokens + load.output_tokens).max())
-    replica = replica_of(
-        plan,
-        most_context=most,
-        turn_tokens=options.max_num_batched_tokens,
-        blocks=options.kv_blocks,
-        block_tokens=options.block_size,
-        most_running=options.max_num_seqs,
-        joined=options.joined,
-        reserve=options.admission == "reserve",
-        prefix_cache=options.prefix_caching,
-    )
-    return replica, plan.systems
-
-
-def _rules(options: ServeCommand, turn: int, blocks: int) -> ServingRules:
-    from wse_sim.serving.base import ServingRules
-
-    reserve = options.admission == "reserve"
-    return ServingRules(
-        blocks,
-        options.block_size,
-        options.max_num_seqs,
-        turn,
-        options.joined,
-        reserve,
-        options.prefix_caching,
-    )
-
-
-def _plan(
-    model: str, options: ServeCommand, load: Load, systems: int | None, say: Say
-) -> GenerationPlan | None:
-    """The plan of generation for the load's lengths; without `systems`, on the fewest wafers that fit."""
-    from wse_sim.compiler.plan import Infeasible
-    from wse_sim.modes.generation.plan import GenerationPlan
-
-    count = systems or 1
-    while True:
-        say(f"plan {count} wafer{'s' * (count > 1)}")
-        plan = _compiled(model, options, load, count)
-        if isinstance(plan, GenerationPlan):
-            return plan
-        assert isinstance(plan, Infeasible)
-        if systems is not None or count >= options.max_wafers or plan.binding != "SRAM":
-            print(plan.message)
-            return None
-        # Weights and cache are shared: not fewer wafers than the excess says, if that is what does not fit.
-        count = min(options.max_wafers, count + 1)
-
-
-def _compiled(model: str, options: ServeCommand, load: Load, systems: int) -> Plan | Infeasible:
-    from wse_sim import api
-    from wse_sim.modes.generation import Generation
-
-    longest = int((load.input_tokens + load.output_tokens).max())
-    prompt = max(1, round(float(load.input_tokens.mean())))
-    chosen = api.RunOptions(
-        mode=Generation.name, phase="inference", batch=1, seq=max(options.context or longest, prompt),
-        wafer=options.wafer, cluster=options.cluster, clock=options.clock, systems=systems,
-        mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens},
-    )  # fmt: skip
-    return api.plan_of(api.read(model, chosen), chosen)
-
-
-def _fewest(
-    model: str, options: ServeCommand, load: Load, goals: dict[str, float], say: Say
-) -> Answer | None:
-    """The fewest wafers in all: replicas of every number of wafers that fits, up to the best that is known."""
-    from wse_sim.serving import run
-
-    first = _replica(model, options, load, options.systems, say)
-    if first is None:
-        return None
-    best: Answer | None = None
-    tried = []
-    replica, systems = first
-    while True:
-        most = max(
-            1,
-            (
-                min(options.max_wafers, best.systems * best.serving.replicas - 1)
-                if best
-                else options.max_wafers
-            )
-            // systems,
-        )
-        say(f"serve on replicas of {systems} wafer{'s' * (systems > 1)}")
-        count, found = run.fewest_replicas(load, replica, goals, attain=options.attain, most=most)
-        met = run.attained(found, goals) if found else 0.0
-        tried.append(
-            f"{systems:>4} wafers a replica: {count} replicas, {count * systems} wafers, {met:.2%} meet the goals"
-            if found
-            else f"{systems:>4} wafers a replica: {count * systems} wafers are too few"
-        )
-        if found and (best is None or count * systems < best.systems * best.serving.replicas):
-            best = Answer(found, systems)
-        systems += 1
-        limit = min(
-            options.max_wafers, best.systems * best.serving.replicas - 1 if best else options.max_wafers
-        )
-        if (
-            options.systems is not None
-            or options.turns is not None
-            or systems > limit
-            or systems > 2 * first[1]
-        ):
-            break
-        more = _replica(model, options, load, systems, say)
-        if more is None:
-            break
-        replica, systems = more
-    if best is None:
-        print(f"no {options.max_wafers} wafers meet {options.goodput}: {_lone(options, load, first[0])}")
-        return None
-    return Answer(best.serving, best.systems, tuple(tried))

@@ -1,83 +1,17 @@
-"""What ``wse-sim serve`` prints and writes: the numbers of a run as data, as text, and as files."""
+"""What ``wse-sim serve`` says: the numbers of a run as data and as text."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wse_sim.files import Values
 from wse_sim.serving.options import ServingOptions
-from wse_sim.written import together
 
 if TYPE_CHECKING:
-    from wse_sim.serving.run import Serving
+    from wse_sim.service.answers import ServiceAnswer
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A run of serving, on how many wafers, and what a search found."""
-
-    serving: Serving
-    systems: int
-    tried: tuple[str, ...] = ()
-
-
-def as_data(model: str, options: ServingOptions, answer: Answer, goals: dict[str, float] | None) -> Values:
-    """The keys of `vllm bench serve`, and what is ours under `wse_sim`."""
-    from dataclasses import asdict
-
-    from wse_sim.serving.metrics import bench_result
-
-    serving = answer.serving
-    rate: float | str = "inf" if options.rate is None else options.rate
-    data = bench_result(serving.load, serving.served, model=model, rate=rate, goals=goals)
-    rules, counters = serving.replica.rules, serving.served.counters
-    data["wse_sim"] = {
-        "wafers": answer.systems * serving.replicas,
-        "systems": answer.systems,
-        "replicas": serving.replicas,
-        "regions": serving.replica.table.regions,
-        "turn_tokens": rules.turn_tokens,
-        "kv_blocks": rules.blocks,
-        "block_size": rules.block_tokens,
-        "kv_blocks_most": counters["blocks_most"],
-        "running_most": counters["running_most"],
-        "preemptions": counters["preemptions"],
-        "recomputed_tokens": counters["recomputed"],
-        "cached_tokens": counters["cached"],
-        "turns": counters["turns"],
-        "bounds": {name: float(value) for name, value in asdict(serving.bounds).items()},
-        "binding": serving.binding,
-        "binds": serving.sentence,
-        "search": list(answer.tried),
-        "energy": _energy(options, serving),
-        "notes": list(serving.notes),
-        "seed": options.seed,
-    }
-    return data
-
-
-def _energy(options: ServingOptions, serving: Serving) -> Values | None:
-    """Joules of a token, and money if a price is given; None without wafers."""
-    from dataclasses import asdict
-
-    from wse_sim.serving.energy import energy_of
-
-    if serving.replica.power is None:
-        return None
-    found = energy_of(serving.served, serving.replica.power, serving.replicas)
-    tokens = serving.served.counters["emitted"]
-    if options.dollars_per_wafer_hour is None or not tokens:
-        return asdict(found)
-    dollars = found.dollars_per_million_tokens(options.dollars_per_wafer_hour, tokens)
-    return {**asdict(found), "dollars_per_million_output_tokens": dollars}
-
-
-def heading(model: str, options: ServingOptions, answer: Answer) -> str:
+def heading(model: str, options: ServingOptions, answer: ServiceAnswer) -> str:
     """What was served on what."""
     name = options.wafer if isinstance(options.wafer, str) else options.wafer.name
     count = answer.serving.replicas
@@ -85,7 +19,7 @@ def heading(model: str, options: ServingOptions, answer: Answer) -> str:
     return f"{model} on {machine}, {count} replica{'s' * (count > 1)}: {len(answer.serving.load):,} requests"
 
 
-def as_text(model: str, options: ServingOptions, answer: Answer, data: Values) -> str:
+def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Values) -> str:
     """What an operator asks first."""
     own = data["wse_sim"]
     rows = [
@@ -132,32 +66,3 @@ def as_text(model: str, options: ServingOptions, answer: Answer, data: Values) -
     lines = [heading(model, options, answer), *(f"  {title:<18} {text}" for title, text in rows)]
     lines += [f"  {line}" for line in answer.tried]
     return "\n".join([*lines, *(f"  note: {note}" for note in own["notes"])])
-
-
-def write_files(
-    out: Path, data: Values, serving: Serving, title: str, goals: dict[str, float] | None
-) -> None:
-    """result.json, a row for each completed request in requests.csv, and a picture."""
-    from wse_sim.report.serving import draw_serving
-
-    with together(out) as part:
-        (part / "result.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        with (part / "requests.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(_rows(serving))
-        draw_serving(serving, part / "serving.png", title=title, goals=goals)
-
-
-def _rows(serving: Serving) -> Iterator[tuple[object, ...]]:
-    from wse_sim.serving.base import TICK_S
-    from wse_sim.serving.metrics import request_times
-
-    yield (
-        "request_id", "input", "output", "arrival_s", "queue_time_s", "ttft_s", "tpot_s", "latency_s", "preemptions",
-    )  # fmt: skip
-    done, times = serving.served.completed, request_times(serving.load, serving.served)
-    columns = (
-        done.nonzero()[0], serving.load.input_tokens[done], serving.load.output_tokens[done],
-        serving.served.arrival_ticks[done] * TICK_S, times["queue"] / 1e3, times["ttft"] / 1e3, times["tpot"] / 1e3,
-        times["e2el"] / 1e3, serving.served.preemptions[done],
-    )  # fmt: skip
-    yield from zip(*(column.tolist() for column in columns), strict=True)

@@ -14,6 +14,7 @@ from wse_sim.cli.strict import StrictGroup
 from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_file
+from wse_sim.foreign import code_of
 from wse_sim.options import Declared, Whole, option
 from wse_sim.written import together, whole
 
@@ -324,7 +325,7 @@ def result_command(
     from wse_sim.studies.folder import Folder
     from wse_sim.studies.page import REPORTS
     from wse_sim.studies.schema import study_from
-    from wse_sim.studies.settings import Resolver, code_of
+    from wse_sim.studies.settings import Resolver
     from wse_sim.studies.store import Store
 
     opened, study, name = Folder.opened(folder)

@@ -13,13 +13,14 @@ from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
 from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_folder
+from wse_sim.foreign import code_of
 from wse_sim.options import Declared, Timing, Whole, option
 from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.validation.refit import Refit
     from wse_sim.validation.run import Validation
-    from wse_sim.validation.suite import Suite
+    from wse_sim.validation.suite import Point, Suite
 
 
 class ValidateCommand(Declared):
@@ -35,6 +36,9 @@ class ValidateCommand(Declared):
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
     sources: Path | None = option(None, "Folder with checkouts of published programs in CSL.")
+    run_code: bool = option(
+        False, "Run the Python (FILE.py:NAME, package.module:NAME) that a suite or a run of --mine names."
+    )
     out: Path | None = option(
         None,
         "Folder for validation.png and validation.json; with --mine also suite.yaml, with --refit the refitted wafer and cluster.",
@@ -96,7 +100,23 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
 
 
 def _suite(options: ValidateCommand) -> Suite:
-    """The points that are asked for."""
+    """The points that are asked for; without --run-code none of them runs Python that its file names."""
+    suite = _stated(options)
+    if options.run_code:
+        return suite
+    return suite.model_copy(update={"points": tuple(_without_code(point) for point in suite.points)})
+
+
+def _without_code(point: Point) -> Point:
+    code = [] if point.fault else code_of(point.params)
+    if not code:
+        return point
+    fault = f"{point.id} names Python ({code[0][:200]}); read that file, then give --run-code"
+    return point.model_copy(update={"fault": fault, "measured": None})
+
+
+def _stated(options: ValidateCommand) -> Suite:
+    """The points as their files state them."""
     from wse_sim.validation.mine import load_mine
     from wse_sim.validation.suite import Suite, load_suite
 

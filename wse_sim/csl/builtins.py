@@ -308,7 +308,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         text = name if name.lstrip()[:1] in ("[", "{") else self.json_file(name, scope, node.at)
         try:
             plain = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             what = "" if text is name else f"'{name}' "
             raise CslError(node.at, f"@import_comptime_value takes JSON: {what}{error}") from error
         wanted = self.type_of(node.args[0], scope)

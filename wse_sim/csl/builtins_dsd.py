@@ -279,7 +279,7 @@ class DsdBuiltins(Evaluation):
         wanted = {"extent": ty.U16, "fabric_color": ty.COLOR, queue_field: queue_type}
         parts = {n: self.handle_field(fields[n], w, at) for n, w in wanted.items() if n in fields}
         if not self.options.wse3 and "fabric_color" not in parts:
-            raise CslError(at, f"a {t} needs .fabric_color on wse2")
+            self.check_colorless(t, queue_field in parts, at)
         if self.options.wse3 and queue_field not in parts:
             raise CslError(at, f"a {t} needs .{queue_field} on wse3")
         if all(type(p) is Value for p in parts.values()):
@@ -291,11 +291,24 @@ class DsdBuiltins(Evaluation):
                 self.unit.note_read(color, queue)
             if queue is not None:
                 self.unit.queue_uses.append((queue_type.name, queue, at))
+                if color is None and t is ty.FABIN:
+                    self.unit.colorless.append((queue, at))
             return Value(
                 t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags)
             )
         names = {"extent": "extent", "fabric_color": "color", queue_field: "queue"}
         return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
+
+    def check_colorless(self, t: ty.DsdType, has_queue: bool, at: int) -> None:
+        """A fabric DSD without a color on WSE-2: since SDK 2.10 an input has the color of its queue."""
+        if t is ty.FABOUT:
+            raise CslError(at, f"a {t} needs .fabric_color on wse2")
+        if self.options.sdk == "1.4" or (self.options.strict and self.unit.compiler.sdk == "1.4"):
+            raise CslError(
+                at, f"a {t} needs .fabric_color on wse2; the color of its queue counts with --sdk 2.10"
+            )
+        if not has_queue:
+            raise CslError(at, f"a {t} needs .input_queue, whose color it has, or .fabric_color on wse2")
 
     def handle_field(self, value: Operand, t: ty.Type, at: int) -> Operand:
         """A field of a fabric DSD; older programs give queues and colors as plain numbers."""

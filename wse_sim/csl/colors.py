@@ -46,6 +46,8 @@ class ColorRoute:
 def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
     if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
         return value.data
+    if isinstance(value.type, ty.StructType) and type(value) is Value:
+        return {n: Value(t, x) for (n, t), x in zip(value.type.fields, value.data, strict=True)}
     raise CslError(at, f"{what} takes a structure such as .{{ .rx = .{{ WEST }} }}, found {show(value)}")
 
 
@@ -129,6 +131,8 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
             at,
             "a color configuration without a routes field is not allowed; write .routes = .{} if it has none",
         )
+    if ty.is_int(fields["routes"].type):
+        return
     routes = fields_of(fields["routes"], "routes", at)
     for name in ("rx", "tx"):
         given = routes.get(name)
@@ -148,7 +152,19 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
             raise CslError(at, f"the rx of {name} must be a single direction")
 
 
+def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
+    """Masks of rx and tx from the number that `<directions>` makes of them: those of rx are eight bits higher."""
+    word = number(value, what, at)
+    if word & ~0x1F1F:
+        raise CslError(
+            at, f"{what} is {word:#x}; it must be made of the bits of <directions>, RX_WEST to TX_RAMP"
+        )
+    return word >> 8, word & 255
+
+
 def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
+    if ty.is_int(value.type):
+        return (*from_bits(value, "routes", at), 0)
     fields = fields_of(value, "routes", at)
     rx = tx = swap = 0
     for name, v in fields.items():
@@ -198,6 +214,9 @@ def read_switches(value: Operand, positions: list[tuple[int, int]], at: int) -> 
 
 
 def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+    if ty.is_int(value.type):
+        rx, tx = from_bits(value, what, at)
+        return (rx or base[0], tx or base[1]) if rx or tx else (0, 0)
     fields = fields_of(value, what, at)
     rx, tx = base
     for name, v in fields.items():

@@ -19,7 +19,8 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.layout import command_line_values, run_layout
 from wse_sim.csl.link import build_image
-from wse_sim.csl.modules import ARCHES, LayoutState, Options
+from wse_sim.csl.modules import ARCHES, SDKS, LayoutState, Options
+from wse_sim.csl.release import release_of
 from wse_sim.csl.unit import Compiler
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
@@ -90,7 +91,7 @@ class CompiledProgram:
         try:
             about = json.loads((out / "out.json").read_text())
             rpc = json.loads((out / "bin" / "out_rpc.json").read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise WseError(
                 f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"
             ) from error
@@ -141,7 +142,7 @@ class CompileOptions(TypedDict, total=False):
     """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
     `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `strict` refuses what the language guide refuses beside what cannot be compiled; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    fits; `strict` refuses what the language guide refuses beside what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
     """
 
     arch: str
@@ -154,6 +155,7 @@ class CompileOptions(TypedDict, total=False):
     import_paths: tuple[str, ...]
     max_inlined_iterations: int
     strict: bool
+    sdk: str
 
 
 FIELDS = {"fabric_dims": "fabric", "fabric_offsets": "offsets"}
@@ -196,6 +198,10 @@ def compile_program(
 def check_options(options: Options) -> Options:
     if options.arch not in ARCHES:
         raise WseError(f"the architecture is '{options.arch}'; it must be {' or '.join(ARCHES)}")
+    if options.sdk not in SDKS:
+        raise WseError(
+            f"--sdk is '{options.sdk}'; it must be 1.4 or 2.10, or left out for what the sources show"
+        )
     if not 1 <= options.channels <= MAX_CHANNELS:
         raise WseError(f"{options.channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
     return options
@@ -205,6 +211,7 @@ def _compile(
     path: str, options: Options, params: dict[str, Any], colors: dict[str, int], out: str | Path | None
 ) -> CompiledProgram:
     compiler = Compiler(options)
+    compiler.sdk = options.sdk or release_of(path)
     layout = run_layout(compiler, path, command_line_values(params, colors))
     compiler.options = options = fit_fabric(options, layout)
     image = build_image(compiler)

@@ -13,6 +13,8 @@ from functools import cached_property
 from wse_sim.errors import WseError
 
 NOWHERE = -1
+MOST_SHOWN = 200
+"""Characters of a long source line that are shown around a position."""
 
 
 @dataclass
@@ -92,7 +94,9 @@ def quote(at: int) -> str:
     if place is None:
         return ""
     source, line, column = place
-    text = source.text[source.starts[line - 1] :].split("\n", 1)[0]
+    begin = source.starts[line - 1] + max(0, column - MOST_SHOWN // 2)
+    column = min(column, MOST_SHOWN // 2)
+    text = source.text[begin : begin + MOST_SHOWN].split("\n", 1)[0]
     lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
     return f"\n    {text}\n    {lead}^"
 

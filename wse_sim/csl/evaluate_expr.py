@@ -325,8 +325,6 @@ class ExpressionEvaluator(PlaceEvaluator):
         """`value` as a value of type `t`, where the language converts by itself."""
         if value.type is t:
             return value
-        if self.options.strict:
-            self.check_pointer(value.type, t, at)
         if value.type is ty.COMPTIME_STRUCT and type(value) is Value:
             if isinstance(t, ty.StructType):
                 return self.aggregate(t, self.struct_fields(value, t, at), at)

@@ -88,11 +88,11 @@ class EvaluatedUnit(CodeUnit):
 
 
 def stream_colors(params: Mapping[str, Value]) -> set[int]:
-    """Colors that an import of the host interface binds to its streams (`.MEMCPYH2D_1 = color` and the like)."""
+    """Colors that an import of the host interface binds to its streams (`.MEMCPYH2D_1 = color` and the like; since SDK 2.10 numbers)."""
     return {
         int(v.data)
         for n, v in params.items()
-        if n.startswith(("MEMCPYH2D_", "MEMCPYD2H_")) and v.type is ty.COLOR
+        if n.startswith(("MEMCPYH2D_", "MEMCPYD2H_")) and (v.type is ty.COLOR or ty.is_int(v.type))
     }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import JUMPS, Code, FrameCell
+from wse_sim.csl.code import COST, JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
@@ -28,19 +28,20 @@ from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
 from wse_sim.csl.storage import check_defined
-from wse_sim.csl.strict import check_queues
+from wse_sim.csl.strict import check_inputs, check_queues
 from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
-from wse_sim.fabric.vm.opcodes import DsdKind, Op
+from wse_sim.fabric.vm.opcodes import DsdKind, Form, Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
 CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
+INLINED_ROWS = 24
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
@@ -109,6 +110,38 @@ class Linker:
         )
 
 
+def inlined_size(code: Code) -> int:
+    """Rows of a function; one that loads descriptors from memory or reads the machine's registers has too many instructions behind its rows."""
+    issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
+    for i, row in enumerate(code.rows):
+        loads = row[0] == Op.VEC and Form.DSD in issues[i][O.V_DEST : O.V_DEST + 4]
+        if loads or row[0] == Op.SYS:
+            return INLINED_ROWS + 1
+    return len(code.rows)
+
+
+def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
+    """Calls of short functions that call nothing cost what their bodies cost: a compiler puts such bodies into their callers."""
+    apart = {id(code) for code in roots}
+    small = {
+        id(code)
+        for code in order
+        if id(code) not in apart
+        and not code.cyclic
+        and not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
+        and inlined_size(code) <= INLINED_ROWS
+    }
+    for code in order:
+        for row, kind, callee in code.fixes:
+            if kind == "call" and id(callee) in small:
+                code.costs[row] = COST["free"]
+        if id(code) in small:
+            code.costs = [
+                COST["free"] if row[0] == Op.RET else cost
+                for row, cost in zip(code.rows, code.costs, strict=True)
+            ]
+
+
 class ClassLinker:
     """Memory and code of one class."""
 
@@ -118,6 +151,9 @@ class ClassLinker:
         self.addresses: dict[int, int] = {}
         self.end = FIRST_WORD
         self.memory: list[tuple[int, Array]] = []
+        self.initial: list[tuple[int, int]] = []
+        self.constant_words, self.frame_words = 0, 0
+        self.deepest: tuple[tuple[str, int], ...] = ()
         self.totals: dict[int, tuple[int, int]] = {}
         self.visiting: set[int] = set()
         self.late: list[tuple[int, Code]] = []
@@ -156,11 +192,15 @@ class ClassLinker:
             + [c for _, c in empty]
         )
         roots += [start] if start is not None else []
+        for queue, at in () if self.unit.options.wse3 else self.unit.colorless:
+            found = self.unit.compiler.colorless
+            found[queue, at] = found.get((queue, at), False) or ("input_queue", queue) in state.queues
         self.place_variables(used)
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
+        inline_small(order, roots)
         self.place_frames(order)
         self.fill(used)
         for code in order:
@@ -187,6 +227,7 @@ class ClassLinker:
             blocked=tuple(blocked),
             blocked_threads=tuple(threads),
             memory=tuple(self.memory),
+            initial=tuple(sorted(self.initial)),
             registers=max(8, registers + 1),
             call_depth=depth + 2,
             dsrs=self.dsrs(order),
@@ -211,6 +252,9 @@ class ClassLinker:
             symbols=tuple(symbols),
             code_words=CODE_WORDS * self.code_rows,
             data_words=self.end,
+            constant_words=self.constant_words,
+            frame_words=self.frame_words,
+            deepest=self.deepest,
             **extra,
         )
 
@@ -289,9 +333,11 @@ class ClassLinker:
             self.end = -(-self.end // align) * align
             self.addresses[id(root)] = self.end
             self.end += root.type.words
+            self.constant_words += 0 if isinstance(root, Global) else root.type.words
 
     def place_frames(self, order: list[Code]) -> None:
         base: dict[int, int] = {}
+        chains: dict[int, tuple[tuple[str, int], ...]] = {}
         start = -(-self.end // 2) * 2
         for code in reversed(order):  # callers first
             at = base.get(id(code), start)
@@ -302,6 +348,12 @@ class ClassLinker:
                 self.addresses[id(cell)] = at
                 at += cell.type.words
             at = -(-at // 2) * 2
+            chain = chains.get(id(code), ())
+            own = at - base.get(id(code), start)
+            if own:
+                chain += ((code.name, own),)
+            if at > max(self.end, start):
+                self.deepest, self.frame_words = chain, at - start
             self.end = max(self.end, at)
             if code.cyclic and any(id(c) in self.unit.used for c in code.frame) and self.levels(code):
                 raise CslError(
@@ -309,7 +361,8 @@ class ClassLinker:
                     f"'{code.name}' calls itself and keeps arrays, structures or variables with an address; make them global",
                 )
             for callee, _ in code.callees:
-                base[id(callee)] = max(base.get(id(callee), start), at)
+                if at > base.get(id(callee), start):
+                    base[id(callee)], chains[id(callee)] = at, chain
 
     def levels(self, code: Code) -> bool:
         """Whether a function calls itself other than as its last act."""
@@ -323,6 +376,8 @@ class ClassLinker:
             if isinstance(root, FrameCell) or root.data is None:
                 continue
             words = self.words(root.type, root.data)
+            if not isinstance(root, Global) or root.decl.value is not None:
+                self.initial.append((self.addresses[key], len(words)))
             if words.any():
                 segments.append((self.addresses[key], words))
         self.memory = sorted(segments, key=lambda s: s[0])
@@ -587,6 +642,7 @@ def build_image(compiler: Compiler) -> Image:
                 )
             config[color, where] = 1 + linker.config(route)
     check_queues(compiler.queues)
+    check_inputs(compiler.colorless)
     pool = tuple(linker.constants.rows)
     return Image(
         arch=compiler.options.arch,

@@ -25,11 +25,15 @@ from wse_sim.csl.tiles import Array, Tiles
 from wse_sim.csl.values import Entry, Function, Instance, Ref, Value
 
 ARCHES = ("wse2", "wse3")
+SDKS = ("", "1.4", "2.10")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line fixes: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the rectangle."""
+    """What the command line fixes: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the rectangle.
+
+    ``sdk`` is the release whose rules hold: "1.4", "2.10", or "" for what the sources show (:func:`wse_sim.csl.release.release_of`).
+    """
 
     arch: str = "wse2"
     fabric: tuple[int, int] = (0, 0)
@@ -40,6 +44,7 @@ class Options:
     fp16: str = "f16"
     import_paths: tuple[str, ...] = ()
     strict: bool = False
+    sdk: str = ""
 
     @property
     def wse3(self) -> bool:

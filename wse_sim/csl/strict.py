@@ -61,21 +61,6 @@ class StrictRules(Evaluation):
                 node.at, f"'{op}' between '{a}' and '{b}'; both operands must have exactly the same type"
             )
 
-    def check_pointer(self, s: ty.Type, t: ty.Type, at: int) -> None:
-        """An array of several dimensions does not become a pointer to its elements by itself."""
-        if (
-            isinstance(s, ty.PointerType)
-            and isinstance(t, ty.PointerType)
-            and t.many
-            and isinstance(s.target, ty.ArrayType)
-        ):
-            rank = len(s.target.shape)
-            self.demand(
-                rank == 1 or t.target is s.target,
-                at,
-                f"a '{t}' is made of an array of one dimension; this one has {rank}",
-            )
-
     def check_activation(self, value: Operand, node: tree.Builtin, scope: Scope) -> None:
         """`@activate` takes the id of a local task."""
         if not self.judges(scope):
@@ -247,6 +232,16 @@ def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
             raise CslError(
                 at,
                 f"{kind} {min(numbers)} is never initialized; on wse3 @initialize_queue gives every queue in use its color",
+            )
+
+
+def check_inputs(uses: dict[tuple[int, int], bool]) -> None:
+    """A `fabin_dsd` without a color has that of its queue, in one class at least (WSE-2)."""
+    for (queue, at), has_color in uses.items():
+        if not has_color:
+            raise CslError(
+                at,
+                f"the fabin_dsd has no .fabric_color, and input_queue {queue} has no color either; give it one with @initialize_queue",
             )
 
 

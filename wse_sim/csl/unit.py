@@ -19,6 +19,7 @@ class Compiler:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.files = Files(options)
+        self.sdk = options.sdk  # the release whose rules hold
         self.structs: dict[Hashable, ty.StructType | ty.EnumType] = {}
         self.addressed: dict[int, set[str]] = {}
         self.literals: dict[int, Value] = {}  # by node; trees live as long as the compilation
@@ -28,6 +29,9 @@ class Compiler:
         self.queues: dict[
             tuple[str, int], dict[int, bool]
         ] = {}  # by kind and place of use: number -> has a color
+        self.colorless: dict[
+            tuple[int, int], bool
+        ] = {}  # inputs without a color: (queue, place) -> it has one
         self.warned: set[tuple[str, str]] = set()
         self.host_colors: set[int] = set()  # colors that an import of the host interface binds to its streams
 
@@ -53,6 +57,9 @@ class CodeUnit(ABC):
         self.queue_uses: list[
             tuple[str, int, int]
         ] = []  # queues that descriptors name: kind, number, position
+        self.colorless: list[
+            tuple[int, int]
+        ] = []  # inputs that have the color of their queue: number, position
         self.paths: dict[tuple[str, str], str] = {}
 
     def free_queue(self, color: int) -> int:

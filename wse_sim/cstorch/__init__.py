@@ -14,6 +14,9 @@ _HERE = "wse_sim.cstorch"
 __version__ = "2.1.1"
 """Release of the interface whose names are followed; scripts compare it."""
 
+_generating_docs = False
+"""Whether the documentation of a program is being made: trainers leave out base classes then."""
+
 # Public name -> module that defines it (of this package).
 _HOME = {
     "Backend": "machine",
@@ -63,7 +66,7 @@ _HOME = {
 # Public submodules.
 _MODULES = (
     "amp", "appliance", "backends", "cbtorch", "cirh", "core", "decomp", "distributed", "experimental", "metrics", "monitor", "nn",
-    "optim", "profiler", "sparse", "storage", "utils",
+    "optim", "profiler", "saver", "sparse", "storage", "utils",
 )  # fmt: skip
 
 # Names that differ from what their module calls them.

@@ -59,6 +59,11 @@ def is_cbfloat() -> bool:
     return bool(runtime.settings().half_dtype == "cbfloat16")
 
 
+def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
+    return is_cbfloat() and tensor.dtype is torch.float16
+
+
 def use_bfloat16(enable: bool = True) -> None:
     """The same under its elder name."""
     use_bfloat(enable)
@@ -258,6 +263,10 @@ class GradScaler:
     def get_scale(self) -> torch.Tensor | float:
         """The scale: a number if constant, else a tensor that a step closure can read."""
         return self.loss_scale
+
+    def get_non_clamped_scale(self) -> float | torch.Tensor:
+        """The same: the scale is kept between its limits, not cut afterwards."""
+        return self.get_scale()
 
     def scale(self, outputs: T) -> T:
         """The loss (or every tensor of a structure) times the scale."""

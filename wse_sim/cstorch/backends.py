@@ -10,6 +10,10 @@ from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import MicroBatch
 
 
+class SettingError(faults.ProgramError, AttributeError):
+    """A name that the tree of settings has not: programs may ask with ``hasattr``."""
+
+
 class _Group:
     """A branch of the tree: only known names can be read or set."""
 
@@ -23,7 +27,7 @@ class _Group:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             path = object.__getattribute__(self, "_path")
-            raise faults.program_error(
+            raise SettingError(
                 f"setting {path}.{name} is unknown; use one of {', '.join(sorted(known))}{hint}"
             )
         return known[name]
@@ -103,12 +107,30 @@ def _kept(name: str, default: object = None) -> tuple[Callable[[], Any], Callabl
 
 def _debug_args(value: object) -> None:
     settings = runtime.settings()
+    settings.debug_args = value
     settings.without_effect["debug_args"] = str(value)
     text = str(value).lower()
     if "pipeline" in text:
         settings.mode = "pipelined"
     elif "weight_streaming" in text:
         settings.mode = "weight-streaming"
+
+
+def _ini(value: object) -> None:
+    """Settings of the compiler: kept, without effect."""
+    for name, setting in (value if isinstance(value, dict) else vars(value)).items():
+        setattr(runtime.settings().ini, name, setting)
+
+
+def _refused(value: object) -> NoReturn:
+    raise SettingError("backends.csx.storage.s3 is a group of settings; set one of them")
+
+
+def _unknown(name: str) -> str:
+    return f"setting backends.csx.{name} is unknown; use one of {', '.join(BRANCHES)}"
+
+
+BRANCHES = ("precision", "performance", "debug", "cluster", "storage")
 
 
 class _Csx:
@@ -131,8 +153,8 @@ class _Csx:
                 "retrace_every_iteration": _setting("retrace_every_iteration", bool),
                 "lazy_initialization": _setting("lazy_initialization", bool),
                 "drop_data": _kept("drop_data", False),
-                "debug_args": (lambda: runtime.settings().without_effect.get("debug_args"), _debug_args),
-                "ini": _kept("ini"),
+                "debug_args": (lambda: runtime.settings().debug_args, _debug_args),
+                "ini": (lambda: runtime.settings().ini, _ini),
                 "fabric_type_blacklist": _kept("fabric_type_blacklist"),
                 "compile_crd_memory_gi": _kept("compile_crd_memory_gi"),
                 "execute_crd_memory_gi": _kept("execute_crd_memory_gi"),
@@ -146,24 +168,24 @@ class _Csx:
         )
         names = ("num_csx", "num_workers_per_csx", "max_act_per_csx", "max_wgt_servers", "transfer_processes")
         idle = ("mgmt_address", "mgmt_namespace", "credentials_path", "mount_dirs", "python_paths", "job_labels",
-                "job_time_sec", "job_priority", "disable_version_check", "cbcore_task_spec", "workflow_id")  # fmt: skip
+                "job_time_sec", "job_priority", "disable_version_check", "cbcore_task_spec", "workflow_id", "auto_taint")  # fmt: skip
         self.cluster = _Group(
             "backends.csx.cluster", {n: _cluster(n) for n in names} | {n: _kept(n) for n in idle}
         )
+        cloud = _Group(
+            "backends.csx.storage.s3", {"profile": _kept("profile"), "endpoint_url": _kept("endpoint_url")}
+        )
+        self.storage = _Group("backends.csx.storage", {"s3": (lambda: cloud, _refused)})
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in ("precision", "performance", "debug", "cluster"):
-            raise faults.program_error(
-                f"setting backends.csx.{name} is unknown; use precision, performance, debug or cluster"
-            )
+        if name not in BRANCHES or name in vars(self):
+            raise SettingError(_unknown(name))
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise faults.program_error(
-            f"setting backends.csx.{name} is unknown; use precision, performance, debug or cluster"
-        )
+        raise SettingError(_unknown(name))
 
 
 csx = _Csx()

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import faults, hooks, runtime
 from wse_sim.cstorch.program import StepProgram, accumulate, make_program
 from wse_sim.cstorch.record import Recorder, recording
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, put_gradient
@@ -51,7 +51,7 @@ class Capture:
         recorder, run = self.recorder, self.run
         _check_buffers(run, self.buffers)
         notes = _settle_gradients(run, recorder, self.parameters, self.gradients)
-        program = make_program(self.name, recorder, self.batch, result)
+        program = make_program(self.name, recorder, self.batch, result, _kept_by_hooks())
         program.notes.extend(notes)
         if self.watched is not None:
             self.watched.optimizers = recorder.optimizers
@@ -80,6 +80,15 @@ def capture(
     finally:
         taking.stop()
     return taking.program(result)
+
+
+def _kept_by_hooks() -> list[WaferTensor]:
+    """Tensors of the step in attributes of objects that were given its tensors: they go on with them in the loop."""
+    owners = {
+        id(o): o for f in hooks.tensor_hooks.values() if (o := getattr(f, "__self__", None)) is not None
+    }
+    held = [value for owner in owners.values() for value in vars(owner).values()]
+    return [t for t in held if isinstance(t, WaferTensor) and t._role == "trace"]
 
 
 def _known_paths(run: runtime.Run, recorder: Recorder) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -32,6 +33,7 @@ from torch._ops import OpOverload
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import Location, Plain
+from wse_sim.errors import WseError
 from wse_sim.files import JSON, is_file
 from wse_sim.written import whole
 
@@ -359,7 +361,7 @@ class _Source:
         self.file = opened(path)
 
     def read(self, name: str) -> torch.Tensor:
-        with self.lock:
+        with self.lock, _undamaged(self.path):
             found = self.file[name]
             wanted = found.attrs.get("dtype")
             data = np.asarray(found[()])
@@ -456,13 +458,27 @@ def load(path: str | os.PathLike[str], map_location: Location | None = None, **k
         raise faults.program_error(f"load: there is no file {target}; check the path")
     if not _is_hdf5(target):
         return _load_pickle(target, map_location, keywords)
+    with _undamaged(target):
+        return _load_hdf5(target, map_location)
+
+
+@contextlib.contextmanager
+def _undamaged(target: Path) -> Iterator[None]:
+    """What HDF5 or JSON makes of a damaged file, in one sentence; a dozen kinds of exceptions, some of Cython's own."""
     try:
-        source = _Source(target)
-        spec = source.file.get(SPEC)
-    except OSError as fault:
+        yield
+    except (WseError, MemoryError):
+        raise
+    except Exception as fault:
+        reason = " ".join(str(fault).split())[:160]
         raise faults.program_error(
-            f"load: {target} is damaged ({fault}); use an earlier checkpoint"
+            f"load: {target} is damaged ({type(fault).__name__}: {reason}); use an earlier checkpoint"
         ) from None
+
+
+def _load_hdf5(target: Path, map_location: Location | None) -> Any:
+    source = _Source(target)
+    spec = source.file.get(SPEC)
     if spec is None:
         found = list(source.file)
         structure: dict[str, Any] = {
@@ -484,13 +500,13 @@ def load(path: str | os.PathLike[str], map_location: Location | None = None, **k
 
 
 def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str, Any]) -> Any:
-    import pickle
-
     keywords.setdefault("weights_only", True)
     try:
         return torch.load(target, map_location=map_location or "cpu", **keywords)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:
-        reason = str(fault).splitlines()[0][:160]
+    except MemoryError:
+        raise
+    except Exception as fault:  # a file that is no pickle makes its reader stumble in any way
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
         raise faults.program_error(
             f"load: {target} is not a checkpoint of this interface or of torch.save ({reason}); check the file"
         ) from None

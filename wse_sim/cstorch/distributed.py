@@ -34,6 +34,14 @@ class ClusterConfig:
     disable_version_check: bool = False
     precision_opt_level: int | None = None
     debug_args: object = None
+    job_priority: str | None = None
+    cbcore_task_spec: str | None = None
+    workflow_id: str | None = None
+    fabric_type_blacklist: list[str] | None = None
+
+    def __hash__(self) -> int:
+        """Trainers keep backends by their settings."""
+        return hash(repr(self))
 
     def __post_init__(self) -> None:
         # Fields that differ from the defaults: only these ask for something of the cluster.
@@ -71,6 +79,8 @@ class CSConfig(ClusterConfig):
 
     execution_strategy: int | None = None
 
+    __hash__ = ClusterConfig.__hash__
+
 
 @dataclasses.dataclass(frozen=True)
 class WorkerState:
@@ -83,6 +93,8 @@ class WorkerState:
     streamer: bool = False
     # Batches that earlier executions of the run have drawn.
     run_step: int = 0
+    # Samples of the batches that it has given since its position was loaded.
+    samples_streamed: int = 0
 
     @property
     def current_rank(self) -> int:
@@ -163,8 +175,10 @@ def rendezvous(tag: str = "") -> None:
     """A barrier between training processes; there is one, so it is passed."""
 
 
-def get_streaming_batch_size(effective_batch_size: int) -> int:
+def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
     """Batch that a loader makes: the client's loader makes the batch of all systems, which divide it.
+
+    It is the same for every `global_rank`.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from wse_sim.cstorch import faults, tensors
+from wse_sim.cstorch import elder_torch, faults, tensors
 
 # Door -> the module behind it; a submodule of a door is the submodule of that module.
 DOORS = {
@@ -38,7 +38,7 @@ SUBMODULES = {
     "backend": "wse_sim.cstorch.machine",
     "trace": "wse_sim.cstorch.step",
     "distributed.cluster_resolver": "wse_sim.cstorch.cluster_resolver",
-    "lib": "wse_sim.cstorch.core",
+    "backend.ltc_backend": "wse_sim.cstorch.received",
     "data": "wse_sim.cstorch.utils.data",
 }
 # Names of the oldest interface that this door had too.
@@ -56,6 +56,8 @@ def behind(name: str) -> str | None:
             return DOORS[door]
         if name.startswith(f"{door}."):
             rest = name[len(door) :]
+            if door == "cerebras.pb":
+                return DOORS[door]  # one module shows every message
             if rest[1:] in SUBMODULES and DOORS[door] != "wse_sim.cstorch.appliance":
                 return SUBMODULES[rest[1:]]
             if rest.startswith(".pb") and DOORS[door] == "wse_sim.cstorch.appliance":
@@ -196,6 +198,7 @@ def _say_if_shadowed(name: str) -> None:
 
 def install_aliases() -> None:
     """Open the doors in this process: ``cerebras.pytorch``, its elder names, and ``cerebras.appliance``."""
+    elder_torch.enter()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         sys.meta_path.append(_Last())

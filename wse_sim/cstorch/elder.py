@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.appliance.messages import FullConfig
 from wse_sim.cstorch.tensors import WaferTensor
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class State:
         self.appliance: Batches | None = None
         self.init_tracker = Tracker()
         self.num_csx = 1
+        self.full_config = FullConfig()  # settings of the compiler: kept, without effect
 
     @property
     def outputs(self) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, outcome, runtime, simulated
+from wse_sim.cstorch import faults, hooks, outcome, runtime, simulated
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.program import StepProgram
@@ -121,7 +121,8 @@ class Execution:
         steps = self.checkpoint_steps
         if not steps:
             return False
-        due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
+        # A schedule counts from 0, as the loop's index does.
+        due = steps.match(self.iteration - 1) if hasattr(steps, "match") else self.iteration % steps == 0
         return bool(due) or self.on_final_iteration
 
     @property
@@ -251,7 +252,10 @@ def _fetched(leaf: object) -> object:
         raise faults.program_error(
             "a closure was given a tensor of the step that the step neither returns nor hands out; return it from the step"
         )
-    return value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
+    fetched = value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
+    for function in list(hooks.received.values()):
+        function(fetched, leaf._name)
+    return fetched
 
 
 def begin_execution(executor: object, **given: Any) -> Execution:

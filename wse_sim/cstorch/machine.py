@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wse_sim.cstorch import device as devices
-from wse_sim.cstorch import faults, one_machine, rates, runtime, tensors
+from wse_sim.cstorch import faults, one_machine, optimizer_hooks, rates, runtime, tensors
+from wse_sim.cstorch.cluster import Cluster
 from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.roles import BackendRole
 from wse_sim.cstorch.tensors import WaferTensor, wrap
@@ -43,6 +43,11 @@ class BackendType(Enum):
     CSX = "CSX"
     CPU = "CPU"
     GPU = "GPU"
+
+    @classmethod
+    def from_str(cls, name: str) -> BackendType:
+        """The kind that a name means; see :func:`kind_of`."""
+        return kind_of(name)
 
     @property
     def is_csx(self) -> bool:
@@ -138,7 +143,8 @@ class Backend:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.device = Device(self)
         self.cluster_config: ClusterConfig | None = None
-        self.cluster = SimpleNamespace(config=None)
+        self.cluster = Cluster()
+        self._impl = self  # where releases from 2.3 on ask whether steps are executed
 
     @property
     def is_csx(self) -> bool:
@@ -160,6 +166,24 @@ class Backend:
     def is_e2e_execution(self) -> bool:
         """Whether steps are executed."""
         return not (self.compile_only or self.validate_only)
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether tensors have no values now: in a step, and in the loop around it, but not in closures."""
+        run = runtime.run()
+        return runtime.is_tracing() or (self.is_csx and run.execution is not None and not run.in_closure)
+
+    @property
+    def appliance(self) -> SimpleNamespace | None:
+        """What the last compile says of its floating-point operations (per sample, and per second at most)."""
+        compiled = runtime.run().compiled
+        result = compiled[-1].result if compiled else None
+        if result is None or not result.compute_utilization:
+            return None
+        flops = result.flops_per_step / compiled[-1].batch
+        most = result.flops_per_step / result.step_s / result.compute_utilization
+        info = SimpleNamespace(algo_flops=flops, supported_flops=most)
+        return SimpleNamespace(compile_resp=SimpleNamespace(perf_info=info))
 
     @property
     def torch_device(self) -> torch.device:
@@ -200,6 +224,26 @@ _ACCEPTED = {
     "micro_batch_size", "retrace_every_iteration", "mixed_precision", "drop_data", "use_cs_grad_accum",
     "csx", "mgmt_address", "mgmt_namespace", "credentials_path", "num_steps", "op_profiler_config",
 }  # fmt: skip
+
+
+def get_backend_args(backend_type: object) -> dict[str, object]:
+    """Keywords that :func:`backend` takes for a kind, with their defaults.
+
+    Raises
+    ------
+    ProgramError
+        For an unknown kind.
+    """
+    common: dict[str, object] = {"artifact_dir": None, "max_checkpoints": None, "mixed_precision": None}
+    if not kind_of(backend_type).is_csx:
+        return common
+    return {**common, "compile_dir": None, "compile_only": False, "validate_only": False, "drop_data": False,
+            "cluster_config": None, "micro_batch_size": None, "retrace_every_iteration": None}  # fmt: skip
+
+
+def use_cs() -> bool:
+    """Whether the backend of this process is the simulated wafer."""
+    return runtime.use_cs()
 
 
 def backend(backend_type: object = None, *args: object, **kwargs: Any) -> Backend:
@@ -302,7 +346,7 @@ def enter_device() -> None:
     """From now on calls that name the wafer's device are understood."""
     global _mode
     devices.register()
-    _install_optimizer_checks()
+    optimizer_hooks.install()
     torch.nn.Module.to = _module_to  # type: ignore[method-assign,assignment]
     one_machine.enter()
     if _mode is None:
@@ -539,48 +583,3 @@ def _set_device(model: torch.nn.Module, chosen: Backend) -> None:
 def lazily() -> Iterator[None]:
     """Nothing happens inside: values are made when the model is."""
     yield
-
-
-# -- optimizers of torch ------------------------------------------------------------------------------
-_checks = False
-
-
-def _install_optimizer_checks() -> None:
-    global _checks
-    if _checks:
-        return
-    _checks = True
-    from wse_sim.cstorch import optimizer_hooks
-
-    register_optimizer_step_pre_hook(optimizer_hooks.before_optimizer)
-    register_optimizer_step_post_hook(optimizer_hooks.after_optimizer)
-    schedulers = torch.optim.lr_scheduler
-    for name in dir(schedulers):
-        kind = getattr(schedulers, name)
-        if isinstance(kind, type) and "step" in vars(kind) and kind.__module__ == schedulers.__name__:
-            setattr(kind, "step", _checked_scheduler(vars(kind)["step"]))  # noqa: B010
-
-
-def _checked_scheduler(plain: Callable[..., Any]) -> Callable[..., Any]:
-    import functools
-
-    @functools.wraps(plain)
-    def checked(self: object, *args: object, **kwargs: object) -> object:
-        optimizer = getattr(self, "optimizer", None)
-        if runtime.use_cs() and optimizer is not None and not getattr(self, "_wse_sim", False):
-            owned = any(isinstance(p, WaferTensor) for g in optimizer.param_groups for p in g["params"])
-            if owned:
-                name = type(self).__name__
-                module = type(self).__module__
-                if module.startswith("torch."):
-                    raise faults.program_error(
-                        f"torch.optim.lr_scheduler.{name} computes a number in Python, once; "
-                        f"use cstorch.optim.lr_scheduler.{name}, which computes it in the step"
-                    )
-                raise faults.program_error(
-                    f"{name} computes its learning rate as a number in Python, once; derive it from "
-                    "cstorch.optim.lr_scheduler.LRScheduler and give _get_closed_form_lr()"
-                )
-        return plain(self, *args, **kwargs)
-
-    return checked

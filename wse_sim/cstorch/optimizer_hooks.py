@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wse_sim.cstorch import faults, runtime, tensors
 from wse_sim.cstorch.tensors import WaferTensor
@@ -66,3 +71,44 @@ def _state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], torch.T
                 if isinstance(value, torch.Tensor):
                     out[id(p), str(name)] = value
     return out
+
+
+_checks = False
+
+
+def install() -> None:
+    """Watch every ``step`` of optimizers and schedulers of torch, from now on."""
+    global _checks
+    if _checks:
+        return
+    _checks = True
+    register_optimizer_step_pre_hook(before_optimizer)
+    register_optimizer_step_post_hook(after_optimizer)
+    schedulers = torch.optim.lr_scheduler
+    for name in dir(schedulers):
+        kind = getattr(schedulers, name)
+        if isinstance(kind, type) and "step" in vars(kind) and kind.__module__ == schedulers.__name__:
+            setattr(kind, "step", _checked_scheduler(vars(kind)["step"]))  # noqa: B010
+
+
+def _checked_scheduler(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def checked(self: object, *args: object, **kwargs: object) -> object:
+        optimizer = getattr(self, "optimizer", None)
+        if runtime.use_cs() and optimizer is not None and not getattr(self, "_wse_sim", False):
+            owned = any(isinstance(p, WaferTensor) for g in optimizer.param_groups for p in g["params"])
+            if owned:
+                name = type(self).__name__
+                module = type(self).__module__
+                if module.startswith("torch."):
+                    raise faults.program_error(
+                        f"torch.optim.lr_scheduler.{name} computes a number in Python, once; "
+                        f"use cstorch.optim.lr_scheduler.{name}, which computes it in the step"
+                    )
+                raise faults.program_error(
+                    f"{name} computes its learning rate as a number in Python, once; derive it from "
+                    "cstorch.optim.lr_scheduler.LRScheduler and give _get_closed_form_lr()"
+                )
+        return plain(self, *args, **kwargs)
+
+    return checked

@@ -21,7 +21,14 @@ class Schedule:
     start_step: int = 1
     end_step: int | None = None
 
+    @property
+    def off(self) -> bool:
+        """Whether no step is wanted: trainers say -1 to -1 then."""
+        return self.start_step == -1 and self.end_step == -1
+
     def __post_init__(self) -> None:
+        if self.off:
+            return
         if self.start_step < 1 or (self.end_step is not None and self.end_step < self.start_step):
             raise faults.program_error(
                 f"profiler: start_step={self.start_step} and end_step={self.end_step} are not a range of steps; count from 1"
@@ -80,6 +87,8 @@ class profile:  # noqa: N801
 
     def __enter__(self) -> profile:
         self._first = runtime.run().global_step
+        if self.schedule.off:
+            return self
         wanted = self.schedule
         length = 1 << 30 if wanted.end_step is None else wanted.end_step - wanted.start_step + 1
         self._capture = capture.recorder.ask(length, after=self._first + wanted.start_step - 1)
@@ -89,7 +98,12 @@ class profile:  # noqa: N801
         if self._capture is not None and not self._capture.done.is_set():
             self._capture.cut_short = True
             capture.recorder.finish(self._capture)
-        if fault[0] is None and self.on_trace_ready is not None and self._held().whole_steps:
+        if (
+            fault[0] is None
+            and self.on_trace_ready is not None
+            and not self.schedule.off
+            and self._held().whole_steps
+        ):
             self.on_trace_ready(self)
 
     def step(self) -> None:
@@ -101,6 +115,11 @@ class profile:  # noqa: N801
         return self._capture
 
     @property
+    def op_profiler_json(self) -> str:
+        """The vendor's own form of a capture, which is not made here: export_chrome_trace() writes one."""
+        return ""
+
+    @property
     def appliance_response(self) -> bool:
         """Whether anything was captured."""
         return self._capture is not None and self._capture.whole_steps > 0
@@ -110,7 +129,9 @@ class profile:  # noqa: N801
         return capture.as_data(self._held())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write the captured steps: Chrome JSON, or Perfetto if the name does not end in .json."""
+        """Write the captured steps: Chrome JSON, or Perfetto if the name does not end in .json; nothing if none are wanted."""
+        if self.schedule.off:
+            return Path(path)
         return timeline.write(self.data(), Path(path))
 
     def export_hta(self, folder: str | os.PathLike[str]) -> list[Path]:

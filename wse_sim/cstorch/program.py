@@ -63,6 +63,9 @@ class StepProgram:
     run_graph: Callable[..., Any] | None = None
     last_loss: torch.Tensor | None = None
     watched: Any = None  # watched.Watched
+    kept: list[tuple[WaferTensor, int]] = field(
+        default_factory=list
+    )  # tensors that live on, places among results
 
     @property
     def state(self) -> list[torch.Tensor]:
@@ -96,12 +99,19 @@ class StepProgram:
         self.last_loss = results[self.loss] if self.loss >= 0 else None
         made = [r if isinstance(r, torch.Tensor) else torch.as_tensor(r) for r in results]
         out = self.result.filled(made, batch)
+        self._give(made)
         return out, [(asked.filled(made, batch), call) for asked, call in self.callbacks]
 
     def empty(self, batch: Sequence[torch.Tensor]) -> object:
         """What the step returns where nothing executes: tensors without values."""
         fakes = [self.recorder.fakes_of_results[i] for i in range(len(self.recorder.fakes_of_results))]
+        self._give(fakes)
         return self.result.filled(fakes, batch)
+
+    def _give(self, results: Sequence[torch.Tensor]) -> None:
+        """Tensors that the program still holds after the step have their values in the loop."""
+        for tensor, place in self.kept:
+            tensor._value, tensor._role = results[place], "output"
 
 
 def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
@@ -110,7 +120,13 @@ def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
     return module.forward
 
 
-def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: object) -> StepProgram:
+def make_program(
+    name: str,
+    recorder: Recorder,
+    batch: Sequence[torch.Tensor],
+    result: object,
+    kept: Sequence[WaferTensor] = (),
+) -> StepProgram:
     """Close a recording: accumulate surviving gradients, choose outputs, end the graph."""
     wanted: list[torch.fx.Node] = []
     fakes: list[torch.Tensor] = []
@@ -145,6 +161,7 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
             loss = position[id(root)]
             break
     callbacks = [(output(values), call) for values, call in recorder.callbacks]
+    output(list(kept))
     recorder.graph.output(tuple(wanted))
     recorder.fakes_of_results = fakes
     n = len(batch)
@@ -159,6 +176,7 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
         written=list(recorder.written.values()),
         recorder=recorder,
         loss=loss,
+        kept=[(t, position[id(t)]) for t in kept if id(t) in position],
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -22,6 +21,12 @@ if TYPE_CHECKING:
     from wse_sim.cstorch.rates import RateTracker
 
 
+class ClusterRole(Protocol):
+    """The cluster's management; see :class:`wse_sim.cstorch.cluster.Cluster`."""
+
+    config: object
+
+
 class BackendRole(Protocol):
     """The machine; see :class:`wse_sim.cstorch.machine.Backend`."""
 
@@ -30,8 +35,9 @@ class BackendRole(Protocol):
     validate_only: bool
     fake_mode: FakeTensorMode
     cluster_config: Any
-    cluster: SimpleNamespace
 
+    @property
+    def cluster(self) -> ClusterRole: ...
     @property
     def is_csx(self) -> bool: ...
     @property

@@ -20,6 +20,7 @@ import torch
 
 from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
+from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
 from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
 from wse_sim.cstorch.runner_options import RunnerOptions
@@ -50,6 +51,8 @@ class Settings:
     mode: str | None = None  # from backend= of compile, or debug_args
     density: dict[str, float] = field(default_factory=dict)
     without_effect: dict[str, Any] = field(default_factory=dict)
+    ini: DebugArgs = field(default_factory=DebugArgs)
+    debug_args: object = field(default_factory=DebugArgs)
 
 
 STRATEGIES = {1: "pipelined", 2: "weight-streaming"}

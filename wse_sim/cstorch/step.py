@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, numerics, runtime
+from wse_sim.cstorch import faults, hooks, numerics, runtime
 from wse_sim.cstorch.capture import capture
 from wse_sim.cstorch.program import StepProgram
+from wse_sim.cstorch.roles import ExecutionRole
 from wse_sim.cstorch.tensors import WaferTensor
 
 MAX_GRAPHS = 8
@@ -53,6 +54,18 @@ class Traced:
                 f"{self._name} is called outside of an executor's loop; iterate a cstorch.utils.data.DataExecutor "
                 "and call it there"
             )
+        hooks.called(hooks.before_step)
+        out = self._stepped(run, run.execution, args, kwargs)
+        hooks.called(hooks.after_step)
+        return out
+
+    def _stepped(
+        self,
+        run: runtime.Run,
+        execution: ExecutionRole,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         batch = list({id(v): v for v in leaves if isinstance(v, WaferTensor)}.values())
         batch = [t for t in batch if t._role in ("input", "output", "plain")]
@@ -63,7 +76,7 @@ class Traced:
             program = self._captured(run, key, args, kwargs, batch)
         elif program.watched is not None:
             program.watched.look_again()
-        return run.execution.execute(program, batch)
+        return execution.execute(program, batch)
 
     @property
     def _name(self) -> str:
@@ -82,7 +95,7 @@ class Traced:
         listeners = run.execution.listeners if run.execution is not None else ()
         modes = (
             tuple(module.training for module, _ in run.modules),
-            tuple(id(listener) for listener in listeners or ()),
+            (*(id(listener) for listener in listeners or ()), *hooks.key()),
         )
         shapes = tuple((tuple(t.shape), t.dtype) for t in batch)
         return (

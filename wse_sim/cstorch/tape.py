@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults
+from wse_sim.cstorch import faults, hooks
 from wse_sim.cstorch.standing_in import made_or_moved
 from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.errors import ModelError
@@ -136,7 +136,9 @@ class StepTape:
 
         def leave(module: torch.nn.Module, inputs: object, output: object) -> None:
             if self.stack:
-                self.stack.pop()
+                path, _ = self.stack.pop()
+                if not self.paused:
+                    hooks.made(path, output)
 
         before = register_module_forward_pre_hook(enter)
         after = register_module_forward_hook(leave, always_call=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +37,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
+from wse_sim.hardware.once import read_once
 from wse_sim.hardware.wafer import Wafer
 from wse_sim.serialize import saved
 
@@ -106,7 +106,6 @@ def chip_names() -> list[str]:
     return CHIPS.names()
 
 
-@lru_cache(maxsize=32)
 def load_chip(name_or_path: str = "wse2") -> Chip:
     """Read a chip by name or from a YAML file.
 
@@ -115,7 +114,12 @@ def load_chip(name_or_path: str = "wse2") -> Chip:
     ConfigError
         One sentence with file and key.
     """
-    path = CHIPS.path_of(str(name_or_path))
+    return _read_chip(str(name_or_path))
+
+
+@read_once(CHIPS)
+def _read_chip(name_or_path: str) -> Chip:
+    path = CHIPS.path_of(name_or_path)
     return _validated(CHIPS.read(path, load_chip), path)
 
 

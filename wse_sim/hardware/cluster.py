@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +19,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
+from wse_sim.hardware.once import read_once
 from wse_sim.serialize import saved
 
 SamplesPerSecond = Annotated[float, Field(ge=1e-6, le=1e15), Unit("samples/s")]
@@ -89,8 +89,8 @@ def load_cluster(name_or_path: str | Cluster = "default") -> Cluster:
     return name_or_path if isinstance(name_or_path, Cluster) else read_cluster(str(name_or_path))
 
 
-@lru_cache(maxsize=32)
+@read_once(CLUSTERS)
 def read_cluster(name_or_path: str) -> Cluster:
-    """:func:`load_cluster` of a name or a path, read once per process."""
+    """:func:`load_cluster` of a path, read once per process while it stays the same."""
     path = CLUSTERS.path_of(name_or_path)
     return _validated(CLUSTERS.read(path, load_cluster), path)

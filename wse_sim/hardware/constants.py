@@ -7,6 +7,7 @@ and whose `provenance` keeps the statements behind them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -117,6 +118,13 @@ def units_of(model: type[BaseModel]) -> dict[str, str]:
     }
 
 
+@functools.lru_cache
+def _shipped(folder: str) -> tuple[str, ...]:
+    """Names of the files in a folder of the package."""
+    found = resources.files("wse_sim.configs").joinpath(folder)
+    return tuple(sorted(item.name[:-5] for item in found.iterdir() if item.name.endswith(".yaml")))
+
+
 @dataclasses.dataclass(frozen=True)
 class ConstantSet:
     """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
@@ -135,8 +143,7 @@ class ConstantSet:
 
     def names(self) -> list[str]:
         """Names of the sets shipped with the package."""
-        folder = resources.files("wse_sim.configs").joinpath(self.folder)
-        return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+        return list(_shipped(self.folder))
 
     def path_of(self, name_or_path: str) -> Path:
         """The file of a shipped set, or the path itself.
@@ -172,7 +179,7 @@ class ConstantSet:
         if "base" in data:
             base_name = str(data["base"])
             near = path.parent / f"{base_name}.yaml"
-            self._check_bases(path)
+            self.bases_of(path)
             base = load(str(near) if exists(near, "base") and near != path else base_name)
             fields |= {key: getattr(base, key) for key in type(base).model_fields}
         constants = data.get("constants") or {}
@@ -185,13 +192,19 @@ class ConstantSet:
         fields["name"] = data.get("name", path.stem)
         return fields
 
-    def _check_bases(self, path: Path) -> None:
-        """Follow the bases of a file until one has none; a circle is a fault."""
+    def bases_of(self, path: Path) -> list[Path]:
+        """A file and the bases that it rests on, in order.
+
+        Raises
+        ------
+        ConfigError
+            If they go round in a circle, or are too many.
+        """
         seen = [path]
         while True:
             name = read_yaml(seen[-1]).get("base")
             if name is None:
-                return
+                return seen
             near = seen[-1].parent / f"{name}.yaml"
             following = near if exists(near, "base") and near != seen[-1] else self.path_of(str(name))
             if following in seen:

@@ -69,6 +69,7 @@ class ScalarCosts(BaseModel):
     scalar_print_cycles: Price
     scalar_config_cycles: Price
     scalar_vector_start_cycles: Price
+    scalar_vector_issue_cycles: Price
     scalar_map_start_cycles: Price
 
     def scalar_costs(self) -> dict[str, int]:

@@ -8,7 +8,6 @@ them in ``wafer.provenance``.  ``base: wse2`` derives a wafer: only what differs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
+from wse_sim.hardware.once import read_once
 from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
 
@@ -287,8 +287,8 @@ def load_wafer(name_or_path: str | Wafer = "wse2") -> Wafer:
     return name_or_path if isinstance(name_or_path, Wafer) else read_wafer(str(name_or_path))
 
 
-@lru_cache(maxsize=32)
+@read_once(WAFERS)
 def read_wafer(name_or_path: str) -> Wafer:
-    """:func:`load_wafer` of a name or a path, read once per process."""
+    """:func:`load_wafer` of a path, read once per process while it stays the same."""
     path = WAFERS.path_of(name_or_path)
     return _validated(WAFERS.read(path, load_wafer), path)

@@ -5,6 +5,7 @@ Times are int64 ticks of 0.1 ns, so that engines agree bit for bit whatever the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,11 @@ GAP_EDGES = np.rint(FIRST_GAP_TICKS * np.exp(np.arange(1, GAP_BINS) / GAP_BINS_P
 """Upper edges of all bins but the last of the histogram of gaps between tokens, (GAP_BINS - 1,) ticks; 1.6 % wide."""
 
 Ticks = NDArray[np.int64]
+
+
+def nothing() -> Ticks:
+    """A column of no request."""
+    return np.zeros(0, np.int64)
 
 
 class ServingError(WseError):
@@ -52,13 +58,15 @@ class Load:
     after: Ticks
     think_ticks: Ticks
     notes: tuple[str, ...] = ()
-    content: tuple[Ticks, ...] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
+    content: Sequence[Ticks] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
     content_tokens: int = 1  # tokens of such a run
+    refused: int = 0  # requests beside these that are longer than the context, and fail
+    priority: Ticks | None = None  # of each request, the smaller the sooner; None: all alike
 
     def __post_init__(self) -> None:
-        sizes = {
-            len(column) for column in (self.input_tokens, self.output_tokens, self.after, self.think_ticks)
-        }
+        columns = [self.input_tokens, self.output_tokens, self.after, self.think_ticks]
+        columns += [] if self.priority is None else [self.priority]
+        sizes = {len(column) for column in columns}
         if sizes != {len(self.arrival_ticks)}:
             raise ServingError(
                 f"columns of a load have {sorted(sizes | {len(self.arrival_ticks)})} rows; give equal ones"
@@ -88,12 +96,65 @@ def open_load(
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """`len(acceptance)` drafted tokens are verified together with the known one; :mod:`wse_sim.serving.speculation`.
+
+    `acceptance[i]` is the probability that draft i is accepted if all before it were.  The drafts of a request occupy the
+    draft's line for `busy_ticks` and are there `delay_ticks` after they began; `tail_ticks` of the last region draft for one request.
+    """
+
+    acceptance: tuple[float, ...]
+    busy_ticks: int = 0
+    delay_ticks: int = 0
+    tail_ticks: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.acceptance or not all(0 <= a <= 1 for a in self.acceptance):
+            raise ServingError(
+                f"acceptance {self.acceptance} is none; give a probability from 0 to 1 for each draft"
+            )
+        if not 0 <= self.busy_ticks <= self.delay_ticks:
+            raise ServingError(
+                f"drafts that occupy {self.busy_ticks} ticks cannot be there after {self.delay_ticks}"
+            )
+
+
+@dataclass(frozen=True)
+class EdgeLink:
+    """The way of keys and values through the edge of the wafers: all of a replica at once, first come first served."""
+
+    token_ticks_1024: int  # 1,024 tokens
+    hop_ticks: int = 0
+
+    def ticks_of(self, tokens: int) -> int:
+        """Ticks that some tokens occupy the link."""
+        return (tokens * self.token_ticks_1024 + 1023) >> 10
+
+
+@dataclass(frozen=True)
+class PrefillElsewhere:
+    """Prompts are read elsewhere and their keys and values handed over; :mod:`wse_sim.serving.handover`.
+
+    Either machines that take `ticks[p]` for a prompt of p tokens, one after the other, or `lines` of wafers with the same table of
+    turns.  `streams`: layers leave as they are done; the last one of `layers` leaves at the end.
+    """
+
+    ticks: Ticks | None = None  # (longest + 1,)
+    lines: int = 1
+    streams: bool = True
+    layers: int = 1
+
+
+@dataclass(frozen=True)
 class ServingRules:
     """What the scheduler obeys.
 
     `blocks` of `block_tokens` tokens each hold the cache of a replica; a turn has at most `turn_tokens` tokens, at most
     `joined` of them of requests that decode.  `reserve` admits a request only with blocks for its whole answer, so that
     none is preempted.  With a `prefix_cache` a request takes over the full blocks of tokens that another one began with.
+    `by_priority` admits by priority, then arrival, and preempts in the opposite order.  With `swap` a preempted request keeps
+    what it computed, which leaves and comes back through the `edge`.
     """
 
     blocks: int
@@ -103,8 +164,15 @@ class ServingRules:
     joined: int = 1
     reserve: bool = False
     prefix_cache: bool = False
+    by_priority: bool = False
+    swap: bool = False
+    speculation: Speculation | None = None
+    edge: EdgeLink | None = None
+    prefill: PrefillElsewhere | None = None
 
     def __post_init__(self) -> None:
+        if (self.swap or self.prefill is not None) and self.edge is None:
+            raise ServingError("a swap, and prefill elsewhere, need an edge; give what a token takes there")
         for name in ("blocks", "block_tokens", "most_running", "turn_tokens", "joined"):
             if getattr(self, name) < 1:
                 raise ServingError(
@@ -121,7 +189,8 @@ class Served:
     """What an engine gives back, a row a request; :data:`NEVER` where it did not happen (the request fits no cache).
 
     `gaps` counts the times between two tokens of a request by :data:`GAP_EDGES`.  `counters` are totals: turns, emitted,
-    computed, recomputed, cached (tokens) and preemptions, gap_ticks (sum of all gaps), running_most, blocks_most.
+    computed, recomputed, cached (tokens) and preemptions, gap_ticks (sum of all gaps), running_most, blocks_most; drafts (turns of a
+    request with some), drafted, accepted, swapped (brought back), handed (over by prefill elsewhere) tokens.
     """
 
     arrival_ticks: Ticks
@@ -132,6 +201,21 @@ class Served:
     gaps: Ticks  # (GAP_BINS,)
     busy_ticks: Ticks  # (regions,)
     counters: dict[str, int] = field(default_factory=dict)
+    cached: Ticks = field(
+        default_factory=nothing
+    )  # tokens that were found when the request was admitted first
+    accepted: Ticks = field(default_factory=nothing)  # drafted tokens of the request's answer
+    replica: Ticks = field(default_factory=nothing)  # that served it
+    accepted_at: Ticks = field(default_factory=nothing)  # drafts that were accepted, by their position
+    prefill_busy_ticks: Ticks = field(
+        default_factory=nothing
+    )  # of the regions of wafers for prefill, (regions,)
+    samples: tuple[Ticks, ...] = ()
+    """State of each replica at multiples of its `every_ticks`, (samples, len(SAMPLED) + regions): :data:`SAMPLED`, then busy ticks.
+
+    What is seen is the state after the last turn before was formed; the last row is the state at the end.
+    """
+    every_ticks: tuple[int, ...] = ()
 
     @property
     def completed(self) -> NDArray[np.bool_]:
@@ -149,4 +233,19 @@ COUNTERS = (
     "gap_ticks",
     "running_most",
     "blocks_most",
+    "drafts",
+    "drafted",
+    "accepted",
+    "swapped",
+    "handed",
 )
+
+SAMPLED = ("running", "waiting", "blocks", "emitted", "computed", "recomputed", "cached", "preemptions")
+"""What engines sample: requests that run and wait, blocks in use, and counters so far."""
+
+FIRST_SAMPLE_TICKS = 10**6  # 0.1 ms
+
+
+def most_samples(replicas: int) -> int:
+    """Samples of a replica at most: where there would be more, every second one is left out, from then on as well."""
+    return 1024 if replicas <= 64 else 128

@@ -72,6 +72,12 @@ class BlockPool:
             self._users[block] = 1
             held.append(block)
 
+    def trim(self, held: list[int], tokens: int) -> None:
+        """Give back what `tokens` tokens do not need."""
+        beyond = held[self.needed(tokens) :]
+        del held[self.needed(tokens) :]
+        self.release(beyond)
+
     def release(self, held: list[int]) -> None:
         """Give blocks back, the last one first."""
         for block in reversed(held):

@@ -7,7 +7,8 @@ With t_r(n) the ticks of a turn of n tokens, contexts as long as the mean reques
     requests               rate <= 1 / W,  W = a max((o - 1) / joined, (p + o - 1) / c) + b (p + o - 1)
 
 where a + b n is the largest line that nowhere exceeds max_r t_r(n), p and o are the mean lengths, c tokens of a turn: every turn
-pays a, every token b.
+pays a, every token b.  What the cache has of prompts, and prompts that are read elsewhere, are not in p.  With speculation a decode
+takes K + 1 tokens and emits E of them in the mean (:mod:`wse_sim.serving.speculation`): o - 1 answers are (o - 1) / E of them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.serving.base import TICK_S, Load, Served, ServingRules
+from wse_sim.serving.base import TICK_S, Load, Served, ServingRules, Ticks
+from wse_sim.serving.handover import EdgeState, PrefillState
 from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.special import expected_cycle
 
 
 @dataclass(frozen=True)
@@ -31,28 +34,55 @@ class Bounds:
     cache_requests: float  # of the mean length that fit the cache at a time
 
 
-def bounds_of(load: Load, rules: ServingRules, table: TurnTable) -> Bounds:
-    """The closed forms of a load of at least one request."""
+def bounds_of(load: Load, rules: ServingRules, table: TurnTable, *, found: float = 0.0) -> Bounds:
+    """The closed forms of a load of at least one request, of whose prompts `found` tokens are in the cache in the mean."""
     p, o = float(load.input_tokens.mean()), float(load.output_tokens.mean())
     context = min(table.most_context, round(p + o / 2))
-    one = table.turn_ticks(1, answers=1, slots_cost=table.deep_of(max(1, context)))
-    c = rules.turn_tokens
-    prompt = round(p)
-    deep = table.deep_of(max(1, min(table.most_context, prompt)))
-    turns = -(-prompt // c)
-    last = table.turn_ticks(prompt - (turns - 1) * c, answers=1, slots_cost=deep * (prompt - (turns - 1) * c))
-    whole = table.turn_ticks(min(c, prompt), slots_cost=deep * min(c, prompt))
-    first = (turns - 1) * whole.max() + last.sum() if turns > 1 else last.sum()
+    emitted, verified = expected_cycle(rules)
+    spec, c = rules.speculation, rules.turn_tokens
+    tail = spec.tail_ticks if spec else 0
+    cost = table.deep_of(max(1, context))
+
+    def decode(requests: int) -> Ticks:
+        n = requests * verified
+        one = table.turn_ticks(n, answers=n, slots_cost=n * cost)
+        one[-1] += requests * tail
+        return one
+
+    cycle = float(decode(1).sum() + (spec.delay_ticks if spec else 0))
+    most = max(1, min(rules.joined, c // verified))
+    rates = [
+        n * emitted / float(max(decode(n).max(), n * (spec.busy_ticks if spec else 0)))
+        for n in range(1, most + 1)
+    ]
+    prompt = 0.0 if rules.prefill else max(0.0, p - found)
+    cycles = (o - 1) / emitted
+    tokens = prompt + cycles * verified
     a, b = _line_below(np.array([table.turn_ticks(n).max() for n in range(1, c + 1)], float))
-    work = a * max((o - 1) / rules.joined, (p + o - 1) / c) + b * (p + o - 1)
-    held = -(-(prompt + round(o) - 1) // rules.block_tokens)
+    work = a * max(cycles / rules.joined, tokens / c) + b * tokens
+    work = max(work, cycles * (spec.busy_ticks if spec else 0))
+    held = -(-(round(p) + round(o) - 1) // rules.block_tokens)
     return Bounds(
-        user_tokens_per_s=1 / (one.sum() * TICK_S),
-        tokens_per_s=1 / (one.max() * TICK_S),
-        first_token_s=float(first) * TICK_S,
+        user_tokens_per_s=emitted / (cycle * TICK_S),
+        tokens_per_s=max(rates) / TICK_S,
+        first_token_s=_lone_first_ticks(round(p), rules, table) * TICK_S,
         requests_per_s=1 / (work * TICK_S) if work else float("inf"),
         cache_requests=rules.blocks / max(1, held),
     )
+
+
+def _lone_first_ticks(prompt: int, rules: ServingRules, table: TurnTable) -> float:
+    """Ticks to the first token of a prompt alone."""
+    if rules.prefill is not None and rules.edge is not None:
+        alone = PrefillState(rules.prefill, table, rules.turn_tokens)
+        return float(alone.there(0, prompt, 0, EdgeState(rules.edge)))
+    c = rules.turn_tokens
+    deep = table.deep_of(max(1, min(table.most_context, prompt)))
+    turns = -(-prompt // c)
+    left = prompt - (turns - 1) * c
+    last = table.turn_ticks(left, answers=1, slots_cost=deep * left)
+    whole = table.turn_ticks(min(c, prompt), slots_cost=deep * min(c, prompt))
+    return float((turns - 1) * whole.max() + last.sum() if turns > 1 else last.sum())
 
 
 def _line_below(values: np.ndarray) -> tuple[float, float]:

@@ -10,6 +10,7 @@ Hosts and networks are not in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wse_sim.modes.generation.plan import GenerationPlan
@@ -52,8 +53,18 @@ def draw_of(plan: GenerationPlan) -> PowerDraw:
     return PowerDraw(wafer.power_idle_w, wafer.power_active_w, plan.systems, fractions)
 
 
-def energy_of(served: Served, draw: PowerDraw, replicas: int) -> ServingEnergy:
-    """Energy of a run from its first arrival to its last token.
+@dataclass(frozen=True)
+class HelperWafers:
+    """Wafers that draft or read prompts for a replica, and the fraction of the time that they are busy."""
+
+    systems: int
+    busy: float
+
+
+def energy_of(
+    served: Served, draw: PowerDraw, replicas: int, helpers: Sequence[HelperWafers] = ()
+) -> ServingEnergy:
+    """Energy of a run from its first arrival to its last token; `helpers` of each replica are wafers as those that decode.
 
     Example
     -------
@@ -64,12 +75,14 @@ def energy_of(served: Served, draw: PowerDraw, replicas: int) -> ServingEnergy:
     0.15
     """
     done = served.completed
-    wafers, tokens = replicas * draw.systems, max(1, served.counters["emitted"])
+    wafers = replicas * (draw.systems + sum(one.systems for one in helpers))
+    tokens = max(1, served.counters["emitted"])
     if not done.any():
         return ServingEnergy(wafers, 0.0, draw.idle_w * wafers, 0.0, 0.0, 0.0)
     span_s = float(served.last_ticks[done].max() - served.arrival_ticks[done].min()) * TICK_S
     busy = served.busy_ticks / replicas * TICK_S / span_s
     used = sum(float(part) * cores for part, cores in zip(busy, draw.core_fractions, strict=True))
+    used = replicas * (used * draw.systems + sum(one.systems * one.busy for one in helpers)) / wafers
     idle_w, active_w = wafers * draw.idle_w, wafers * draw.active_w
     power_w = idle_w + used * (active_w - idle_w)
     mean, low, high = (watts * span_s / tokens for watts in (power_w, idle_w, active_w))

@@ -38,8 +38,8 @@ class Latency(Protocol):
         """Regions in a line."""
         ...
 
-    def ticks_of(self, parts: Sequence[tuple[int, int, bool]]) -> Ticks:
-        """Ticks in each region, (R,), of a turn of (tokens, context when they are done, whether a token is emitted)."""
+    def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
+        """Ticks in each region, (R,), of a turn of (tokens, context when they are done, tokens that may be emitted)."""
         ...
 
 
@@ -72,7 +72,7 @@ class TurnTable:
         """Ticks of a turn in each region, (R,); `slots_cost` is the sum of `deep` over its tokens."""
         return self.base[:, tokens] + answers * self.head + self.layers * slots_cost
 
-    def ticks_of(self, parts: Sequence[tuple[int, int, bool]]) -> Ticks:
+    def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
         """As :class:`Latency` says."""
         return self.turn_ticks(
             sum(tokens for tokens, _, _ in parts),

@@ -1,6 +1,7 @@
-"""The reference engine: the scheduler before a line of regions, each a process of SimPy.
+"""The reference engine: schedulers before lines of regions, each a process of SimPy.
 
-Slow (some 100 requests a second) and plain; :mod:`wse_sim.serving.loop` gives the same answers bit for bit.
+Slow (some 100 requests a second) and plain; :mod:`wse_sim.serving.loop` gives the same answers bit for bit.  Within an instant come
+what leaves lines, caches that were handed over, arrivals, then turns.
 """
 
 from __future__ import annotations
@@ -11,70 +12,206 @@ from typing import cast
 import numpy as np
 import simpy
 
-from wse_sim.serving.base import COUNTERS, GAP_BINS, GAP_EDGES, NEVER, Load, Served, ServingRules, Ticks
+from wse_sim.serving.base import (
+    COUNTERS,
+    FIRST_SAMPLE_TICKS,
+    GAP_BINS,
+    GAP_EDGES,
+    NEVER,
+    Load,
+    Served,
+    ServingRules,
+    Ticks,
+    most_samples,
+)
 from wse_sim.serving.blocks import PrefixKeys
 from wse_sim.serving.latency import Latency
-from wse_sim.serving.scheduler import QueuedRequest, TurnPart, TurnScheduler
+from wse_sim.serving.router import ROUND_ROBIN, chosen_replica
+from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnScheduler
+from wse_sim.serving.shares import home_of
 
 Events = Generator[simpy.Event, object, None]
-LAST = 2  # priority of the entry: after all returns and arrivals of its instant
+HANDED, ARRIVES, ENTERS = 2, 3, 4  # priorities of events of an instant; a turn that leaves has 1
 
 
 class ServingLine:
-    """One replica that serves a load; times in ticks."""
+    """One replica: a scheduler, an entry and a process a region."""
 
-    def __init__(self, load: Load, rules: ServingRules, latency: Latency) -> None:
-        self.load, self.rules, self.latency = load, rules, latency
-        self.env = simpy.Environment()
-        self.scheduler = TurnScheduler(
-            rules, PrefixKeys(load, rules.block_tokens) if rules.prefix_cache else None
-        )
-        self.requests = [
-            QueuedRequest(number, *sizes)
-            for number, sizes in enumerate(
-                zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
-            )
-        ]
-        count = len(load)
-        self.arrival = load.arrival_ticks.copy()
-        self.admitted, self.first, self.last = (np.full(count, NEVER, np.int64) for _ in range(3))
-        self.gaps = np.zeros(GAP_BINS, np.int64)
-        self.busy = np.zeros(latency.regions, np.int64)
-        self.counters = dict.fromkeys(COUNTERS, 0)
-        self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
-        self._regions = [simpy.Store(self.env) for _ in range(latency.regions)]
+    def __init__(self, service: ServingReplicas, keys: PrefixKeys | None) -> None:
+        self.service, self.env, self.latency = service, service.env, service.latency
+        self.scheduler = TurnScheduler(service.rules, service.latency, keys)
+        self.busy = np.zeros(self.latency.regions, np.int64)
+        self.turns = self.emitted = 0
+        self.samples: list[list[int]] = []
+        self.every = FIRST_SAMPLE_TICKS
+        self.seen: list[int] = []
+        self._regions = [simpy.Store(self.env) for _ in range(self.latency.regions)]
         self._wake = self.env.event()
+        for place in range(self.latency.regions):
+            self.env.process(self._region(place))
+        self.env.process(self._entry())
+
+    def arrives(self, request: QueuedRequest) -> None:
+        """A request joins the queue."""
+        self.scheduler.arrives(request)
+        self.rouse()
+
+    def _entry(self) -> Events:
+        while True:
+            yield _later(self.env, ENTERS)
+            self._sample(int(self.env.now))
+            turn, admitted = self.scheduler.form(int(self.env.now))
+            for request in admitted:
+                self.service.admitted[request.number] = self.env.now
+            for at, request, found in self.scheduler.handed:
+                self.env.process(self._hand_over(at, request, found))
+            if not turn:
+                self.seen = self._state()
+                self._wake = self.env.event()
+                soon = self.scheduler.wakes_at(int(self.env.now))
+                yield self._wake if soon is None else self._wake | self.env.timeout(soon - self.env.now)
+                continue
+            self.turns += 1
+            times = self.latency.ticks_of([part[1:] for part in turn])
+            if spec := self.scheduler.rules.speculation:
+                times[-1] += spec.tail_ticks * sum(part.emits > 0 for part in turn)
+            self.busy += times
+            self.seen = self._state()
+            yield self.env.timeout(max(0, self.scheduler.enters_at - int(self.env.now)))
+            self._regions[0].put((turn, times))
+            yield self.env.timeout(int(times[0]))
+
+    def _state(self) -> list[int]:
+        """As SAMPLED says."""
+        plan, tally = self.scheduler, self.scheduler.tally
+        used = plan.rules.blocks - plan.pool.free
+        counts = (tally[name] for name in ("computed", "recomputed", "cached", "preemptions"))
+        return [len(plan.running), len(plan.waiting), used, self.emitted, *counts, *self.busy.tolist()]
+
+    def _sample(self, now: int) -> None:
+        """Nothing has changed since the last turn was formed; of a full list every second row stays."""
+        most = self.service.most_samples
+        while most and len(self.samples) * self.every < now:
+            if len(self.samples) == most:
+                self.samples, self.every = self.samples[::2], 2 * self.every
+                continue
+            self.samples.append(self.seen)
+
+    def _region(self, place: int) -> Events:
+        while True:
+            turn, times = cast(tuple[tuple[TurnPart, ...], Ticks], (yield self._regions[place].get()))
+            begun = int(self.env.now)
+            yield self.env.timeout(int(times[place]))
+            self.service.left(self, place, begun, turn)
+            if place + 1 < self.latency.regions:
+                self._regions[place + 1].put((turn, times))
+            else:
+                self._emit(self.scheduler.returned(turn, int(self.env.now)))
+
+    def _hand_over(self, at: int, request: QueuedRequest, found: int) -> Events:
+        yield self.env.timeout(at - self.env.now)
+        yield _later(self.env, HANDED)
+        self._emit(self.scheduler.is_there(request, found, int(self.env.now)))
+
+    def _emit(self, returned: list[Returned]) -> None:
+        for one in returned:
+            self.emitted += one.tokens
+            self.service.emits(one)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Something has changed: a turn may be formed."""
+        if not self._wake.triggered:
+            self._wake.succeed()
+
+
+class ServingReplicas:
+    """Replicas that serve a load; times in ticks."""
+
+    def __init__(
+        self, load: Load, rules: ServingRules, latency: Latency, replicas: int = 1, router: str = ROUND_ROBIN
+    ) -> None:
+        self.load, self.rules, self.latency, self.router = load, rules, latency, router
+        self.env = simpy.Environment()
+        self.most_samples = most_samples(replicas)
+        priority = np.zeros(len(load), np.int64) if load.priority is None else load.priority
+        columns = (column.tolist() for column in (load.input_tokens, load.output_tokens, priority))
+        self.requests = [QueuedRequest(n, *row) for n, row in enumerate(zip(*columns, strict=True))]
+        self._home = home_of(load, replicas)
+        keys = PrefixKeys(load, rules.block_tokens) if rules.prefix_cache else None
+        self.lines = [ServingLine(self, keys) for _ in range(replicas)]
+        self.arrival = load.arrival_ticks.copy()
+        self.admitted, self.first, self.last, self.replica = (
+            np.full(len(load), NEVER, np.int64) for _ in range(4)
+        )
+        self.gaps = np.zeros(GAP_BINS, np.int64)
+        self.emitted = self.gap_ticks = 0
+        self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
 
     def run(self) -> Served:
         """Play the load to its end."""
+        self.begin()
+        self.env.run()
+        return self._served()
+
+    def begin(self) -> None:
+        """Start the processes of arrivals."""
         for number, (after, at) in enumerate(
             zip(self.load.after.tolist(), self.load.arrival_ticks.tolist(), strict=True)
         ):
             if after < 0:
                 self.env.process(self._arrive(number, at))
-        for place in range(self.latency.regions):
-            self.env.process(self._region(place))
-        self.env.process(self._entry())
-        self.env.run()
-        schedule = self.scheduler
-        self.counters |= {
-            "computed": schedule.computed, "recomputed": schedule.recomputed, "cached": schedule.cached, "preemptions": schedule.preempted,
-            "running_most": schedule.running_most, "blocks_most": schedule.blocks_most,
-        }  # fmt: skip
-        preempted = np.bincount(schedule.preemptions, minlength=len(self.load)).astype(np.int64)
+
+    def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
+        """A turn left a region in which it began at some tick; for those who watch."""
+
+    def _served(self) -> Served:
+        schedules = [line.scheduler for line in self.lines]
+        counters = {
+            "emitted": self.emitted,
+            "gap_ticks": self.gap_ticks,
+            "turns": sum(line.turns for line in self.lines),
+        }
+        for name in COUNTERS:
+            if name not in counters:
+                every = [schedule.tally[name] for schedule in schedules]
+                counters[name] = max(every) if name.endswith("most") else sum(every)
+        preempted = [number for schedule in schedules for number in schedule.preemptions]
+        prefill = [schedule.prefill.busy for schedule in schedules if schedule.prefill]
         return Served(
-            self.arrival, self.admitted, self.first, self.last, preempted, self.gaps, self.busy, self.counters
-        )
+            self.arrival, self.admitted, self.first, self.last,
+            np.bincount(np.array(preempted, np.int64), minlength=len(self.load)).astype(np.int64),
+            self.gaps, np.sum([line.busy for line in self.lines], axis=0), {name: counters[name] for name in COUNTERS},
+            cached=np.array([request.cached for request in self.requests], np.int64),
+            accepted=np.array([request.accepted for request in self.requests], np.int64),
+            replica=self.replica,
+            accepted_at=np.sum([schedule.accepted_at for schedule in schedules], axis=0).astype(np.int64),
+            prefill_busy_ticks=np.sum(prefill, axis=0) if prefill else np.zeros(self.latency.regions, np.int64),
+            samples=tuple(np.array([*line.samples, line.seen], np.int64) for line in self.lines),
+            every_ticks=tuple(line.every for line in self.lines),
+        )  # fmt: skip
 
     def _arrive(self, number: int, delay: int) -> Events:
         yield self.env.timeout(delay)
+        yield _later(self.env, ARRIVES)
         request = self.requests[number]
-        self.arrival[number] = self.env.now
+        self.arrival[number] = request.arrival = int(self.env.now)
         if self.rules.fits(request.input_tokens, request.output_tokens):
-            self.scheduler.arrives(request)
-            self._rouse()
+            self.replica[number] = place = self._place(request)
+            self.lines[place].arrives(request)
         else:
             self._follow(number)
+
+    def _place(self, request: QueuedRequest) -> int:
+        if self.router == ROUND_ROBIN or len(self.lines) == 1:
+            return int(self._home[request.number])
+        schedules = [line.scheduler for line in self.lines]
+        return chosen_replica(
+            self.router,
+            [schedule.load for schedule in schedules],
+            [len(schedule.waiting) + len(schedule.running) for schedule in schedules],
+            [len(schedule.pool.found(request.number, request.length)) for schedule in schedules],
+        )
 
     def _follow(self, number: int) -> None:
         """Who waits for the end of a request comes after its time to think."""
@@ -82,61 +219,37 @@ class ServingLine:
             follower = self._followers[number]
             self.env.process(self._arrive(follower, int(self.load.think_ticks[follower])))
 
-    def _entry(self) -> Events:
-        while True:
-            turn_now = self.env.event()
-            turn_now._ok, turn_now._value = True, None
-            self.env.schedule(turn_now, priority=LAST)  # type: ignore[arg-type]  # lower than URGENT and NORMAL
-            yield turn_now
-            turn, admitted = self.scheduler.form()
-            for request in admitted:
-                self.admitted[request.number] = self.env.now
-            if not turn:
-                self._wake = self.env.event()
-                yield self._wake
-                continue
-            self.counters["turns"] += 1
-            times = self.latency.ticks_of([part[1:] for part in turn])
-            self.busy += times
-            self._regions[0].put((turn, times))
-            yield self.env.timeout(int(times[0]))
-
-    def _region(self, place: int) -> Events:
-        while True:
-            turn, times = cast(tuple[tuple[TurnPart, ...], Ticks], (yield self._regions[place].get()))
-            yield self.env.timeout(int(times[place]))
-            if place + 1 < self.latency.regions:
-                self._regions[place + 1].put((turn, times))
-            else:
-                self._leave(turn)
-
-    def _leave(self, turn: tuple[TurnPart, ...]) -> None:
-        now = int(self.env.now)
-        for request in self.scheduler.returned(turn):
-            number = request.number
-            if self.first[number] == NEVER:
-                self.first[number] = now
-            else:
-                gap = now - int(self.last[number])
-                self.gaps[np.searchsorted(GAP_EDGES, gap, side="right")] += 1
-                self.counters["gap_ticks"] += gap
-            self.last[number] = now
-            self.counters["emitted"] += 1
-            if request.emitted == request.output_tokens:
-                self._follow(number)
-        self._rouse()
-
-    def _rouse(self) -> None:
-        if not self._wake.triggered:
-            self._wake.succeed()
+    def emits(self, returned: Returned) -> None:
+        """A request emitted tokens, all at once."""
+        now, number = int(self.env.now), returned.request.number
+        if self.first[number] == NEVER:
+            self.first[number] = now
+        else:
+            gap = now - int(self.last[number])
+            self.gaps[np.searchsorted(GAP_EDGES, gap, side="right")] += 1
+            self.gap_ticks += gap
+        self.last[number] = now
+        self.emitted += returned.tokens
+        if returned.is_done:
+            self._follow(number)
 
 
-def serve_reference(load: Load, rules: ServingRules, table: Latency) -> Served:
-    """Serve a load on one replica.
+def _later(env: simpy.Environment, priority: int) -> simpy.Event:
+    """An event of this instant, after those of smaller priorities."""
+    event = env.event()
+    event._ok, event._value = True, None
+    env.schedule(event, priority=priority)  # type: ignore[arg-type]  # lower than URGENT and NORMAL
+    return event
+
+
+def serve_reference(
+    load: Load, rules: ServingRules, table: Latency, replicas: int = 1, router: str = ROUND_ROBIN
+) -> Served:
+    """Serve a load on equal replicas.
 
     Returns
     -------
     Served
         Times and counters; a request that fits no cache is never admitted.
     """
-    return ServingLine(load, rules, table).run()
+    return ServingReplicas(load, rules, table, replicas, router).run()

@@ -20,6 +20,9 @@ from wse_sim.options import (
 )
 from wse_sim.serving.base import MOST_REPLICAS, MOST_TURN_TOKENS, ServingError
 
+DEFAULT_CONTEXT, DEFAULT_PROMPT = 8192, 512
+"""Tokens that a replica is made for where no load says how long requests are."""
+
 
 class ServingOptions(Declared):
     """Options of ``wse-sim serve``; names and meanings of those that vLLM has are vLLM's."""
@@ -82,8 +85,30 @@ class ServingOptions(Declared):
         "length (blocks for the present length) or reserve (for the whole answer: nobody is preempted).",
     )
     prefix_caching: bool = option(
-        False, "Take over blocks of prompts that begin alike, where the file says so (reference engine)."
+        False, "Take over blocks of prompts that begin alike, where the file says so."
     )
+    policy: Literal["fcfs", "priority"] = option(
+        "fcfs", "fcfs, or priority (the smaller first) where the file says it, then arrival."
+    )
+    preemption: Literal["recompute", "swap"] = option(
+        "recompute",
+        "What a preempted request does: computes again, or leaves through the edge and comes back.",
+    )
+    router: Literal["round-robin", "least-loaded", "least-outstanding", "prefix-aware"] = option(
+        "round-robin", "Which replica takes a request."
+    )
+    speculate: str | None = option(
+        None,
+        "Drafts: draft:MODEL:K:A, mtp:K:A or prompt:K:A; K drafts accepted with probability A (or A1,A2,..).",
+    )
+    prefill: str | None = option(
+        None, "Prompts are read elsewhere: foreign:TOKENS_PER_S, foreign:FILE, or wafers:N for each replica."
+    )
+    handover: Literal["stream", "after"] = option(
+        "stream", "When caches that are read elsewhere move: layer by layer, or at the end."
+    )
+    weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a weight of a layer at rest.")
+    experts: str = option("uniform", "Experts that tokens take: uniform, identical or table:FILE of loads.")
     engine: Literal["fast", "reference"] = option(
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
     )

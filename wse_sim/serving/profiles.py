@@ -68,8 +68,8 @@ class EngineProfile:
         self._attention = _Attention(path / "attention.csv")
         self._alphas = _fit_of(path)
 
-    def ticks_of(self, parts: Sequence[tuple[int, int, bool]]) -> Ticks:
-        """Ticks of a step, (1,), of (tokens, context when they are done, whether a token is emitted)."""
+    def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
+        """Ticks of a step, (1,), of (tokens, context when they are done, tokens that may be emitted)."""
         tokens, answers = sum(part[0] for part in parts), sum(part[2] for part in parts)
         layer = self._attention_us(parts)
         once = 0.0
@@ -84,7 +84,7 @@ class EngineProfile:
         once += sum(float(np.interp(max(1, answers), *curve)) for curve in self._sequence.values())
         return np.atleast_1d(ticks(np.array((once + self._layers * layer) * 1e-6)))
 
-    def _attention_us(self, parts: Sequence[tuple[int, int, bool]]) -> float:
+    def _attention_us(self, parts: Sequence[tuple[int, int, int]]) -> float:
         chunks = [(tokens, context - tokens) for tokens, context, _ in parts if tokens > 1]
         decodes = [context for tokens, context, _ in parts if tokens == 1]
         chunk, before = sum(one[0] for one in chunks), sum(one[1] for one in chunks)

@@ -6,7 +6,7 @@ Replicas share the requests in turn: request n goes to replica n mod N, of a clo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,15 +14,17 @@ import numpy as np
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import MOST_REPLICAS, NEVER, Load, Served, ServingError, ServingRules
+from wse_sim.serving.base import MOST_REPLICAS, Load, Served, ServingError, ServingRules
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
-from wse_sim.serving.energy import PowerDraw, draw_of
+from wse_sim.serving.energy import HelperWafers, PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
 from wse_sim.serving.loop import serve_fast
 from wse_sim.serving.metrics import meets, request_times
+from wse_sim.serving.router import ROUND_ROBIN
+from wse_sim.serving.series import SampledRun, sampled_run
 
-ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable], Served]] = {
+ENGINES: dict[str, Callable[[Load, ServingRules, TurnTable, int, str], Served]] = {
     "fast": serve_fast,
     "reference": serve_reference,
 }
@@ -37,6 +39,12 @@ class Replica:
     rules: ServingRules
     notes: tuple[str, ...] = ()
     power: PowerDraw | None = None  # of a plan
+    helper_wafers: tuple[int, int] = (0, 0)  # that draft, and that read prompts, for this replica
+
+    @property
+    def helpers(self) -> int:
+        """Wafers of this replica beyond those that decode."""
+        return sum(self.helper_wafers)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Serving:
     binding: str
     sentence: str  # what binds
     notes: tuple[str, ...]
+    sampled: SampledRun
 
 
 def replica_of(
@@ -97,8 +106,10 @@ def _why(plan: GenerationPlan) -> str:
     return "short ones, since no chunk of a lone prompt is faster than one block"
 
 
-def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast") -> Serving:
-    """Serve a load on equal replicas.
+def serve(
+    load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast", router: str = ROUND_ROBIN
+) -> Serving:
+    """Serve a load on equal replicas; where users are placed by what replicas look like, on the reference engine.
 
     Raises
     ------
@@ -110,7 +121,7 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
     rules = replica.rules
-    if rules.prefix_cache:
+    if load.is_closed and replicas > 1 and router != ROUND_ROBIN:
         engine = "reference"
     fits = [
         rules.fits(*sizes)
@@ -118,8 +129,8 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
     ]
     longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
     check_turns(replica.table, rules.turn_tokens, longest)
-    served = _merged(load, [_one(load, rows, replica, engine) for rows in shares(load, replicas)])
-    bounds = bounds_of(load, rules, replica.table)
+    served = ENGINES[engine](load, rules, replica.table, replicas, router)
+    bounds = bounds_of(load, rules, replica.table, found=served.counters["cached"] / len(load))
     bounds = dataclasses.replace(
         bounds,
         tokens_per_s=replicas * bounds.tokens_per_s,
@@ -133,53 +144,16 @@ def serve(load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fas
         notes.append(
             f"{failed:,} requests are longer than the cache of a replica ({rules.blocks * rules.block_tokens:,} tokens) and fail"
         )
-    return Serving(load, served, replica, replicas, bounds, binding, sentence, tuple(notes))
-
-
-def shares(load: Load, replicas: int) -> list[np.ndarray]:
-    """Rows of each replica, in order of arrival."""
-    number = np.arange(len(load))
-    if load.is_closed:  # the user is the first request of the chain
-        user = number.copy()
-        for n, before in enumerate(load.after.tolist()):
-            if before >= 0:
-                user[n] = user[before]
-        number = user
-    return [np.flatnonzero(number % replicas == which) for which in range(replicas)]
-
-
-def _one(load: Load, rows: np.ndarray, replica: Replica, engine: str) -> tuple[np.ndarray, Served]:
-    place = np.full(len(load) + 1, NEVER, np.int64)
-    place[rows] = np.arange(len(rows))
-    part = Load(
-        load.arrival_ticks[rows], load.input_tokens[rows], load.output_tokens[rows],
-        place[load.after[rows]], load.think_ticks[rows], (),
-        None if load.content is None else tuple(load.content[row] for row in rows), load.content_tokens,
-    )  # fmt: skip
-    return rows, ENGINES[engine](part, replica.rules, replica.table)
-
-
-def _merged(load: Load, parts: Iterable[tuple[np.ndarray, Served]]) -> Served:
-    """The answers of replicas as one, in the order of the load; counts are sums, but `_most` the largest."""
-    parts = list(parts)
-    columns = {}
-    for name in ("arrival_ticks", "admitted_ticks", "first_ticks", "last_ticks", "preemptions"):
-        column = np.full(len(load), NEVER, np.int64)
-        for rows, served in parts:
-            column[rows] = getattr(served, name)
-        columns[name] = column
-    every = [served for _, served in parts]
-    counters = {
-        name: (max if name.endswith("most") else sum)(served.counters[name] for served in every)
-        for name in every[0].counters
-    }
-    gaps, busy = (sum(column) for column in ([s.gaps for s in every], [s.busy_ticks for s in every]))
-    return Served(**columns, gaps=np.asarray(gaps), busy_ticks=np.asarray(busy), counters=counters)
+    return Serving(
+        load, served, replica, replicas, bounds, binding, sentence, tuple(notes), sampled_run(served)
+    )
 
 
 def attained(serving: Serving, goals: Mapping[str, float]) -> float:
     """The fraction of all requests that were answered within the goals."""
-    return float(meets(request_times(serving.load, serving.served), goals).sum()) / len(serving.load)
+    return float(meets(request_times(serving.load, serving.served), goals).sum()) / (
+        len(serving.load) + serving.load.refused
+    )
 
 
 def is_steady(serving: Serving) -> bool:
@@ -200,6 +174,7 @@ def capacity(
     *,
     replicas: int = 1,
     attain: float = 0.99,
+    router: str = ROUND_ROBIN,
 ) -> tuple[float, Serving | None]:
     """The highest rate at which `attain` of the requests meet the goals and no queue grows, and the run at it.
 
@@ -208,7 +183,7 @@ def capacity(
     """
 
     def holds(rate: float) -> Serving | None:
-        found = serve(load_at(rate), replica, replicas=replicas)
+        found = serve(load_at(rate), replica, replicas=replicas, router=router)
         return found if attained(found, goals) >= attain and is_steady(found) else None
 
     high = 1.05 * serve(load_at(1.0), replica, replicas=replicas).bounds.requests_per_s
@@ -224,12 +199,18 @@ def capacity(
 
 
 def fewest_replicas(
-    load: Load, replica: Replica, goals: Mapping[str, float], *, attain: float = 0.99, most: int = 64
+    load: Load,
+    replica: Replica,
+    goals: Mapping[str, float],
+    *,
+    attain: float = 0.99,
+    most: int = 64,
+    router: str = ROUND_ROBIN,
 ) -> tuple[int, Serving | None]:
     """The fewest replicas on which `attain` of the requests meet the goals, and the run on them; (most, None) if none do."""
 
     def holds(count: int) -> Serving | None:
-        found = serve(load, replica, replicas=count)
+        found = serve(load, replica, replicas=count, router=router)
         is_fine = attained(found, goals) >= attain and (load.is_closed or is_steady(found))
         return found if is_fine else None
 
@@ -247,3 +228,19 @@ def fewest_replicas(
         else:
             low = middle
     return high, best
+
+
+def helpers_of(served: Served, replica: Replica, replicas: int) -> tuple[HelperWafers, ...]:
+    """How busy the wafers were that draft, and those for prefill."""
+    drafting, reading = replica.helper_wafers
+    done, rules = served.completed, replica.rules
+    if not done.any() or replica.power is None:
+        return HelperWafers(drafting, 0.0), HelperWafers(reading, 0.0)
+    span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min())
+    drafted = served.counters["drafts"] * (rules.speculation.busy_ticks if rules.speculation else 0)
+    read = float(np.dot(served.prefill_busy_ticks, replica.power.core_fractions))
+    lines = rules.prefill.lines if rules.prefill else 1
+    return (
+        HelperWafers(drafting, min(1.0, drafted / replicas / span)),
+        HelperWafers(reading, min(1.0, read / lines / replicas / span)),
+    )

@@ -9,13 +9,21 @@ When the first region is free, a turn is formed:
 3. *Admission*, first come first served, unless 1 or 2 preempted somebody or left somebody without a block: blocks for the
    whole present length, less those that a prefix cache has, must be free.  Of `reserve`, blocks for the whole answer, which are then held.
 
+With priorities, a smaller one and then an earlier arrival goes first in 3, and the last one in that order is preempted in 1 and 2.
+
+With speculation a request that decodes has its known token and drafts in the turn, as many as the turn has room for and the
+answer needs; it emits those that are accepted and one more, and gives the slots of the others back.  It is ready again when its
+next drafts are.  A request whose prompt is read elsewhere holds blocks from its admission on, and decodes when they are filled.
+
 A preempted request loses its blocks, waits at the head, and computes its prompt and the tokens of its answer again.  Tokens
 count as computed when their turn enters, since nobody overtakes.  A request that has computed all its tokens emits one
-when the turn leaves the last region.
+when the turn leaves the last region.  Of `swap`, it keeps what it computed: that leaves through the edge, before which no turn
+enters that takes its blocks, and comes back when it is admitted again.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +31,11 @@ from typing import NamedTuple
 
 from wse_sim.serving.base import NEVER, ServingRules
 from wse_sim.serving.blocks import BlockPool, Key
+from wse_sim.serving.handover import EdgeState, PrefillState
+from wse_sim.serving.latency import Latency
+from wse_sim.serving.speculation import accepted_drafts
+
+Rank = tuple[int, int, int]
 
 
 @dataclass
@@ -32,12 +45,18 @@ class QueuedRequest:
     number: int
     input_tokens: int
     output_tokens: int
+    priority: int = 0
+    arrival: int = 0
     computed: int = 0  # tokens whose keys and values are in the cache
     emitted: int = 0  # tokens of the answer that came back
     blocks: list[int] = field(default_factory=list)
     in_flight: int = 0  # turns in the line
     admission: int = NEVER  # order in which it was admitted last
     has_run: bool = False  # was admitted before
+    ready_at: int = 0  # when it can take part again
+    away: int = 0  # tokens beyond the edge
+    cached: int = 0  # tokens found when it was admitted first
+    accepted: int = 0  # drafts
 
     @property
     def length(self) -> int:
@@ -51,78 +70,153 @@ class QueuedRequest:
 
 
 class TurnPart(NamedTuple):
-    """Tokens of one request in a turn; `context` tokens are computed when it is done."""
+    """Tokens of one request in a turn; `context` tokens are computed when it is done, `emits` of them may give a token."""
 
     request: QueuedRequest
     tokens: int
     context: int
-    emits: bool
+    emits: int
+
+
+class Returned(NamedTuple):
+    """A request that emitted `tokens` tokens, and whether its answer is complete."""
+
+    request: QueuedRequest
+    tokens: int
+    is_done: bool
 
 
 class TurnScheduler:
     """The state of a replica: who waits, who runs, which blocks are free."""
 
-    def __init__(self, rules: ServingRules, keys: Callable[[int, int], Key] | None = None) -> None:
+    def __init__(
+        self, rules: ServingRules, latency: Latency, keys: Callable[[int, int], Key] | None = None
+    ) -> None:
         self.rules = rules
         self.pool = BlockPool(rules.blocks, rules.block_tokens, keys)
         self.waiting: deque[QueuedRequest] = deque()
         self.running: list[QueuedRequest] = []  # in order of admission
-        self.ready: list[QueuedRequest] = []  # decode next, in the order in which they came back
+        self.ready: list[QueuedRequest] = []  # decode next, in the order in which they can
+        self.handed: list[
+            tuple[int, QueuedRequest, int]
+        ] = []  # (when, request, tokens that were there), of this turn
+        self.enters_at = 0  # no turn before: blocks that were taken are on their way out
         self._admissions = 0
-        self.recomputed = self.preempted = self.computed = self.cached = 0
+        self._draft_free_at = 0
+        self.edge = EdgeState(rules.edge) if rules.edge else None
+        self.prefill = PrefillState(rules.prefill, latency, rules.turn_tokens) if rules.prefill else None
+        self.tally = dict.fromkeys(
+            ("recomputed", "preemptions", "computed", "cached", "drafts", "drafted", "accepted", "swapped", "handed",
+             "running_most", "blocks_most"), 0,
+        )  # fmt: skip
+        self.accepted_at = [0] * (len(rules.speculation.acceptance) if rules.speculation else 0)
         self.preemptions: list[int] = []  # numbers of requests, as they were preempted
-        self.running_most = self.blocks_most = 0
+
+    @property
+    def load(self) -> int:
+        """Blocks in use, and those that waiting requests will need."""
+        waiting = sum(self.pool.needed(request.length) for request in self.waiting)
+        return self.rules.blocks - self.pool.free + waiting
 
     def arrives(self, request: QueuedRequest) -> None:
         """A request joins the queue."""
-        self.waiting.append(request)
+        if self.rules.by_priority:
+            bisect.insort(self.waiting, request, key=self._rank)
+        else:
+            self.waiting.append(request)
 
-    def form(self) -> tuple[tuple[TurnPart, ...], list[QueuedRequest]]:
+    def form(self, now: int) -> tuple[tuple[TurnPart, ...], list[QueuedRequest]]:
         """The next turn, empty if nobody can take part, and who was admitted for the first time."""
+        tally = self.tally
+        self.handed = []
         while True:
-            before, admitted = self.preempted, []
+            before, admitted = tally["preemptions"], []
             parts: list[TurnPart] = []
-            self._decodes(parts)
-            is_short = self._prompts(parts)
-            if not is_short and self.preempted == before:
-                admitted = self._admissions_of(parts)
-            if parts or self.preempted == before:
+            self._decodes(parts, now)
+            is_short = self._prompts(parts, now)
+            if not is_short and tally["preemptions"] == before:
+                admitted = self._admissions_of(parts, now)
+            if parts or tally["preemptions"] == before:
                 break
-        self.running_most = max(self.running_most, len(self.running))
-        self.blocks_most = max(self.blocks_most, self.rules.blocks - self.pool.free)
-        self.computed += sum(part.tokens for part in parts)
+        tally["running_most"] = max(tally["running_most"], len(self.running))
+        tally["blocks_most"] = max(tally["blocks_most"], self.rules.blocks - self.pool.free)
+        tally["computed"] += sum(part.tokens for part in parts)
         return tuple(parts), admitted
 
-    def returned(self, turn: Iterable[TurnPart]) -> list[QueuedRequest]:
-        """A turn left the last region: the requests that emitted a token, those that are complete among them."""
-        emitting = []
-        for request, _, _, emits in turn:
+    def wakes_at(self, now: int) -> int | None:
+        """When somebody who runs can take part who cannot now, if nothing else happens before."""
+        later = [one.ready_at for one in self.running if one.ready_at > now and not one.in_flight]
+        return min(later, default=None)
+
+    def returned(self, turn: Iterable[TurnPart], now: int) -> list[Returned]:
+        """A turn left the last region: who emitted tokens."""
+        found = []
+        for request, tokens, context, emits in turn:
             request.in_flight -= 1
             if not emits:
                 continue
-            request.emitted += 1
-            emitting.append(request)
-            if request.emitted == request.output_tokens:
+            count = self._verified(request, emits, context - tokens)
+            request.emitted += count
+            is_done = request.emitted == request.output_tokens
+            found.append(Returned(request, count, is_done))
+            if is_done:
                 self.pool.release(request.blocks)
                 self.running.remove(request)
             else:
-                self.ready.append(request)
-        return emitting
+                self._ready_again(request, now)
+        return found
+
+    def is_there(self, request: QueuedRequest, found: int, now: int) -> list[Returned]:
+        """A cache was handed over; its first token comes with it."""
+        self.pool.register(request.number, request.blocks, found, request.computed)
+        return self.returned([TurnPart(request, request.computed - found, request.computed, 1)], now)
+
+    # Speculation
+
+    def _verified(self, request: QueuedRequest, emits: int, before: int) -> int:
+        """Tokens that a part of a turn emits; slots of rejected drafts are given back."""
+        spec, drafts = self.rules.speculation, emits - 1
+        if spec is None or not drafts:
+            return 1
+        accepted = accepted_drafts(spec, request.number, request.emitted + 1, drafts)
+        request.computed -= drafts - accepted
+        request.accepted += accepted
+        self.pool.register(request.number, request.blocks, before, request.computed)
+        if not self.rules.reserve:
+            self.pool.trim(request.blocks, request.computed)
+        for name, more in (("drafts", 1), ("drafted", drafts), ("accepted", accepted)):
+            self.tally[name] += more
+        for place in range(accepted):
+            self.accepted_at[place] += 1
+        return 1 + accepted
+
+    def _ready_again(self, request: QueuedRequest, now: int) -> None:
+        """A request has its token, and can go on when its next drafts are there."""
+        request.ready_at, spec = now, self.rules.speculation
+        if spec is not None and spec.delay_ticks:
+            begin = max(now, self._draft_free_at)
+            self._draft_free_at = begin + spec.busy_ticks
+            request.ready_at = begin + spec.delay_ticks
+        bisect.insort(self.ready, request, key=lambda one: one.ready_at)
 
     # The three rules
 
-    def _decodes(self, parts: list[TurnPart]) -> None:
+    def _decodes(self, parts: list[TurnPart], now: int) -> None:
         """Rule 1."""
-        most = min(self.rules.joined, self.rules.turn_tokens)
-        while self.ready and len(parts) < most:
+        budget, drafts = self.rules.turn_tokens, len(self.accepted_at)
+        while self.ready and len(parts) < self.rules.joined and budget:
             request = self.ready[0]
-            if self._room(request, 1):  # else it was preempted itself
+            if request.ready_at > now:
+                break
+            size = min(1 + drafts, request.output_tokens - request.emitted, budget)
+            if self._room(request, size, now):  # else it was preempted itself
                 self.ready.remove(request)
-                self._take(request, 1, parts)
+                self._take(request, size, parts, drafts=size - 1)
+                budget -= size
 
-    def _prompts(self, parts: list[TurnPart]) -> bool:
+    def _prompts(self, parts: list[TurnPart], now: int) -> bool:
         """Rule 2; whether somebody is left without a block."""
-        budget = self.rules.turn_tokens - len(parts)
+        budget = self.rules.turn_tokens - sum(part.tokens for part in parts)
         taken = {id(part.request) for part in parts}
         for request in list(self.running):
             if budget == 0:
@@ -131,17 +225,18 @@ class TurnScheduler:
                 request.admission == NEVER
                 or id(request) in taken
                 or request in self.ready
-                or not request.left
+                or request.left <= 0
+                or request.ready_at > now
             ):
                 continue
             size = min(request.left, budget)
-            if not self._room(request, size):
+            if not self._room(request, size, now):
                 return True
             self._take(request, size, parts)
             budget -= size
         return False
 
-    def _admissions_of(self, parts: list[TurnPart]) -> list[QueuedRequest]:
+    def _admissions_of(self, parts: list[TurnPart], now: int) -> list[QueuedRequest]:
         """Rule 3; who was admitted for the first time."""
         budget, first = self.rules.turn_tokens - sum(part.tokens for part in parts), []
         while self.waiting and budget and len(self.running) < self.rules.most_running:
@@ -153,49 +248,88 @@ class TurnScheduler:
             self.waiting.popleft()
             self.running.append(request)
             request.admission, self._admissions = self._admissions, self._admissions + 1
+            self.pool.share(request.blocks, found)
+            request.computed, request.ready_at = len(found) * self.rules.block_tokens, now
             if not request.has_run:
                 first.append(request)
+                request.cached = request.computed
             request.has_run = True
-            self.pool.share(request.blocks, found)
-            request.computed = len(found) * self.rules.block_tokens
-            self.cached += request.computed
-            size = min(request.left, budget)
-            self.pool.grow(request.blocks, whole if self.rules.reserve else request.computed + size)
-            self._take(request, size, parts)
+            size = self._begins(request, whole, budget, parts, now)
             budget -= size
         return first
 
+    def _begins(
+        self, request: QueuedRequest, whole: int, budget: int, parts: list[TurnPart], now: int
+    ) -> int:
+        """A request was admitted: tokens that it takes of the turn.  What is away, or read elsewhere, is on its way."""
+        found, away = request.computed, request.away
+        request.away = 0
+        self.tally["cached"] += max(0, found - away)
+        if self.edge is not None and away > found:
+            self.pool.grow(request.blocks, whole)
+            self.tally["swapped"] += away - found
+            request.computed = away
+            request.ready_at = self.edge.moves(away - found, now) + self.edge.link.hop_ticks
+            if request.emitted and request.left == 1:
+                bisect.insort(self.ready, request, key=lambda one: one.ready_at)
+            return 0
+        if self.edge is not None and self.prefill is not None:
+            self.pool.grow(request.blocks, whole)
+            self.tally["handed"] += request.left
+            there = self.prefill.there(found, request.length, now, self.edge)
+            request.computed, request.in_flight = request.length, 1
+            self.handed.append((there, request, found))
+            return 0
+        size = min(request.left, budget)
+        self.pool.grow(request.blocks, whole if self.rules.reserve else found + size)
+        self._take(request, size, parts)
+        return size
+
     # Blocks
 
-    def _room(self, request: QueuedRequest, tokens: int) -> bool:
-        """Take blocks for more tokens of a running request, from younger ones that rest if need be."""
+    def _rank(self, request: QueuedRequest) -> Rank:
+        """Who goes first, and keeps its blocks, has the smaller one."""
+        if self.rules.by_priority:
+            return request.priority, request.arrival, request.number
+        return request.admission, 0, 0
+
+    def _room(self, request: QueuedRequest, tokens: int, now: int) -> bool:
+        """Take blocks for more tokens of a running request, from those behind it that rest if need be."""
         need = self.pool.needed(request.computed + tokens) - len(request.blocks)
         while need > self.pool.free:
             resting = [
-                one for one in self.running if not one.in_flight and one.admission >= request.admission
+                one for one in self.running if not one.in_flight and self._rank(one) >= self._rank(request)
             ]
             if not resting:
                 return False
-            victim = max(resting, key=lambda one: one.admission)
-            self._preempt(victim)
+            victim = max(resting, key=self._rank)
+            self._preempt(victim, now)
             if victim is request:
                 return False
         self.pool.grow(request.blocks, request.computed + tokens)
         return True
 
-    def _take(self, request: QueuedRequest, size: int, parts: list[TurnPart]) -> None:
-        self.pool.register(request.number, request.blocks, request.computed, request.computed + size)
+    def _take(self, request: QueuedRequest, size: int, parts: list[TurnPart], drafts: int = 0) -> None:
+        if not drafts:  # else when they are verified
+            self.pool.register(request.number, request.blocks, request.computed, request.computed + size)
         request.computed += size
         request.in_flight += 1
-        parts.append(TurnPart(request, size, request.computed, not request.left))
+        parts.append(TurnPart(request, size, request.computed, 0 if request.left > 0 else 1 + drafts))
 
-    def _preempt(self, request: QueuedRequest) -> None:
+    def _preempt(self, request: QueuedRequest, now: int) -> None:
         self.pool.release(request.blocks)
         self.running.remove(request)
         if request in self.ready:
             self.ready.remove(request)
-        self.recomputed += request.computed
-        self.preempted += 1
+        if self.rules.swap and self.edge is not None:
+            request.away = request.computed
+            self.enters_at = max(self.enters_at, self.edge.moves(request.away, now))
+        else:
+            self.tally["recomputed"] += request.computed
+        self.tally["preemptions"] += 1
         self.preemptions.append(request.number)
         request.computed, request.admission = 0, NEVER
-        self.waiting.appendleft(request)
+        if self.rules.by_priority:
+            self.arrives(request)
+        else:
+            self.waiting.appendleft(request)

@@ -39,6 +39,7 @@ class TraceRow(NamedTuple):
     input_tokens: int
     output_tokens: int
     content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
+    priority: int = 0  # the smaller the sooner
 
 
 def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) -> Load:
@@ -78,6 +79,8 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
         else ()
     )
     load = open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+    if any(row.priority for row in rows):
+        load = dataclasses.replace(load, priority=np.array([row.priority for row in rows], np.int64))
     size = CONTENT_TOKENS.get(form, 1)
     if not all(len(row.content) * size >= row.input_tokens for row in rows):
         return load  # the file does not say what prompts hold
@@ -90,11 +93,13 @@ def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         text = row["TIMESTAMP"].strip()
         try:
             when, _, fraction = text.partition(".")
+            if fraction and not (fraction.isascii() and fraction.isdecimal()):
+                raise ValueError
             at = datetime.fromisoformat(when).timestamp() + float(f"0.{fraction}" if fraction else 0)
         except ValueError:
             raise _fault(path, line, "TIMESTAMP", text, "give a date and a time") from None
         asked, answer = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
-        yield TraceRow(at, asked, answer)
+        yield TraceRow(_seconds(path, line, "TIMESTAMP", at), asked, answer)
 
 
 def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -113,14 +118,26 @@ def _mooncake(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         asked, answer = (
             _count(path, line, name, row.get(name)) for name in ("input_length", "output_length")
         )
-        yield TraceRow(at, asked, answer, _ids(path, line, "hash_ids", row.get("hash_ids", [])))
+        yield TraceRow(
+            at,
+            asked,
+            answer,
+            _ids(path, line, "hash_ids", row.get("hash_ids", [])),
+            _priority(path, line, row),
+        )
 
 
 def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     for line, row in _jsonl(path):
         at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
         asked, answer = (_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
-        yield TraceRow(at, asked, answer, _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])))
+        yield TraceRow(
+            at,
+            asked,
+            answer,
+            _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])),
+            _priority(path, line, row),
+        )
 
 
 def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -152,11 +169,18 @@ FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
 def _csv(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
     with _opened(path) as file:
         reader = csv.DictReader(file)
-        missing = [name for name in names if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ConfigError(f"{path} has no column '{missing[0]}' in its first line; is it of that form?")
-        for row in reader:
-            yield reader.line_num, {name: row[name] or "" for name in names}
+        try:
+            missing = [name for name in names if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(
+                    f"{path} has no column '{missing[0]}' in its first line; is it of that form?"
+                )
+            for row in reader:
+                yield reader.line_num, {name: row[name] or "" for name in names}
+        except csv.Error as fault:
+            raise ConfigError(
+                f"{path}: line {reader.line_num + 1} is no line of CSV ({fault}); correct it"
+            ) from None
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Values]]:
@@ -200,6 +224,11 @@ def _count(path: Path, line: int, field: str, value: object, least: int = 1) -> 
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
         raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
     return int(number)
+
+
+def _priority(path: Path, line: int, row: Values) -> int:
+    """An optional field of lines of JSON."""
+    return _count(path, line, "priority", row.get("priority", 0), least=0)
 
 
 def _ids(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:

@@ -64,6 +64,42 @@ def drawn_load(
     return open_load(ticks(np.cumsum(gaps)), input_tokens, output_tokens)
 
 
+def shortened(load: Load, context: int) -> Load:
+    """A load without the requests that are longer than a context; they fail as they arrive, and are counted.
+
+    Who waits for the end of one that fails waits for the end of the one before it.
+
+    Raises
+    ------
+    ServingError
+        If no request is left.
+    """
+    long = load.input_tokens + load.output_tokens > context
+    if not long.any():
+        return load
+    kept = np.flatnonzero(~long)
+    longest = int((load.input_tokens + load.output_tokens).max())
+    if not len(kept):
+        raise ServingError(
+            f"every request is longer than the context of {context:,} tokens (the longest has {longest:,}); "
+            "use a longer context or shorter requests"
+        )
+    after = load.after.copy()
+    for row in range(len(after)):
+        while after[row] >= 0 and long[after[row]]:
+            after[row] = after[after[row]]
+    place = np.cumsum(~long) - 1
+    arrival = load.arrival_ticks[kept]
+    after = np.where(after[kept] >= 0, place[after[kept]], NEVER)
+    refused = int(long.sum())
+    note = f"{refused:,} requests are longer than the context of {context:,} tokens (the longest has {longest:,}) and fail"
+    content = None if load.content is None else tuple(load.content[row] for row in kept.tolist())
+    return Load(
+        arrival, load.input_tokens[kept], load.output_tokens[kept], after, load.think_ticks[kept],
+        (*load.notes, note), content, load.content_tokens, refused, None if load.priority is None else load.priority[kept],
+    )  # fmt: skip
+
+
 def _stream(seed: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, purpose]))
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import WseError
+from wse_sim.studies import served
 from wse_sim.studies.evaluate import DONE
 from wse_sim.studies.pareto import Chosen, choose, front
 from wse_sim.studies.quantities import is_output
@@ -22,6 +23,8 @@ MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_fraction", "mfu")
 
 def better(output: str) -> str:
     """Whether more or less of an output is better, unless a study says so."""
+    if output in served.LESS_IS_BETTER:
+        return "minimize"
     if output.endswith(MORE_IS_BETTER):
         return "maximize"
     return "minimize" if output.endswith(LESS_IS_BETTER) else "maximize"

@@ -15,7 +15,12 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware.chip import silicon_of
-from wse_sim.studies.quantities import of_misfit, of_result, of_silicon
+from wse_sim.service.answers import Unserved, answer_of
+from wse_sim.service.data import as_data
+from wse_sim.serving.metrics import read_goals
+from wse_sim.serving.options import ServingOptions
+from wse_sim.studies import served
+from wse_sim.studies.quantities import finite, of_misfit, of_result, of_silicon
 from wse_sim.studies.settings import Request
 from wse_sim.uncertainty import result_intervals
 
@@ -70,6 +75,8 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
         return StudyRow(request.key, MISFIT, missed, binding=silicon.binding, message=silicon.fault)
     if isinstance(graph, str):
         return StudyRow(request.key, REFUSED, cost, message=graph)
+    if request.serving is not None:
+        return _run_served(graph, request, request.serving, cost)
     with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
         # The graph has the frozen weights and the adapters already.
         result = api.run(graph, request.options.replace(train=None, lora=None), trace=False)
@@ -89,3 +96,19 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
                 "tokens_per_s", bounds["samples_per_s"] * found["tokens_per_s"] / found["samples_per_s"]
             )
     return StudyRow(request.key, DONE, found, low, high, result.mode, result.binding)
+
+
+def _run_served(
+    graph: KernelGraph, request: Request, options: ServingOptions, cost: dict[str, float]
+) -> StudyRow:
+    """A load that is served, or what its options search."""
+    with kept.paused():
+        found = answer_of(graph, options)
+    mode = request.options.mode
+    if isinstance(found, Unserved):
+        missed = cost | of_misfit(found.need, found.limit)
+        return StudyRow(request.key, MISFIT, missed, mode=mode, binding=found.binding, message=found.message)
+    goals = None if options.goodput is None else read_goals(options.goodput)
+    data = as_data(graph.name, options, found, goals)
+    outputs = finite({**served.of_answer(options, data), **cost})
+    return StudyRow(request.key, DONE, outputs, mode=mode, binding=found.serving.binding)

@@ -62,6 +62,7 @@ def defaults(names: set[str]) -> dict[str, Any]:
     from wse_sim.hardware import load_cluster, load_wafer
     from wse_sim.hardware.chip import load_chip
     from wse_sim.options import RunOptions
+    from wse_sim.serving.options import ServingOptions
 
     owners: dict[str, Any] = {"wafer": load_wafer(), "cluster": load_cluster(), "chip": load_chip()}
     found = {}
@@ -71,6 +72,9 @@ def defaults(names: set[str]) -> dict[str, Any]:
             found[name] = getattr(owners[known.owner], known.field)
         elif known.owner == "run":
             found[name] = RunOptions.model_fields[known.field].default
+        elif known.owner == "serve":
+            stated = ServingOptions.model_fields.get(known.field)
+            found[name] = None if stated is None else stated.default
         else:
             found[name] = None
     return found

@@ -8,6 +8,7 @@ declared:
     pipelined.placer, generation.grid   options that one mode alone has   (the options of the mode)
     wafer.sram_bytes ...                constants of the wafer            (:class:`wse_sim.hardware.Wafer`)
     cluster.swarmx_hop_s ...            constants of the cluster          (:class:`wse_sim.hardware.Cluster`)
+    serve.rate, serve.arrivals ...      options of serving                (:class:`wse_sim.serving.options.ServingOptions`)
     chip, chip.core_logic_mm2 ...       what a wafer is built in          (:class:`wse_sim.hardware.chip.Chip`)
 """
 
@@ -30,8 +31,10 @@ from wse_sim.hardware.chip import Chip, load_chip
 from wse_sim.hardware.constants import Constant
 from wse_sim.modes import MODES, option_names
 from wse_sim.options import RunOptions
+from wse_sim.serving.options import ServingOptions
+from wse_sim.studies import served
 
-RUN, MODEL, WAFER, CLUSTER, CHIP, MODE = "run", "model", "wafer", "cluster", "chip", "mode"
+RUN, MODEL, WAFER, CLUSTER, CHIP, MODE, SERVE = "run", "model", "wafer", "cluster", "chip", "mode", "serve"
 UNVARIED = frozenset({"cache"})
 """Options of a run that change where something is kept, not what comes out."""
 SAID_ELSEWHERE = frozenset({"batch"})
@@ -44,7 +47,7 @@ class StudyParameter:
     """One thing that a study can vary."""
 
     name: str
-    owner: str  # run, model, wafer, cluster, chip, mode
+    owner: str  # run, model, wafer, cluster, chip, mode, serve
     field: str
     kind: type  # int, float, str, bool or tuple
     unit: str = ""
@@ -77,6 +80,8 @@ class StudyParameter:
         if self.owner == RUN:
             given: dict[str, Any] = {self.field: value}
             RunOptions(**given)
+        elif self.owner == SERVE:
+            self._serve(value)
         elif self.owner == WAFER:
             _known(load_wafer(), self, value)
         elif self.owner == CLUSTER:
@@ -87,6 +92,17 @@ class StudyParameter:
             isinstance(value, bool) and self.kind is not bool
         ):
             raise ConfigError(f"parameter '{self.name}' {value!r} is not a {_word(self.kind)}; give one")
+
+    def _serve(self, value: object) -> None:
+        if self.field not in (served.USERS, served.THINK):
+            given: dict[str, Any] = {self.field: value}
+            ServingOptions(**given)
+            return
+        least = 1 if self.field == served.USERS else 0
+        if isinstance(value, bool) or not isinstance(value, _accepted(self.kind)) or value < least:  # type: ignore[operator]
+            raise ConfigError(
+                f"parameter '{self.name}' {value!r} is too small or no number; give a {_word(self.kind)} from {least}"
+            )
 
 
 def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:
@@ -131,6 +147,14 @@ def parameters() -> Mapping[str, StudyParameter]:
         if name != "seq"  # the option of a run
     ]
     found += _of_modes({one.name for one in found})
+    found += [
+        StudyParameter(f"{served.PREFIX}{one.name}", SERVE, one.name, one.type, one.unit, one.help, optional=one.optional)
+        for one in served.options()
+    ]  # fmt: skip
+    found += [
+        StudyParameter(f"{served.PREFIX}{served.USERS}", SERVE, served.USERS, int, "users", "Users of a closed loop.", optional=True),
+        StudyParameter(f"{served.PREFIX}{served.THINK}", SERVE, served.THINK, float, "s", "Their time to think.", optional=True),
+    ]  # fmt: skip
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)
     found.append(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import WseError
 from wse_sim.studies.data import Shown, better
+from wse_sim.studies.pareto import front
 from wse_sim.studies.pareto import shown as text_of
 from wse_sim.studies.quantities import UNITS
 
@@ -337,6 +338,8 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
     plot = figure.subplots()
     xs, ys = study.column(rows, x), study.column(rows, y)
     plot.plot(xs, ys, "o", color="#a1a1aa", markersize=4, label="runs")
+    if axes.by:
+        _fronts_by(study, axes.by, rows, objectives, plot)
     order = sorted(best, key=lambda i: xs[i])
     if len(objectives) == 2:
         plot.step(
@@ -347,11 +350,45 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
     for axis, values, name in (("x", xs, x), ("y", ys, y)):
         if _is_log(values):
             (plot.set_xscale if axis == "x" else plot.set_yscale)("log")
+            _plain_ticks(plot.xaxis if axis == "x" else plot.yaxis)
         (plot.set_xlabel if axis == "x" else plot.set_ylabel)(f"{label(name)}: {objectives[name]}")
     plot.grid(visible=True, alpha=0.25)
     plot.legend(fontsize=8)
     figure.supxlabel(textwrap.fill(f"chosen: {chosen.why}", 125), fontsize=8)
     return True
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers in place of powers of ten, where no more than three decades are seen."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    if high < 1000 * low and high < 1e5:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _fronts_by(
+    study: Shown, by: str, rows: list[dict[str, Any]], objectives: dict[str, str], plot: Any
+) -> None:
+    """The front of the rows with each value of a parameter."""
+    (x, way), (y, other) = list(objectives.items())[:2]
+    for number, value in enumerate(dict.fromkeys(repr(study.value(row, by)) for row in rows)):
+        own = [row for row in rows if repr(study.value(row, by)) == value]
+        points = np.array([study.column(own, x), study.column(own, y)]).T
+        kept = points[front(points, (way, other))]
+        kept = kept[np.argsort(kept[:, 0])]
+        color = COLORS[(number + 2) % len(COLORS)]
+        plot.step(
+            *kept.T,
+            "o-",
+            where=_corner(way, other),
+            color=color,
+            alpha=0.7,
+            markersize=5,
+            label=value.strip("'"),
+        )
 
 
 def _corner(x: str, y: str) -> Literal["pre", "post"]:

@@ -12,6 +12,7 @@ from typing import Any
 from wse_sim.engine.result import Result
 from wse_sim.hardware.chip import Silicon
 from wse_sim.report import views
+from wse_sim.studies import served
 
 RESULT = (
     "samples_per_s", "step_s", "mfu", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_fraction",
@@ -38,7 +39,7 @@ SILICON = (
 """What the wafer costs (:mod:`wse_sim.hardware.chip`)."""
 MISS = "need_over_limit"
 """Of a misfit alone: how many times as much of what binds is needed as there is."""
-OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *SILICON, MISS)))
+OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *served.OUTPUTS, *SILICON, MISS)))
 """All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` stand beside them."""
 PREFIXES = ("bindings.", "figures.")
 UNITS = {
@@ -46,7 +47,7 @@ UNITS = {
     "prefill_tokens_per_s": "tokens/s", "time_to_first_token_s": "s", "step_joules": "J", "sample_joules": "J",
     "system_power_w": "W", "power_w": "W", "fullest_core_bytes": "bytes", "core_mm2": "mm²", "cores_mm2": "mm²",
     "sram_total_bytes": "bytes", "max_context": "tokens", "cache_bytes_per_token": "bytes",
-    "compute_samples_per_s": "samples/s", "transmission_samples_per_s": "samples/s", "flops_per_step": "FLOP",
+    **served.UNITS, "compute_samples_per_s": "samples/s", "transmission_samples_per_s": "samples/s", "flops_per_step": "FLOP",
 }  # fmt: skip
 
 

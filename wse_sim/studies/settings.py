@@ -18,13 +18,26 @@ from pydantic import BaseModel
 
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import exists, is_file, read_text, sha256_of
-from wse_sim.foreign import file_of
+from wse_sim.foreign import code_of, file_of
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
 from wse_sim.modes import mode_named, mode_names
+from wse_sim.modes.generation import Generation
 from wse_sim.options import RunOptions
-from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, StudyParameter, parameters
+from wse_sim.serving.options import DEFAULT_CONTEXT, ServingOptions
+from wse_sim.studies import served
+from wse_sim.studies.parameters import (
+    CHIP,
+    CLUSTER,
+    MODE,
+    MODEL,
+    RUN,
+    SERVE,
+    WAFER,
+    StudyParameter,
+    parameters,
+)
 from wse_sim.studies.provenance import code_digest, torch_version
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.sources import sources_digest
@@ -45,15 +58,7 @@ class Request:
     chip: Chip
     must_fit: bool
     draws: int
-
-
-_NAMES_CODE = ("model", "mode", "placer")
-
-
-def code_of(setting: Mapping[str, Any]) -> list[str]:
-    """Values of a setting that name Python (a factory, a mode of one's own), which a run of it executes."""
-    named = (str(value) for name, value in setting.items() if name.rpartition(".")[2] in _NAMES_CODE)
-    return [text for text in named if ":" in text and not text.startswith("hf:")]
+    serving: ServingOptions | None = None  # of a setting that is served
 
 
 class Resolver:
@@ -77,6 +82,14 @@ class Resolver:
             known = parameters()[name]
             by_owner.setdefault(known.owner, {})[known.field] = value
         given = by_owner.get(RUN, {})
+        serve = by_owner.get(SERVE)
+        systems = given.get("systems")
+        if serve is not None:
+            given |= {
+                "mode": Generation.name,
+                "batch": 1,
+                "seq": serve.get("context") or given.get("seq") or DEFAULT_CONTEXT,
+            }
         wafer_base, cluster_base = (
             _wafer(given.pop("wafer", "wse2")),
             _cluster(given.pop("cluster", "default")),
@@ -104,7 +117,20 @@ class Resolver:
         code = [
             [name, self._code(name)] for name in sorted(code_of(setting)) if name != str(setting.get(MODEL))
         ]
-        return self._named(options, model, identity, chip, code)
+        return self._named(options, model, identity, chip, code, self._serving(options, serve, systems))
+
+    def _serving(
+        self, options: RunOptions, given: Mapping[str, Any] | None, systems: int | None
+    ) -> ServingOptions | None:
+        """The options of serving, on the machine of the options; None without any."""
+        if given is None:
+            return None
+        if self.spec.derive:
+            raise ConfigError(f"derive {', '.join(self.spec.derive)} is not for serving; leave it out")
+        return ServingOptions(**{
+            **served.given(given), "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
+            "systems": systems,
+        })  # fmt: skip
 
     def _code(self, name: str) -> str:
         """What stands behind a mode or a placer of one's own."""
@@ -127,7 +153,13 @@ class Resolver:
         return known
 
     def _named(
-        self, options: RunOptions, model: ModelSpec, identity: str, chip: Chip, code: list[list[str]]
+        self,
+        options: RunOptions,
+        model: ModelSpec,
+        identity: str,
+        chip: Chip,
+        code: list[list[str]],
+        serving: ServingOptions | None = None,
     ) -> Request:
         plain = {
             name: getattr(options, name)
@@ -150,10 +182,23 @@ class Resolver:
                 "silicon": self.spec.silicon,
                 "draws": self.spec.draws,
                 "code": code,
+                **({} if serving is None else {"serving": _of_serving(serving)}),
             }
         )
         must_fit = self.spec.silicon == "must-fit"
-        return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws)
+        return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws, serving)
+
+
+def _of_serving(options: ServingOptions) -> dict[str, object]:
+    """What numbers of serving depend on, beside the machine; of a trace its content."""
+    plain: dict[str, object] = {
+        name: getattr(options, name)
+        for name in type(options).model_fields
+        if name not in ("wafer", "cluster")
+    }
+    if options.workload is not None:
+        plain["content"] = sha256_of(options.workload.partition(":")[2], "trace")
+    return plain
 
 
 Part = TypeVar("Part", Wafer, Cluster, Chip)

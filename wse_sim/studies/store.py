@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,17 @@ CREATE INDEX IF NOT EXISTS members_key ON members (key);
 """
 
 
+def _connected(path: Path, *, readonly: bool) -> sqlite3.Connection:
+    """An open file.  One to be read may be anybody's: it is not changed, and no file appears beside it."""
+    if not readonly:
+        return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    # With a log beside it somebody writes, or was killed; without one nobody does, and the file alone is the store.
+    how = "mode=ro" if exists(f"{path}-wal", "store") else "immutable=1"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S, isolation_level=None
+    )
+
+
 class Store:
     """One file of runs.  Use it as a context manager."""
 
@@ -56,18 +68,33 @@ class Store:
             raise ConfigError(f"store {self.path} does not exist; run the study first")
         self._is_new = not exists(self.path, "store")
         with self._told():
-            self.db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            self.db = _connected(self.path, readonly=readonly)
+            try:
+                self._begin(readonly=readonly)
+            except BaseException:
+                self.db.close()
+                raise
+
+    def _begin(self, *, readonly: bool) -> None:
+        """Make the tables, or look whether these are ours: tables, for a view may compute without end."""
+        self.db.execute("PRAGMA trusted_schema=OFF")
+        odd = self.db.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
+        if odd is not None:
+            raise ConfigError(
+                f"store {self.path} holds '{str(odd[0])[:40]}', which no study writes; name another store"
+            )
+        if not readonly:
             self.db.execute("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=FULL")
             self.db.execute("PRAGMA foreign_keys=ON")
             self.db.executescript(_TABLES)
-            found = self.db.execute("SELECT value FROM about WHERE name='schema'").fetchone()
-            if found is None:
-                self.db.execute("INSERT OR IGNORE INTO about VALUES ('schema', ?)", (str(SCHEMA),))
-            elif found[0] != str(SCHEMA):
-                raise ConfigError(
-                    f"store {self.path} has schema {found[0]}, this version reads {SCHEMA}; name another store"
-                )
+        found = self.db.execute("SELECT value FROM about WHERE name='schema'").fetchone()
+        if found is None and not readonly:
+            self.db.execute("INSERT OR IGNORE INTO about VALUES ('schema', ?)", (str(SCHEMA),))
+        elif found is None or found[0] != str(SCHEMA):
+            raise ConfigError(
+                f"store {self.path} has schema {found and found[0]}, this version reads {SCHEMA}; name another store"
+            )
 
     def __enter__(self) -> Store:
         return self
@@ -196,7 +223,7 @@ class Store:
         """Number and description of every study, the latest last."""
         with self._told():
             rows = self.db.execute("SELECT id, spec FROM studies ORDER BY begun_at, id").fetchall()
-        return [(number, json.loads(spec)) for number, spec in rows]
+        return [(number, self._object(spec, "spec", number)) for number, spec in rows]
 
     def spec_of(self, study: int) -> dict[str, Any]:
         """What a study's file said."""
@@ -246,9 +273,33 @@ class Store:
         with self._told():
             for row in self.db.execute(query, (study,)):
                 data = dict(zip((*names, "seconds"), row, strict=True))
-                yield data | {
-                    name: json.loads(data[name]) for name in ("parameters", "outputs", "low", "high")
-                }
+                number = data["number"]
+                if not all(isinstance(data[name], str) for name in ("status", "mode", "binding", "message")):
+                    raise self._damaged("text", number)
+                if not isinstance(data["seconds"], int | float):
+                    raise self._damaged("seconds", number)
+                data["parameters"] = self._object(data["parameters"], "parameters", number)
+                for name in ("outputs", "low", "high"):
+                    data[name] = self._object(data[name], name, number)
+                    if not all(_is_plain(value) for value in data[name].values()):
+                        raise self._damaged(name, number)
+                yield data
+
+    def _object(self, text: object, name: str, number: object) -> dict[str, Any]:
+        """An object of JSON that a column holds."""
+        try:
+            found = json.loads(text) if isinstance(text, str) else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._damaged(name, number)
+        return found
+
+    def _damaged(self, name: str, number: object) -> ConfigError:
+        return ConfigError(
+            f"store {self.path} is damaged: '{name}' of row {str(number)[:20]} is not what a study writes; "
+            "run the study into another folder"
+        )
 
     def frame(self, study: int, outputs: Sequence[str] | None = None) -> pd.DataFrame:
         """The rows of a study as a data frame: parameters, outputs with `.low` and `.high`, binding, seconds, key."""
@@ -269,6 +320,11 @@ def _flat(row: Mapping[str, Any], outputs: Sequence[str] | None) -> dict[str, An
         if name in row["low"]:
             found[f"{name}.low"], found[f"{name}.high"] = row["low"].get(name), row["high"].get(name)
     return found | {name: row[name] for name in ("status", "mode", "binding", "message", "seconds", "key")}
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an output is one: a finite number, or nothing."""
+    return value is None or (isinstance(value, int | float) and isfinite(value))
 
 
 def _cell(value: object) -> object:

@@ -140,7 +140,7 @@ def _read(path: Path) -> Measured | None:
 
 def _write(path: Path, measured: Measured) -> None:
     text = json.dumps({name: value for name, value in asdict(measured).items() if name != "reason"})
-    write_whole(path, text + "\n")
+    write_whole(path, text + "\n", durable=False)
 
 
 def _forget_old(root: Path, mine: Path) -> None:

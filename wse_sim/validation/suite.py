@@ -17,11 +17,11 @@ from wse_sim.hardware.constants import one_sentence
 class Point(BaseModel):
     """One measurement: predict `quantity` of `subject` with `params` on `system`.
 
-    Keys beside these are comments of the file.  `fault` says why a point of the file cannot be read; such
+    `note` is for comments.  `fault` says why a point of the file cannot be read; such
     a point stays in the suite, so that it is listed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     id: str
     system: str = "wse2"
@@ -40,7 +40,7 @@ class Point(BaseModel):
 class Suite(BaseModel):
     """A file of points."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_: int = Field(alias="schema", default=1, ge=1, le=1)
     points: tuple[Point, ...]

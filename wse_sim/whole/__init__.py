@@ -2,16 +2,15 @@
 
 Of a pipelined plan: all regions, the streams between them, host streams.
 
-layout.py    where the parts of a dense layer lie in the region that the plan gives it
+lower.py     what is done to a graph, and the layout of each kernel, before a plan is made
+layout.py    where the parts of a dense layer that trains in a chain lie in the region that the plan gives it
 paths.py     the links of a stream, cell by cell, along the plan's route
 covered.py   what is covered of a wafer, a kernel graph and a plan
-bundles.py   how many links side by side, and their ways
-program.py   regions, streams and host streams of a chain of dense layers as one fabric program: inference
 regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
 trees.py     the ways of a tensor to all of its readers
 network.py   regions of several kinds, trees and host streams as one fabric program: inference
 areas.py     what all these programs say of themselves
-training/    the same for a batch of training: forward, loss, gradients, update
+training/    a chain of dense layers that trains: forward, loss, gradients, update
 trained/     the same for networks of regions of several kinds
 run.py       values, step time and busy time of inference, held against the event engine
 learn.py     the same for a batch of training
@@ -24,8 +23,9 @@ What is not covered is refused in one sentence.
 from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
 from wse_sim.whole.front import host_rows
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
+from wse_sim.whole.lower import inputs_over_rows
 from wse_sim.whole.page import measured
-from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, run_whole
 from wse_sim.whole.streaming import (
     ComparedStreaming,
     StreamedRun,

@@ -28,13 +28,6 @@ class FabricPlace:
 
 
 @dataclass(frozen=True)
-class FabricArea(FabricPlace):
-    """The compute cores of a region, and the cycles that the busiest of them issues per sample."""
-
-    issued_cycles: float
-
-
-@dataclass(frozen=True)
 class StreamLinks:
     """Links side by side that a stream uses, and how long its ways are, beside what the plan gives it."""
 
@@ -60,7 +53,7 @@ class Made(Protocol):
         ...
 
     @property
-    def areas(self) -> tuple[FabricArea, ...]:
+    def areas(self) -> tuple[FabricPlace, ...]:
         """The regions in the order of the plan's stages."""
         ...
 

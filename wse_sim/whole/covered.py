@@ -1,7 +1,7 @@
 """What a whole model on the fabric covers: of a wafer, a kernel graph and a plan.
 
 Covered is inference of graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one input and one
-output, in fp16.  A *chain* of dense layers has a program of its own, and trains, with x_0 the input, W_p and b_p
+output, in fp16.  A *chain* of dense layers has a program of its own in training, with x_0 the input, W_p and b_p
 weights and bias of layer p, one row a sample::
 
     x_p = act(x_{p-1} W_p + b_p)        act: ReLU or nothing; fp16, sums in fp32; W_p held as (N, K)
@@ -55,19 +55,14 @@ def check_wafer(wafer: Wafer) -> None:
 
 
 def check_graph(graph: KernelGraph) -> None:
-    """The graph is covered in inference, or a chain of dense layers which all train by sgd.
-
-    Other graphs that train: :func:`wse_sim.whole.trained.covered.check_trained`.
+    """The graph is covered in inference; of graphs that train: :func:`wse_sim.whole.trained.covered.check_trained`.
 
     Raises
     ------
     ModelError
         Naming the first kernel that is not covered.
     """
-    if graph.training or is_chain(graph):
-        check_chain(graph)
-    else:
-        check_kinds(graph, forward_kernels(graph), KINDS)
+    check_kinds(graph, forward_kernels(graph), KINDS)
 
 
 def check_streamed_graph(graph: KernelGraph) -> None:
@@ -122,12 +117,12 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
 
 
 def is_chain(graph: KernelGraph) -> bool:
-    """Whether a graph goes the way of a chain: dense layers in a row, bias and ReLU, one row a sample.
+    """Whether a graph trains as a chain: dense layers in a row, bias and ReLU, one row a sample.
 
-    Samples of more rows do as well where a layer has an odd number of features, which the kinds of regions do not.
+    Samples of more rows are refused as such where a layer has an odd number of features, which regions that train have not.
     """
     kernels = forward_kernels(graph)
-    if any(kernel.family != "gemm" for kernel in kernels):
+    if not graph.training or any(kernel.family != "gemm" for kernel in kernels):
         return False
     in_a_row = all(set(b.inputs) <= set(a.outputs) for a, b in pairwise(kernels))
     plain = all(set(fused_items(kernel)) <= {"bias", "relu"} for kernel in kernels)
@@ -184,6 +179,8 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
 def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
     """Every kernel has as many rows a sample as what it reads, unless it pools them; and whole words in each.
 
+    In inference, dense layers fill up rows between them.
+
     Raises
     ------
     ModelError
@@ -203,7 +200,8 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
         rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))
     for name, (count, _) in rows.items():
         features = graph.tensors[name].elements // count // graph.samples
-        if features % PAIR:
+        ends = {kernel.family for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)}
+        if features % PAIR and (graph.training or ends != {"gemm"}):
             raise ModelError(
                 f"tensor '{name}' has {features} features, and words hold {PAIR}; use an even number of features"
             )
@@ -331,15 +329,15 @@ def check_plan(
             )
 
 
-def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
-    """The forward kernels of a chain in order, and the streams before, between and after them.
+def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
+    """The forward kernels of a chain that trains in order, and the streams before, between and after them.
 
     Raises
     ------
     ModelError
         If the plan is not covered.
     """
-    check_plan(plan, training)
+    check_plan(plan, True, check_chain)
     return [forward_kernel(plan, stage.name) for stage in plan.stages], _streams_of(plan)
 
 

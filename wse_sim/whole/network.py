@@ -20,9 +20,9 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricArea, StreamLinks
+from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
@@ -53,7 +53,7 @@ class Network:
         return last.tokens_of(last.graph, last.kernel)
 
     @property
-    def areas(self) -> tuple[FabricArea, ...]:
+    def areas(self) -> tuple[FabricPlace, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
 
@@ -93,8 +93,9 @@ def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> di
     out = {}
     for i, tree in enumerate(trees):
         if tree.producer == HOST:
-            elements = bundle_elements(graph, tree.tensor, values.shape[1], tree.bundle, tree.bundles)
-            rows = values[:, elements]
+            wide = np.pad(values, ((0, 0), (0, values.shape[1] % PAIR)))  # whole words
+            elements = bundle_elements(graph, tree.tensor, wide.shape[1], tree.bundle, tree.bundles)
+            rows = wide[:, elements]
             words = np.ascontiguousarray(rows.astype(np.float16)).reshape(-1).view(np.float32)
             out[f"host in {i}"] = words[None, None]
     return out
@@ -113,7 +114,20 @@ def host_outputs(
     out = np.zeros((rows, features), np.float16)
     for tree, part in parts:
         out[:, bundle_elements(graph, tree.tensor, features, tree.bundle, tree.bundles)] = part
-    return out
+    return out[:, : features - bool(filled(graph, parts[0][0].tensor))]
+
+
+def filled(graph: KernelGraph, tensor: str) -> int:
+    """Elements that fill rows of a sample up to whole words: one for every row of a layer with an odd number of features."""
+    for kernel in graph.kernels:
+        if (
+            kernel.family == "gemm"
+            and kernel.phase is Phase.FORWARD
+            and tensor in (*kernel.inputs, *kernel.outputs)
+        ):
+            rows = int(kernel.dims["m"]) // graph.samples
+            return rows * (graph.tensors[tensor].elements // graph.samples // rows % PAIR)
+    return 0
 
 
 def network_program(plan: PipelinedPlan, samples: int) -> Network:
@@ -145,7 +159,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
         region.build(b, Ports(inward, *ways[0], own[region.name], ways[1:]), samples)
     for i, tree in enumerate(trees):
         route_tree(b, tree, wafer.cols)
-        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+        host_streams(b, tree, i, graph, samples, wafer.cols)
     return Network(plan, b.build(), config, regions, trees, samples)
 
 
@@ -157,6 +171,9 @@ def _laid(
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
     grid.links |= frozenset[tuple[Cell, Cell]]().union(*(region.busy_links for region in regions))
+    grid.limit = max(stage.cycles_per_sample for stage in plan.stages) / plan.wafer.wavelet_cycles
+    for region in regions:
+        grid.words |= region.link_words
     try:
         return own, trees_of(plan, grid, regions, {})
     except ModelError:
@@ -252,6 +269,7 @@ def trees_of(
         given = source_region.bundles.get(first.tensor, 1) if source_region is not None else 1
         bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
         out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
+        words = plan.graph.tensors[first.tensor].elements / plan.graph.samples / PAIR / bundles
         beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
         fed = _edges(first.route[0], edges, wafer.rows, inlets, bundles) if source_region is None else {}
         for bundle in range(bundles):
@@ -263,7 +281,7 @@ def trees_of(
             sinks = [host] if host else []
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
-            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside)
+            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside, words)
             beside |= {tree.source, *senders, *tree.parents}
             out.append(replace(tree, bundle=bundle, bundles=bundles, host=host))
     return tuple(out)
@@ -332,11 +350,10 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
         b.route(tree.color, cell, rx=BACK[direction(parent, cell)], tx=onward(cell), switch=KEEP)
 
 
-def host_streams(
-    b: Builder, tree: Tree, number: int, shape: tuple[int, ...], samples: int, cols: int
-) -> None:
+def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
     """The stream over the edge at the host's end of a tree."""
-    words = samples * int(np.prod(shape)) // PAIR // tree.bundles
+    elements = graph.tensors[tree.tensor].elements // graph.samples + filled(graph, tree.tensor)
+    words = samples * elements // PAIR // tree.bundles
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

@@ -25,8 +25,8 @@ from wse_sim.graph import Kernel
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.lower import laid_graph
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.run import laid_graph
 from wse_sim.whole.trained.kinds import TRAINED
 
 SAME = 0.01  # relative difference of two prices of one mapping: whole words round

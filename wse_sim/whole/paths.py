@@ -7,6 +7,7 @@ other; a way that goes around them has prices of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
@@ -19,6 +20,7 @@ from wse_sim.compiler.plan import Region, Stream
 Cell = tuple[int, int]
 COMPUTE, OFF_PLAN = 2.0, 8.0
 SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another way does
+FULL = 200.0  # cost of a link that cannot carry the words of all who use it at the pace of the plan
 AROUND = 12.0  # cost of a compute core for a way that goes around
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
@@ -34,12 +36,19 @@ class Grid:
         self.links: set[tuple[Cell, Cell]] = (
             set()
         )  # that trees use, on any color: a link carries a word a cycle
+        self.words: dict[tuple[Cell, Cell], float] = {}  # of a sample, on links where they are known
+        self.limit = math.inf  # words of a sample that a link carries at the pace of the plan
 
     def without_colors(self) -> Grid:
         """The same links, used as they are, with no color taken."""
         empty = Grid(self.rows, self.cols)
-        empty.links = self.links
+        empty.links, empty.words, empty.limit = self.links, self.words, self.limit
         return empty
+
+    def sharing(self, link: tuple[Cell, Cell], words: float) -> float:
+        """Cost of a link for so many words of a sample, beside that of its cell: 0 if nobody else uses it."""
+        held = self.words.get(link, -math.inf)
+        return SHARED * (link in self.links) + FULL * (held + words > self.limit)
 
     def take(self, color: int, cells: Iterable[Cell]) -> None:
         """Note that a color is used at these routers."""
@@ -63,19 +72,6 @@ class Grid:
             r0, r1, c0, c1 = routers_of(start, end, stream.width, self.rows, self.cols)
             cells |= {(r, c) for r in range(r0, r1) for c in range(c0, c1)}
         return cells
-
-    def path(
-        self,
-        color: int,
-        start: Cell,
-        end: Cell,
-        planned: set[Cell],
-        regions: Iterable[Region],
-    ) -> list[Cell] | None:
-        """As :meth:`way`; the cells are then taken."""
-        found = self.way(color, start, end, planned, regions)
-        self.take(color, found or ())
-        return found
 
     def way(
         self,

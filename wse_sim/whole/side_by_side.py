@@ -8,6 +8,7 @@ regions by that (attributes `link_words`, `most_bundles`): a link takes `wavelet
 from __future__ import annotations
 
 from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
 PACKED = 3  # queries, keys and values
@@ -41,7 +42,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
         if stream_order(graph, name) is None:
-            words = graph.tensors[name].shape[-1] // PAIR
+            words = ceil_div(graph.tensors[name].shape[-1], PAIR)
             ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
             is_split = words and all(_splits(kernel, name) for kernel in ends)
             found[name] = _most(words, MOST_BUNDLES) if is_split else 1

@@ -61,10 +61,11 @@ def grown(
     regions: Sequence[Region],
     colors: Sequence[int],
     beside: Set[Cell] = frozenset(),
+    words: float = 0.0,
 ) -> Tree:
-    """The tree of a tensor, its cells and `senders` taken, on the first of `colors` that has room.
+    """The tree of a tensor of `words` a sample, its cells and `senders` taken, on the first of `colors` that has room.
 
-    It goes around the cells of `beside` where it can.
+    It goes around the cells of `beside` where it can, and around links that cannot carry its words as well.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def grown(
     def around(cell: Cell) -> float:
         return cost(cell) + SHARED * (cell in beside)
 
-    way = found_way(grid, source, sinks, senders, around, colors)
+    way = found_way(grid, source, sinks, senders, around, colors, words)
     if way is not None:
         first = streams[0]
         return Tree(way.color, source, way.sinks, way.parents, first.tensor, first.producer, tuple(streams))
@@ -95,13 +96,16 @@ def found_way(
     senders: Sequence[Cell],
     cost: Callable[[Cell], float],
     colors: Sequence[int],
+    words: float = 0.0,
 ) -> Way | None:
     """The way on the first of `colors` that has room, its cells and `senders` taken; None if none has."""
     for color in colors:
-        parents = _parents(grid, color, source, sinks, set(senders[1:]), cost)
+        parents = _parents(grid, color, source, sinks, set(senders[1:]), cost, words)
         if parents is not None:
             grid.take(color, [source, *senders, *parents])
-            grid.links |= {(parent, cell) for cell, parent in parents.items()}
+            links = {(parent, cell) for cell, parent in parents.items()}
+            grid.links |= links
+            grid.words |= {link: grid.words.get(link, 0.0) + words for link in links}
             return Way(color, source, tuple(sinks), parents)
     return None
 
@@ -154,6 +158,7 @@ def _parents(
     sinks: Sequence[Cell],
     closed: set[Cell],
     cost: Callable[[Cell], float],
+    words: float = 0.0,
 ) -> dict[Cell, Cell] | None:
     """Cell before every cell of a tree that avoids closed and taken cells; None if there is none."""
     taken = grid.taken(color) | closed
@@ -166,7 +171,7 @@ def _parents(
         starts = {source, *parents}
 
         def weight(here: Cell, to: Cell, _: object) -> float | None:
-            return None if to in taken else cost(to) + SHARED * ((here, to) in grid.links)
+            return None if to in taken else cost(to) + grid.sharing((here, to), words)
 
         try:
             _, path = nx.multi_source_dijkstra(grid.graph, starts, target=sink, weight=weight)

@@ -419,15 +419,19 @@ def test_teardown_stops_a_color_until_its_handler_has_rerouted_it(executor: str)
     assert got(s, 2, 3) == [1, 2, 0]
 
 
+@pytest.mark.parametrize("swap", [1, 3])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_colors_swap_on_the_way(executor: str):
-    """Colors 0 and 1 flip on every link to the east: words sent on 1 arrive as 0, 1, 0 at cores 1, 2, 3, and as 1 at the sender itself."""
+def test_colors_swap_on_the_way(executor: str, swap: int):
+    """Colors 0 and 1 flip on every link to the east: words sent on 1 arrive as 0, 1, 0 at cores 1, 2, 3, and as 1 at the sender itself.
+
+    If both axes swap, they flip once more on their way to every core.
+    """
     a = Assembly(1, 4)
     for color in (0, 1):
-        a.route(0, color, (RAMP, RAMP | E), swap=1)
+        a.route(0, color, (RAMP, RAMP | E), swap=swap)
         for c in (1, 2):
-            a.route(c, color, (W, RAMP | E), swap=1)
-        a.route(3, color, (W, RAMP), swap=1)
+            a.route(c, color, (W, RAMP | E), swap=swap)
+        a.route(3, color, (W, RAMP), swap=swap)
     issue = a.issue("mov32", Form.DSD, Form.SCALAR)
     work = "red:\nLDI 1 0 200\nST_16 0 1 0\nEND\nblue:\nLDI 1 0 201\nST_16 0 1 0\nEND"
     tasks = [(0, DATA, "red"), (1, DATA, "blue")]
@@ -441,7 +445,9 @@ def test_colors_swap_on_the_way(executor: str):
     s = a.session(executor)
     s.launch(0, 0, 1, 1, "main")
     s.advance()
-    assert [s.peek(x, 0, 200, 2).tolist() for x in range(4)] == [[0, 5], [5, 0], [0, 5], [5, 0]]
+    assert [s.peek(x, 0, 200, 2).tolist() for x in range(4)] == [[0, 5], [5, 0], [0, 5], [5, 0]][
+        :: 1 if swap == 1 else -1
+    ]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -41,6 +41,12 @@ class HostError(WseError, RuntimeError):
     """A call of the host that cannot be done; also a RuntimeError, so that scripts can catch it."""
 
 
+class StoppedError(HostError):
+    """A program that came to a bad end: a sentence with the cause, below it who waits for it."""
+
+    keeps_lines = True
+
+
 class Transfer(TypedDict, total=False):
     """Keywords of the memcpy calls: `streaming` (to be given), width of the elements, order of the items, and not to wait."""
 

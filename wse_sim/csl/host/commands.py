@@ -19,7 +19,9 @@ from typing import Any
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
+from wse_sim.csl.host.sanitized import SANITIZE_VARIABLE, findings_text, read_findings
 from wse_sim.csl.host.script import run_script
+from wse_sim.csl.host.traced import TRACE_VARIABLE
 from wse_sim.ended import run_group
 from wse_sim.errors import WseError
 from wse_sim.files import is_file, is_plain_number, read_text
@@ -32,6 +34,7 @@ _VALUED = {
     "--arch": "arch", "--fabric-dims": "fabric_dims", "--fabric-offsets": "fabric_offsets", "--params": "params",
     "--colors": "colors", "-o": "out", "--o": "out", "--channels": "channels", "--import-path": "import_path",
     "--max-inlined-iterations": "max_inlined", "--fp16-format": "fp16_format",
+    "--sdk": "sdk",
 }  # fmt: skip
 _JOINED = ("--params", "--colors", "--import-path")  # what may be given several times
 _VALUED_WITHOUT_EFFECT = {
@@ -43,6 +46,8 @@ _VALUED_WITHOUT_EFFECT = {
 _FLAGS = {"--memcpy": "memcpy", "--strict": "strict"}
 STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
 """Environment variable: 1 is --strict for every program that is compiled."""
+SDK_VARIABLE = "WSE_SIM_CSL_SDK"
+"""Environment variable: the release whose rules hold for programs whose command names none."""
 _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
 
 
@@ -99,6 +104,9 @@ def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
     for name, target in (("channels", "channels"), ("max_inlined", "max_inlined_iterations")):
         if name in by_name:
             options[target] = _integer(name, by_name[name][-1])
+    sdk = by_name.get("sdk", [os.environ.get(SDK_VARIABLE, "")])[-1]
+    if sdk:
+        options["sdk"] = sdk
     options["params"] = _pairs("--params", by_name.get("params", []))
     options["colors"] = {
         n: _integer("--colors", v) for n, v in _pairs("--colors", by_name.get("colors", [])).items()
@@ -168,7 +176,9 @@ def cs_python(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except WseError as fault:
-        raise WseError(f"{_line_of(fault, script)}{fault}") from fault
+        told = WseError(f"{_line_of(fault, script)}{fault}")
+        told.keeps_lines = fault.keeps_lines
+        raise told from fault
     except Exception as fault:  # a fault of the script itself ends as Python would end it
         frames = fault.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
@@ -226,12 +236,28 @@ def fill_command_folder(folder: Path) -> None:
         path.chmod(0o755)
 
 
+PAINT = re.compile(r"^\s*%python_sdk_paint\b", re.MULTILINE)
+"""Lines of the public examples of SDK 2.10 that their tests replace by the script of the folder."""
+
+
+def shell_file(file: Path, folder: Path) -> str:
+    """The file that the shell reads: the command file, or a copy with the placeholders of its lines filled in."""
+    text = read_text(file, "the command file", WseError)
+    if not PAINT.search(text):
+        return file.name
+    copy = folder / file.name
+    copy.write_text(PAINT.sub("cs_python run.py", text), encoding="utf-8")
+    return str(copy)
+
+
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
-                 timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False,
+                 sdk: str | None = None, sanitize: bool = False, trace: tuple[str, str, Path] | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
-    ``strict``: programs are compiled with --strict.
+    ``strict``: programs are compiled with --strict.  ``sanitize``: print behind it what the sanitizer found, status 1 if it is anything.
+    ``sdk``: with --sdk of this release.  ``trace``: (cores, cycles, folder) of a trace.
 
     Raises
     ------
@@ -249,13 +275,26 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment = _environment(folder, report, figures, threads)
         if strict:
             environment[STRICT_VARIABLE] = "1"
+        if sdk is not None:
+            environment[SDK_VARIABLE] = sdk
         kept = folder / "launches.jsonl"
         if static:
             environment[STATIC_VARIABLE] = str(kept)
+        if trace is not None:
+            environment[TRACE_VARIABLE] = f"{trace[0]}|{trace[1]}|{trace[2].resolve()}"
+        findings = folder / "findings.jsonl"
+        if sanitize:
+            environment[SANITIZE_VARIABLE] = str(findings)
         done = _run_quietly if quiet else _run_loudly
-        answer = done(["bash", file.name], file.resolve().parent, environment, timeout_s, folder)
+        answer = done(
+            ["bash", shell_file(file, folder)], file.resolve().parent, environment, timeout_s, folder
+        )
         if static:
             print(read_found(kept).as_text())
+        if sanitize:
+            found = read_findings(findings)
+            print(findings_text(found))
+            answer.returncode = answer.returncode or int(bool(found))
         return answer
 
 
@@ -360,6 +399,7 @@ def check_case(
     threads: int | None = None,
     *,
     strict: bool = True,
+    sdk: str | None = None,
 ) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
@@ -375,6 +415,7 @@ def check_case(
                 timeout_s=timeout_s,
                 threads=threads,
                 strict=strict,
+                sdk=sdk,
             )
             status, said = done.returncode, done.stderr + done.stdout
         except subprocess.TimeoutExpired:

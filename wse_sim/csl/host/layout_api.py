@@ -23,6 +23,7 @@ import numpy as np
 
 from wse_sim.csl.compiler import compile_program
 from wse_sim.csl.host.arrays import HostError
+from wse_sim.csl.release import integer_params
 from wse_sim.files import claim_folder
 from wse_sim.written import together, write_whole
 
@@ -352,14 +353,12 @@ class SdkLayout:
         source = Path(f"{out_prefix}.csl")
         claim_folder(out, "out_prefix")
         write_whole(source, plan.text())
-        program = compile_program(
-            source, arch=self.platform.target.value, strict=os.environ.get("WSE_SIM_CSL_STRICT") == "1"
-        )
+        is_strict, sdk = os.environ.get("WSE_SIM_CSL_STRICT") == "1", os.environ.get("WSE_SIM_CSL_SDK", "")
+        program = compile_program(source, arch=self.platform.target.value, strict=is_strict, sdk=sdk)
         with together(out) as part:
             program.write(part)
-            (part / EXTRA_FILE).write_text(
-                json.dumps({"streams": plan.stream_places()}, indent=1) + "\n", encoding="utf-8"
-            )
+            streams = json.dumps({"streams": plan.stream_places()}, indent=1)
+            (part / EXTRA_FILE).write_text(streams + "\n", encoding="utf-8")
             plan.save_symbols(part / SYMBOLS_FILE)
         return str(out)
 
@@ -546,16 +545,18 @@ class _Plan:
                 lines.append(f'  @set_tile_code({x}, {y}, "<empty>", .{{}});')
                 continue
             params = region.params.get((x - region.x, y - region.y), {})
-            fields = ", ".join(f".{name} = {self._literal(value)}" for name, value in params.items())
+            numbers = integer_params(region.file)
+            fields = ", ".join(f".{n} = {self._literal(v, n in numbers)}" for n, v in params.items())
             path = json.dumps(str(Path(region.file).resolve()))
             lines.append(f"  @set_tile_code({x}, {y}, {path}, .{{ {fields} }});")
         for (x, y, color), positions in sorted(self.routes.items(), key=lambda item: item[0]):
             lines.append(f"  @set_color_config({x}, {y}, @get_color({color}), {_config(positions)});")
         return "\n".join([*lines, "}"]) + "\n"
 
-    def _literal(self, value: object) -> str:
+    def _literal(self, value: object, as_number: bool = False) -> str:
         if isinstance(value, Color):
-            return f"@get_color({self.number[value.serial]})"
+            number = self.number[value.serial]
+            return str(number) if as_number else f"@get_color({number})"
         if isinstance(value, bool | np.bool_):
             return "true" if value else "false"
         if isinstance(value, int | np.integer):

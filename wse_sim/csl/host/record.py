@@ -17,7 +17,7 @@ import numpy as np
 
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.host.arrays import HostError
-from wse_sim.fabric.vm.image import Symbol
+from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 from wse_sim.written import whole
@@ -149,6 +149,23 @@ def symbol_values(
     if symbol.words * 2 % kind.itemsize:
         raise HostError(f"'{name}' has {2 * symbol.words} bytes, which are no whole number of {kind}")
     return words.view(kind)
+
+
+def trace_values(image: Image, kinds: str, values: tuple[int, ...]) -> list[object]:
+    """Values that a core traced, by their kinds (as in :func:`wse_sim.fabric.vm.report.value_text`)."""
+    found: list[object] = []
+    for kind, value in zip(kinds, values, strict=False):
+        if kind == "f":
+            found.append(np.array(value & 0xFFFFFFFF, np.uint32).view(np.float32).item())
+        elif kind == "h":
+            found.append(float(np.array(value & 0xFFFF, np.uint16).view(np.float16)))
+        elif kind == "s":
+            found.append(image.prints[value][0])
+        elif kind == "b":
+            found.append(bool(value))
+        else:
+            found.append(int(value))
+    return found
 
 
 class DebugUtil:

@@ -1,7 +1,7 @@
 """The report of a run: a profile by source line, maps of the cores, one self-contained page.
 
 Files: ``profile.json`` (cycles per source line and core class), ``profile.txt`` (per line over all classes), ``compute.png``, ``stalls.png`` and
-``links.png``, and ``report.html`` with all of them.
+``links.png``, and ``report.html`` with all of them; ``memory.txt`` and ``memory.json``, the memory map; ``findings.json`` with the sanitizer; ``ended.txt`` after a bad end.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import html
 import io
 import json
 import os
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wse_sim.csl.host.memory import memory_map, memory_text
 from wse_sim.csl.host.record import Record
+from wse_sim.csl.host.sanitized import findings_text, is_asked
 from wse_sim.drawn import plain_text
+from wse_sim.fabric.vm.findings import Finding
 from wse_sim.written import together
 
 MOST_LINES = 60
@@ -26,15 +30,15 @@ FOLDER_VARIABLE = "WSE_SIM_CSL_REPORT_DIR"
 """Environment variable with the folder of the report of every stopped run."""
 
 
-def report_where_asked(record: Record) -> None:
+def report_where_asked(record: Record, findings: Sequence[Finding] = (), ended: str = "") -> None:
     """Write the report if the environment names a folder."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
-        write_report(record, Path(folder))
+        write_report(record, Path(folder), findings, ended)
 
 
-def write_report(record: Record, folder: Path) -> None:
-    """Write the files of the report of a stopped run."""
+def write_report(record: Record, folder: Path, findings: Sequence[Finding] = (), ended: str = "") -> None:
+    """Write the files of the report of a run; ``ended``: why it came to a bad end."""
     rows = record.session.profile()
     for row in rows:
         row["text"] = _source_line(row["file"], row["line"])
@@ -44,7 +48,21 @@ def write_report(record: Record, folder: Path) -> None:
         (part / "profile.txt").write_text(profile_text(lines), encoding="utf-8")
         for name, content in maps.items():
             (part / f"{name}.png").write_bytes(content)
-        (part / "report.html").write_text(page(record, lines, maps), encoding="utf-8")
+        memory = memory_map(record.program.image)
+        (part / "memory.txt").write_text(memory_text(memory) + "\n", encoding="utf-8")
+        (part / "memory.json").write_text(
+            json.dumps([row.as_dict() for row in memory], indent=1) + "\n", encoding="utf-8"
+        )
+        texts = {"How it ended": ended}
+        if is_asked():
+            (part / "findings.json").write_text(
+                json.dumps([f.as_dict() for f in findings], indent=1) + "\n", encoding="utf-8"
+            )
+            texts["What the sanitizer found"] = findings_text(list(findings))
+        if ended:
+            (part / "ended.txt").write_text(ended + "\n", encoding="utf-8")
+        texts["Memory"] = memory_text(memory)
+        (part / "report.html").write_text(page(record, lines, maps, texts), encoding="utf-8")
 
 
 def by_line(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -146,12 +164,13 @@ code {{ white-space: pre-wrap; }} .bar {{ background: #2a78c2; height: .6rem; di
 {rows}</table></div>
 <h2>Cores</h2>
 {figures}
+{texts}
 </body></html>
 """
 
 
-def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes]) -> str:
-    """One HTML page without references to other files."""
+def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], texts: Mapping[str, str]) -> str:
+    """One HTML page without references to other files; ``texts``: further sections by title, empty ones are left out."""
     total = sum(row["cycles"] for row in rows) or 1
     body = []
     for row in rows[:MOST_LINES]:
@@ -174,5 +193,12 @@ def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes]) -> 
         f"<figure><img alt='{name}' src='data:image/png;base64,{base64.b64encode(content).decode()}'></figure>"
         for name, content in maps.items()
     )
+    sections = "\n".join(
+        f"<h2>{html.escape(name)}</h2>\n<div class='wide'><pre>{html.escape(text)}</pre></div>"
+        for name, text in texts.items()
+        if text
+    )
     title = html.escape(f"{record.folder.resolve().parent.name}: a run of its program")
-    return _PAGE.format(title=title, summary=html.escape(summary), rows="\n".join(body), figures=figures)
+    return _PAGE.format(
+        title=title, summary=html.escape(summary), rows="\n".join(body), figures=figures, texts=sections
+    )

@@ -14,7 +14,6 @@ One file, because it is the one class that a host script commands.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 from collections import deque
@@ -29,22 +28,24 @@ import numpy.typing as npt
 from wse_sim.compiling import clock
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
-from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, Transfer
-from wse_sim.csl.host.asked import STILL_VARIABLE, asked_still_cycles, asked_threads
+from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
+from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
-from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state
+from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state, trace_values
 from wse_sim.csl.host.report import report_where_asked
+from wse_sim.csl.host.sanitized import is_asked, keep_findings, of_host
+from wse_sim.csl.host.stalled import Pulse, stands_still, would_wait
+from wse_sim.csl.host.traced import traced_session, write_trace_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
+from wse_sim.fabric.vm.findings import Finding
 from wse_sim.fabric.vm.session import Outcome, Session, Until
-from wse_sim.files import is_file
+from wse_sim.files import is_file, read_json
 from wse_sim.hardware import load_wafer
 from wse_sim.written import write_whole
 
 IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
 OUT_WORDS_PER_CYCLE, OUT_CYCLES = 0.298, 1000
-MOST_NAMED = 4
-"""Cores that a sentence on waiting names one by one."""
 
 
 @dataclass
@@ -84,6 +85,7 @@ class SdkRuntime:
         self._watch: LaunchWatch | None = None
         self._running = False
         self._ended_badly = False
+        self._findings: list[Finding] = []  # of copies to the host
         self._queue: deque[Task] = deque()
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}
@@ -91,9 +93,9 @@ class SdkRuntime:
         self._received: dict[
             tuple[int, int, int], np.ndarray
         ] = {}  # words that came before they were asked for
-        self._began_s, _ = clock()
+        self._began_s = clock()[0]
         extra = self.folder / EXTRA_FILE
-        self._layout: dict[str, Any] = json.loads(extra.read_text()) if extra.is_file() else {}
+        self._layout: dict[str, Any] = read_json(extra, "the layout", HostError) if extra.is_file() else {}
 
     # -- life
 
@@ -101,13 +103,14 @@ class SdkRuntime:
         """Put the program on the fabric."""
         wafer = load_wafer(self.program.options.arch)
         self._watch = LaunchWatch.asked(self.program.image, wafer)
-        self._session = Session(
+        self._session = traced_session(
             self.program.image,
             wafer,
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
             threads=asked_threads(),
             schedule=self._watch is not None,
+            sanitize=is_asked(),
         )
 
     def run(self, *_: object, **__: object) -> None:
@@ -156,7 +159,8 @@ class SdkRuntime:
         keep(record)
         if self._watch is not None:
             self._watch.end(self.session.picks())
-        report_where_asked(record)
+        write_trace_where_asked(self.session)
+        report_where_asked(record, keep_findings(self.session, self._findings))
 
     def _warn_unstopped(self) -> None:
         if self._running and not self._ended_badly:
@@ -488,6 +492,9 @@ class SdkRuntime:
     def _read(self, variable: Export, region: tuple[int, int, int, int], words: int) -> np.ndarray:
         px, py, w, h = region
         at = self._addresses(variable, region)
+        if is_asked():
+            for first in np.unique(at):
+                self._findings += of_host(self.session, variable.name, region, at == first, int(first), words)
         if (at == at[0, 0]).all():
             return self.session.peek_region(px, py, w, h, int(at[0, 0]), words)
         rows = [[self.session.peek(px + i, py + j, int(at[j, i]), words) for i in range(w)] for j in range(h)]
@@ -524,42 +531,35 @@ class SdkRuntime:
     def _advance(
         self, until: Until | Iterable[Until], *, cycles: int | None = None, what: str = ""
     ) -> Outcome:
+        pulse = Pulse(what)
         try:
-            outcome = self.session.advance(until, cycles=cycles, still_cycles=self._still_cycles)
+            outcome = self.session.advance(
+                until, cycles=cycles, still_cycles=self._still_cycles, look=pulse.look
+            )
         except KeyboardInterrupt:
             self._ended_badly = True
-            doing = self.session.doing()
+            doing = [pulse.alive(), *self.session.doing()]
             print(f"wse-sim: interrupted at cycle {self.session.cycle}", *doing, sep="\n  ", file=sys.stderr)
             raise
         self._collect()
         self._ended_badly = outcome.reason in ("fault", "waits", "still")
-        if outcome.reason == "fault":
-            self._write_log()
-            raise HostError(f"the program faulted at cycle {outcome.cycle}: {outcome.fault}")
-        if outcome.reason == "waits":
-            self._write_log()
-            raise HostError(f"{what} would wait for ever (cycle {outcome.cycle}): {self._who_waits()}")
-        if outcome.reason == "still":
-            self._write_log()
-            raise HostError(self._why_still(what or "the program", outcome.cycle))
+        if self._ended_badly:
+            raise StoppedError(self._bad_end(outcome, what))
         return outcome
 
-    def _who_waits(self) -> str:
-        waiting = [str(item) for item in self.session.status()]
-        if not waiting:
-            return "no core can go on, and none waits for a queue; a task was never activated"
-        more = f"; and {len(waiting) - MOST_NAMED} more" if len(waiting) > MOST_NAMED else ""
-        return "; ".join(waiting[:MOST_NAMED]) + more
-
-    def _why_still(self, what: str, cycle: int) -> str:
-        """Cores work, and nothing comes of it."""
-        doing = self.session.doing()
-        waits = [f"waiting: {w}" for w in self.session.status() if "command" not in w.what]
-        said = "; ".join([*doing[:MOST_NAMED], *waits[: MOST_NAMED - 1]])
-        return (
-            f"{what} does not come forward, no word moved and no memory changed for {self._still_cycles:,} cycles (now {cycle}): {said}; "
-            f"{STILL_VARIABLE}=0 waits for ever"
-        )
+    def _bad_end(self, outcome: Outcome, what: str) -> str:
+        """Why a run came to a bad end; what is asked of runs is written then, too."""
+        self._write_log()
+        if outcome.reason == "fault":
+            said = f"the program faulted at cycle {outcome.cycle}: {outcome.fault}"
+        elif outcome.reason == "waits":
+            said = would_wait(what, self.session)
+        else:
+            said = stands_still(what or "the program", self.session, self._still_cycles)
+        record = Record(self.folder, self.program, self.session, self._traces, clock()[0] - self._began_s)
+        write_trace_where_asked(self.session)
+        report_where_asked(record, keep_findings(self.session, self._findings), said)
+        return said
 
     # -- what cores print
 
@@ -568,28 +568,15 @@ class SdkRuntime:
             key = (printed.x, printed.y)
             if printed.traced:
                 name = self.program.image.prints[printed.row]
-                self._traces.setdefault((*key, name[0]), []).extend(self._values(name[1], printed.values))
+                self._traces.setdefault((*key, name[0]), []).extend(
+                    trace_values(self.program.image, name[1], printed.values)
+                )
                 continue
             text = self._open.pop(key, "") + printed.text
             *lines, rest = text.split("\n")
             self._log += [(printed.cycle, line) for line in lines]
             if rest:
                 self._open[key] = rest
-
-    def _values(self, kinds: str, values: tuple[int, ...]) -> list[object]:
-        found: list[object] = []
-        for kind, value in zip(kinds, values, strict=False):
-            if kind == "f":
-                found.append(np.array(value & 0xFFFFFFFF, np.uint32).view(np.float32).item())
-            elif kind == "h":
-                found.append(float(np.array(value & 0xFFFF, np.uint16).view(np.float16)))
-            elif kind == "s":
-                found.append(self.program.image.prints[value][0])
-            elif kind == "b":
-                found.append(bool(value))
-            else:
-                found.append(int(value))
-        return found
 
     def _write_log(self) -> None:
         lines = [f"@{cycle} {text}" for cycle, text in self._log]

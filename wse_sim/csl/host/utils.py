@@ -119,7 +119,7 @@ def get_api_info_dict_from_json(json_path: str | os.PathLike[str]) -> Callables:
     """
     try:
         rows = json.loads(Path(json_path).read_text(encoding="utf-8"))["rpc_symbols"]
-    except (OSError, ValueError, KeyError) as fault:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise HostError(
             f"'{json_path}' lists no exported names ({fault}); give the out_rpc.json of a compiled program"
         ) from None

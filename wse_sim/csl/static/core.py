@@ -29,6 +29,7 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import DATA, LOCAL
 from wse_sim.fabric.vm.opcodes import Sys
+from wse_sim.fabric.vm.starts import MAPPED
 
 
 @dataclasses.dataclass
@@ -177,7 +178,7 @@ class Core(VectorWalker):
         if n is None:
             raise NotStaticError(f"an operation without end at {self.where()}")
         sets, cycles = self.t.sets, self._memory_cycles(n, cost, collides, op)
-        if self.t.late[self.pc] < 0:
+        if self.t.late[self.pc] > MAPPED // 2:
             milli = (
                 self.state.map_rest + int(sets[S.MAP_MILLI]) + (int(sets[S.MAP_VECTOR_MILLI]) if n > 1 else 0)
             )

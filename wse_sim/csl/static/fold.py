@@ -43,7 +43,7 @@ GAP_CYCLES = 1000
 MOST_REST_CYCLES = 100_000
 _VALUES = (S.FAULT_A, S.WORD)  # fields of a core that may hold data
 _THREAD_VALUES = (S.T_CARRY, *(S.OPERAND0 + i * S.OPERAND_FIELDS + S.P_VALUE for i in range(4)))
-CORE_MASK = np.array([i not in _VALUES for i in range(S.CORE_FIELDS)])
+CORE_MASK = np.array([i not in (*_VALUES, S.RAN) for i in range(S.CORE_FIELDS)])
 THREAD_MASK = np.array([i not in _THREAD_VALUES for i in range(S.THREAD_FIELDS)])
 
 

@@ -16,6 +16,7 @@ from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.opcodes import DsdKind, Form
+from wse_sim.fabric.vm.starts import MAPPED
 
 _COPIES = ("mov16", "mov32", "fmovs", "fmovh")
 _MEMORY = (DsdKind.MEM1D, DsdKind.MEM4D, DsdKind.CIRCBUF)
@@ -56,7 +57,9 @@ class VectorWalker(Walker):
         if issue[O.V_DEST] == issue[O.V_SRC0] == Form.DSD and operands[0].dsd == operands[1].dsd:
             loads -= 1
         t, sets = self.t, self.t.sets
-        start = t.late[self.pc] + int(sets[S.START_LOADED]) + int(sets[S.DSR_COST]) * loads
+        start = (
+            t.late[self.pc] - (MAPPED if t.late[self.pc] > MAPPED // 2 else 0) + int(sets[S.DSR_COST]) * loads
+        )
         self.spent = max(self.spent + start, 0)
         n, cost, collides = self._extent(operands, op)
         on_fabric = any(x.form in (S.INPUT, S.OUTPUT, S.FIFO) for x in operands)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from wse_sim.cstorch.appliance import environment, errors, log, run_utils, utils
+from wse_sim.cstorch.appliance import cluster, environment, errors, log, run_utils, storage, utils
 from wse_sim.cstorch.appliance.log import logger
 
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
 
-__all__ = ["DEFAULT_COMPILE_DIR", "environment", "errors", "log", "logger", "run_utils", "utils"]
+__all__ = [
+    "DEFAULT_COMPILE_DIR",
+    "cluster",
+    "environment",
+    "errors",
+    "log",
+    "logger",
+    "run_utils",
+    "storage",
+    "utils",
+]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 __all__ = [
     "ApplianceClientException",
+    "ApplianceCompilationError",
+    "ApplianceDeadlockError",
     "ApplianceDropError",
     "ApplianceNanError",
     "ApplianceTensorDropped",
+    "ApplianceUnknownError",
+    "ClusterJobCancelledByCsctl",
     "PickleError",
 ]
 
@@ -29,3 +33,19 @@ class ApplianceDropError(ApplianceClientException):
 
 class PickleError(ApplianceClientException):
     """An object cannot go to a worker."""
+
+
+class ApplianceCompilationError(ApplianceClientException):
+    """A compile failed; here that is a sentence of ``ProgramError``."""
+
+
+class ApplianceDeadlockError(ApplianceClientException):
+    """A run stopped moving; never raised here."""
+
+
+class ApplianceUnknownError(ApplianceClientException):
+    """A cluster failed; never raised here."""
+
+
+class ClusterJobCancelledByCsctl(ApplianceClientException):
+    """A job was cancelled from outside; never raised here."""

@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
+from wse_sim.cstorch.debug_args import DebugArgs
+
 __all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "set_ini", "update_debug_args_from_keys",
-           "update_debug_args_with_autogen_policy", "update_debug_args_with_job_labels", "write_debug_args"]  # fmt: skip
-
-
-class DebugArgs:
-    """Attributes appear when they are read; whatever is set is kept."""
-
-    def __getattr__(self, name: str) -> DebugArgs:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = DebugArgs()
-        self.__dict__[name] = made
-        return made
-
-    def __getitem__(self, key: object) -> object:
-        return self.__dict__.setdefault(str(key), DebugArgs())
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.__dict__[str(key)] = value
-
-    def __str__(self) -> str:
-        return ", ".join(f"{k}: {v}" for k, v in self.__dict__.items())
-
-    def __bool__(self) -> bool:
-        return bool(self.__dict__)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.__dict__)
-
-    def __call__(self, *_: object, **__: object) -> None:
-        """Methods of the real object (CopyFrom, append, ...) change nothing that is simulated."""
-
-    def CopyFrom(self, other: object) -> None:  # noqa: N802  (the public name)
-        """Take over the attributes of another one."""
-        self.__dict__.update(vars(other))
+           "update_debug_args_with_autogen_policy", "update_debug_args_with_job_labels", "update_debug_args_with_mem_limits",
+           "write_debug_args"]  # fmt: skip
 
 
 def get_debug_args(path: object = None, *_: object, **__: object) -> DebugArgs:
@@ -86,6 +55,11 @@ def update_debug_args_with_autogen_policy(debug_args: DebugArgs, policy: object 
 def update_debug_args_with_job_labels(debug_args: DebugArgs, labels: object = None, *_: object) -> None:
     """Keep the labels of the job."""
     vars(debug_args)["job_labels"] = labels
+
+
+def update_debug_args_with_mem_limits(debug_args: DebugArgs, limits: object = None, *_: object) -> None:
+    """Keep limits of the servers' memory."""
+    vars(debug_args)["mem_limits"] = limits
 
 
 def write_debug_args(debug_args: DebugArgs, path: str | os.PathLike[str]) -> None:

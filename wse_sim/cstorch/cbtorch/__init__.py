@@ -61,6 +61,8 @@ def optimizer(given: Optimizer) -> Optimizer:
     """An optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
+        if not issubclass(kind, optim.Optimizer):
+            optim.Optimizer.register(kind)  # elder schedules ask whether an optimizer is one of the interface
         _as_elder(given)
         return given
     twin = getattr(optim, kind.__name__, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,11 +17,25 @@ from wse_sim.frontend.hints import pin
 PLACES = ("region", "rows", "cols", "replicas", "parts_in", "parts_out")
 """Fields of an annotation that place the kernels of a module."""
 
-__all__ = ["AnnotationMode", "add_attribute", "create_annotation", "wrap"]
+__all__ = ["AnnotationMode", "add_attribute", "annotate", "create_annotation", "wrap"]
 
 
 class AnnotationMode:
     """Where an annotation applies: the forward or the backward pass."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class Config:
+        """What an annotation says, and in which passes; programs derive their own."""
+
+        enable_fwd: bool = True
+        enable_bwd: bool = False
+        fork_inputs: bool = False
+
+    class Attribute(NamedTuple):
+        """A name and a value for the compiler, which change nothing that is simulated."""
+
+        name: str
+        value: object
 
     def __init__(
         self,
@@ -32,6 +47,14 @@ class AnnotationMode:
     ) -> None:
         self.config = config
         self.enable_fwd, self.enable_bwd, self.fork_inputs = enable_fwd, enable_bwd, fork_inputs
+
+
+def annotate(annotation_mode: AnnotationMode) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """A wrapper with the hint of a mode; see :func:`create_annotation`."""
+    config = annotation_mode.config
+    forward = getattr(config, "enable_fwd", annotation_mode.enable_fwd)
+    backward = getattr(config, "enable_bwd", annotation_mode.enable_bwd)
+    return _wrapper(config, forward, backward)
 
 
 def create_annotation(
@@ -47,7 +70,15 @@ def create_annotation(
     A config with a `level` sets the precision of what is captured inside.  One with fields of a pin (`region`, `rows` and
     `cols`, `replicas`, `parts_in`, `parts_out`; :mod:`wse_sim.frontend.hints`) places the kernels of a wrapped module.
     """
+    if isinstance(config_class, type) and issubclass(config_class, AnnotationMode.Config):
+        config = {"enable_fwd": enable_fwd, "enable_bwd": enable_bwd, **config}
     made = config_class(**config) if callable(config_class) else config
+    return _wrapper(made, enable_fwd, enable_bwd)
+
+
+def _wrapper(
+    made: object, enable_fwd: bool, enable_bwd: bool
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     level = getattr(made, "level", None)
     where = {name: getattr(made, name, None) for name in PLACES}
     where = {name: value for name, value in where.items() if value is not None}

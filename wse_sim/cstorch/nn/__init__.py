@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -12,7 +13,14 @@ from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
 SmoothL1Loss = torch.nn.SmoothL1Loss
 
-__all__ = ["Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
+__all__ = ["DiceCELoss", "Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
+
+
+def applied_to_a_part() -> bool:
+    """Whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
+    frame = sys._getframe(2)
+    apply = torch.nn.Module.apply.__code__
+    return frame.f_code is apply and frame.f_back is not None and frame.f_back.f_code is apply
 
 
 class StripPadding(torch.nn.Module):
@@ -38,6 +46,14 @@ class Scope(torch.nn.Module):
 
     def forward(self, *args: object) -> object:
         return args[0] if len(args) == 1 else args
+
+    def enter(self, *args: object) -> object:
+        """What enters the part, as it is."""
+        return self.forward(*args)
+
+    def exit(self, *args: object) -> object:
+        """What leaves the part, as it is."""
+        return self.forward(*args)
 
 
 class SelectiveGrad(torch.nn.Module):
@@ -69,8 +85,11 @@ class SelectiveGrad(torch.nn.Module):
         self.init_method = init_method
         self.masked: list[str] = []
 
+    def __call__(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Take a model's parameters; ``model.apply`` also calls this for every part, which is not meant."""
+        return model if applied_to_a_part() else self.forward(model)
+
     def forward(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Take a model's parameters (``model.apply`` works as well)."""
         make = self.init_method if callable(self.init_method) else self.METHODS[self.init_method]
         for name, p in model.named_parameters():
             if p.requires_grad and self.filter(name, p):
@@ -82,3 +101,41 @@ class SelectiveGrad(torch.nn.Module):
                 "SelectiveGrad: no parameter has a name that the filter takes; check its patterns"
             )
         return model
+
+
+class DiceCELoss(torch.nn.Module):
+    """Weighted sum of cross entropy and of 1 - the mean Dice coefficient of the classes.
+
+        dice(c) = 2 sum p_c t_c / (sum p_c + sum t_c + 1e-6),  p = softmax of the outputs, t = one-hot labels
+
+    Args:
+        num_classes: classes; outputs are ``(batch, classes, ...)``, labels ``(batch, ...)``.
+        input_shape: kept for programs that give it; shapes are taken from the outputs.
+        include_background: whether class 0 counts.
+        wc, wd: weights of cross entropy and of the Dice part.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        input_shape: object = None,
+        include_background: bool = True,
+        wc: float = 0.5,
+        wd: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2 and not include_background:
+            raise faults.program_error(
+                f"DiceCELoss: num_classes={num_classes} without the background leaves no class"
+            )
+        self.num_classes, self.first = num_classes, 0 if include_background else 1
+        self.wc, self.wd = wc, wd
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss, a scalar."""
+        entropy = torch.nn.functional.cross_entropy(outputs, labels)
+        shares = torch.softmax(outputs, dim=1)[:, self.first :]
+        truth = functional.one_hot(labels, self.num_classes).movedim(-1, 1)[:, self.first :].to(shares.dtype)
+        places = tuple(range(2, shares.ndim))
+        both, each = (shares * truth).sum(places), shares.sum(places) + truth.sum(places)
+        return self.wc * entropy + self.wd * (1 - (2 * both / (each + 1e-6)).mean())

@@ -6,6 +6,7 @@ from wse_sim.cstorch.optim.gradient import ASGD, SGD, Lion, Rprop
 from wse_sim.cstorch.optim.helpers import (
     configure_lr_scheduler,
     configure_optimizer,
+    configure_optimizer_params,
     configure_param_groups,
     configure_scheduler,
     configure_scheduler_params,
@@ -13,6 +14,7 @@ from wse_sim.cstorch.optim.helpers import (
 )
 from wse_sim.cstorch.optim.optimizer import Optimizer, ParamsT
 from wse_sim.cstorch.optim.scaled import Adadelta, Adafactor, Adagrad, Lamb, RMSprop
+from wse_sim.cstorch.optim.typed import evaluate_all
 
 __all__ = [
     "ASGD",
@@ -34,6 +36,7 @@ __all__ = [
     "Rprop",
     "configure_lr_scheduler",
     "configure_optimizer",
+    "configure_optimizer_params",
     "configure_param_groups",
     "configure_scheduler",
     "configure_scheduler_params",
@@ -42,3 +45,5 @@ __all__ = [
     "scheduler",
     "weight_decay_scheduler",
 ]
+
+evaluate_all()

@@ -97,10 +97,19 @@ def configure_optimizer(
     Raises:
         ProgramError: no optimizer has the name.
     """
+    cls, known = configure_optimizer_params(optimizer_type, keywords)
+    return cls(params, **known)
+
+
+def configure_optimizer_params(
+    optimizer_type: str, kwargs: Mapping[str, object]
+) -> tuple[type[Optimizer], dict[str, Any]]:
+    """The class of an optimizer by its name, and those of the arguments that it takes; see :func:`configure_optimizer`."""
     by_name = {name.lower(): c for name, c in OPTIMIZERS.items()}
     cls = by_name.get(str(optimizer_type).lower())
     if cls is None:
         raise faults.program_error(_nearest("optimizer", str(optimizer_type), OPTIMIZERS))
+    keywords = dict(kwargs)
     rate = keywords.pop("learning_rate", None)
     if isinstance(rate, int | float) and not isinstance(rate, bool):
         keywords.setdefault("lr", float(rate))
@@ -114,7 +123,7 @@ def configure_optimizer(
     if cls is scaled.Adafactor and known.get("lr") is None and known.get("relative_step") is False:
         # The schedule that follows gives the rate.
         known["lr"] = 0.0
-    return cls(params, **known)
+    return cls, known
 
 
 def configure_param_groups(

@@ -141,3 +141,21 @@ class CerebrasStateDict(dict[str, Any]):
     def create(cls, spec: object, path: str | os.PathLike[str]) -> CerebrasStateDict:
         """The dictionary of a file, whose structure the file itself holds."""
         return cls(checkpoint.load(path))
+
+
+class CheckpointReader:
+    """A checkpoint file to read, as converters of earlier releases open it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """The structure of the file."""
+        with checkpoint.opened(self.path) as file:
+            return cast(dict[str, object], json.loads(file[checkpoint.SPEC][()]))
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names of the tensors and of the plain numbers of the file."""
+        return PyTorchH5Saver.tensor_names(self.path)

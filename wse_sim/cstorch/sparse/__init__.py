@@ -7,6 +7,8 @@ A weight where the mask is 0 is 0, so the forward pass needs no change.  The fra
 zeros are not streamed.  Sources: Zhu and Gupta 2017 (GMP), Mocanu et al. 2018 (SET), Evci et al. 2020 (RigL).
 """
 
+from wse_sim.cstorch.appliance.utils.classes import retrieve_all_subclasses
+from wse_sim.cstorch.signatures import evaluate
 from wse_sim.cstorch.sparse.algorithms import (
     GMP,
     SET,
@@ -21,6 +23,7 @@ from wse_sim.cstorch.sparse.configure import (
     configure_sparsity_optimizer,
     configure_sparsity_wrapper,
     default_sparse_param_filter,
+    map_sparsity_algorithm,
 )
 from wse_sim.cstorch.sparse.schedules import (
     Constant,
@@ -57,4 +60,9 @@ __all__ = [
     "configure_sparsity_optimizer",
     "configure_sparsity_wrapper",
     "default_sparse_param_filter",
+    "map_sparsity_algorithm",
 ]
+
+evaluate(SparsityAlgorithm, {})
+for _kind in retrieve_all_subclasses(SparsityAlgorithm):
+    evaluate(_kind, {})

@@ -13,10 +13,13 @@ from typing import Any
 import torch
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.hooks import Handle
 from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import Optimizer
 from wse_sim.cstorch.sparse.schedules import Cosine, StepFraction, UpdateSchedule, form_of, update_of
 from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
+
+SparsityHook = Callable[["SparsityAlgorithm", str, torch.Tensor], None]
 
 INIT_METHODS = ("random", "topk", "balanced-topk", "from_zeros", "checkerboard")
 UNSPARSE = ("embedding", "norm", "lm_head", "pe_helper", "position", "bias")
@@ -109,6 +112,8 @@ class SparsityAlgorithm:
         self.count: torch.Tensor | None = None
         self._models: list[torch.nn.Module] = []
         self._models_hooked: set[int] = set()
+        self._wanted_told: dict[int, Callable[..., None]] = {}
+        self._present_told: dict[int, Callable[..., None]] = {}
 
     # -- use -------------------------------------------------------------------------------------
 
@@ -201,8 +206,26 @@ class SparsityAlgorithm:
                     moment = optimizer.state[p].get(name)
                     if isinstance(moment, torch.Tensor) and moment.shape == p.shape:
                         moment.mul_(mask)
+            self._tell()
             if self.count is not None:
                 self.count.add_(1)
+
+    def register_target_sparsity_hook(self, hook: SparsityHook) -> Handle:
+        """Call a function in every step with the algorithm, the name of each parameter and the fraction of zeros wanted."""
+        return Handle(self._wanted_told, hook)
+
+    def register_computed_sparsity_hook(self, hook: SparsityHook) -> Handle:
+        """The same with the fraction of zeros that its mask has."""
+        return Handle(self._present_told, hook)
+
+    def _tell(self) -> None:
+        wanted = None
+        for sparse in self.parameters:
+            for told in self._wanted_told.values():
+                wanted = self.sparsity(self.count) if wanted is None and self.count is not None else wanted
+                told(self, sparse.name, wanted)
+            for told in self._present_told.values():
+                told(self, sparse.name, 1 - sparse.mask.mean())
 
     def change_masks(self, optimizer: object) -> None:
         """What a dynamic algorithm does before the step, with dense gradients; a static one does nothing."""
@@ -371,6 +394,18 @@ class Group(SparsityAlgorithm):
         self._settle()
         for algorithm in self.algorithms:
             algorithm.sparsify_optimizer(optimizer)
+
+    def register_target_sparsity_hook(self, hook: SparsityHook) -> Handle:
+        handle = super().register_target_sparsity_hook(hook)
+        for algorithm in self.algorithms:
+            algorithm._wanted_told = self._wanted_told
+        return handle
+
+    def register_computed_sparsity_hook(self, hook: SparsityHook) -> Handle:
+        handle = super().register_computed_sparsity_hook(hook)
+        for algorithm in self.algorithms:
+            algorithm._present_told = self._present_told
+        return handle
 
     def state_dict(self) -> dict[str, Any]:
         return {name: value for a in self.algorithms for name, value in a.state_dict().items()}

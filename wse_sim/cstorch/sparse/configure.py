@@ -24,19 +24,29 @@ __all__ = [
     "configure_sparsity_optimizer",
     "configure_sparsity_wrapper",
     "default_sparse_param_filter",
+    "map_sparsity_algorithm",
 ]
 
 ALGORITHMS: dict[str, type[SparsityAlgorithm]] = {"static": Static, "gmp": GMP, "set": SET, "rigl": RigL}
 
 
-def _one(spec: Mapping[str, Any]) -> SparsityAlgorithm:
-    rest = dict(spec)
-    name = str(rest.pop("algorithm", None) or rest.pop("type", None) or "static").lower()
-    cls = ALGORITHMS.get(name)
+def map_sparsity_algorithm(algorithm: str) -> type[SparsityAlgorithm]:
+    """The class of an algorithm, by its name in any case.
+
+    Raises:
+        ProgramError: no algorithm has the name.
+    """
+    cls = ALGORITHMS.get(str(algorithm).lower())
     if cls is None:
         raise faults.program_error(
-            f"the sparsity algorithm '{name}' is unknown; the algorithms are {', '.join(ALGORITHMS)}"
+            f"the sparsity algorithm '{algorithm}' is unknown; the algorithms are {', '.join(ALGORITHMS)}"
         )
+    return cls
+
+
+def _one(spec: Mapping[str, Any]) -> SparsityAlgorithm:
+    rest = dict(spec)
+    cls = map_sparsity_algorithm(rest.pop("algorithm", None) or rest.pop("type", None) or "static")
     rest.setdefault("param_filter", rest.pop("param_name_patterns", None))
     return cls(**rest)
 

@@ -13,9 +13,11 @@ from wse_sim.fabric.format.builder import die_edges
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import operation_table
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
 from wse_sim.fabric.vm.registers import REGISTERS
+from wse_sim.fabric.vm.starts import vector_starts
 
 Array = npt.NDArray[Any]
 _LATE = (O.Op.VEC, O.Op.SYS, O.Op.BLOCK)
@@ -56,7 +58,8 @@ def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
         )
     price = price + uses * costs["load_use"]
     late = np.isin(code[:, 0], [int(op) for op in _LATE])
-    late_price = np.where(late, price, 0).astype(np.int32)
+    starts = vector_starts(image, code, price, costs) if len(code) else price
+    late_price = np.where(code[:, 0] == O.Op.VEC, starts, np.where(late, price, 0)).astype(np.int32)
     code[:, 0] |= (np.where(late, 0, price) << 8).astype(np.int32)
     return code.reshape(-1), late_price
 
@@ -69,6 +72,7 @@ def make_machine(
     *,
     strict: bool,
     profile: bool,
+    watch: bool = False,
 ) -> S.Machine:
     """The machine at cycle 0, memories filled.
 
@@ -112,11 +116,11 @@ def make_machine(
         "ROWS": image.rows, "COLS": image.cols, "SLOTS": slots, "WORDS": words, "REGISTERS": n_registers, "CALLS": n_calls, "DSRS": n_dsrs,
         "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
-        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": costs["vector_start"], "CONFLICT": config.conflict_milli,
+        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "CONFLICT": config.conflict_milli,
         "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
         "TAKEN": costs["branch_taken"], "BANK_PERIOD_16": config.sram_banks // 2,
         "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,
-        "MAP_VECTOR_MILLI": config.map_vector_milli,
+        "MAP_VECTOR_MILLI": config.map_vector_milli, "WATCH": watch, "SCALAR_WORDS": 0 if watch else words,
     }.items():  # fmt: skip
         sets[getattr(S, name)] = int(value)
     code, late_price = priced_code(image, costs)
@@ -168,6 +172,7 @@ def make_machine(
         router_list=lazy((n,), np.int32), router_listed=lazy((n,), np.uint8), ready=lazy((2, n), np.int32), listed=lazy((n,), np.uint8),
         rings_list=lazy((n,), np.int32), ring_listed=lazy((n,), np.uint8), wheel=np.full(S.WHEEL, -1, np.int32), chain=np.full(n, -1, np.int32),
         wake_at=lazy((n,), np.int64),
+        **_shadows(image, (outputs, out_deepest), (n_queues, in_deepest), (slots, cap), words, watch=watch),
     )  # fmt: skip
     for k, cls in enumerate(classes):
         cores = np.flatnonzero(core_class == k)
@@ -180,6 +185,40 @@ def make_machine(
     machine.listed[runnable] = 1
     machine.size[S.N_READY] = len(runnable)
     return machine
+
+
+def _shadows(
+    image: Image,
+    out: tuple[int, int],
+    into: tuple[int, int],
+    cells: tuple[int, int],
+    words: int,
+    *,
+    watch: bool,
+) -> dict[str, Array]:
+    """What the sanitizer keeps beside memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
+    n, slots = image.n_cores if watch else 0, cells[0]
+    lazy = S.lazy_zeros
+    return {
+        "written": _written(image, words) if watch else np.zeros(0, np.uint8),
+        "oq_from": lazy((out[0], n, out[1], W.FROM_FIELDS), np.int64),
+        "q_from": lazy((slots * n * 5, cells[1], W.FROM_FIELDS), np.int64),
+        "iq_from": lazy((into[0], n, into[1], W.FROM_FIELDS), np.int64),
+        "merged": lazy((slots * n, 4), np.int64),
+        "found_count": np.zeros((W.KINDS, len(image.code) if watch else 0), np.int64),
+        "found": np.zeros((W.MOST_FINDINGS if watch else 0, W.FINDING_FIELDS), np.int64),
+    }
+
+
+def _written(image: Image, words: int) -> Array:
+    """Words of memory that have a value at the start."""
+    found = S.lazy_zeros((image.n_cores * words,), np.uint8)
+    rows = found.reshape(image.n_cores, words)
+    for k, cls in enumerate(image.classes):
+        cores = np.flatnonzero(np.asarray(image.core_class) == k)
+        for address, n in cls.initial:
+            rows[cores, address : address + n] = 1
+    return found
 
 
 def memory_words(image: Image) -> int:

@@ -24,12 +24,14 @@ from wse_sim.fabric.vm import operands as R
 from wse_sim.fabric.vm import scalar as X
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import vector as V
+from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import s16
 from wse_sim.fabric.vm.memory import run_memory
 from wse_sim.fabric.vm.operands import resolve, survey
 from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
 from wse_sim.fabric.vm.registers import access_register
 from wse_sim.fabric.vm.scalar import stretch
+from wse_sim.fabric.vm.starts import MAPPED
 from wse_sim.fabric.vm.vector import finish, step
 from wse_sim.jit import inlined_kernel
 
@@ -208,6 +210,8 @@ def system(c, t, m):
             if x < 0 or x + 3 > sets[S.WORDS]:
                 core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, x
                 return False
+            if sets[S.WATCH] != 0:
+                W.look_at_words(c, t, pc, x, 3, True, m)
             for i in range(3):
                 m.memory[c * sets[S.WORDS] + x + i] = np.uint16((result >> (16 * i)) & 0xFFFF)
     elif fn == TSC_ENABLE:
@@ -333,6 +337,8 @@ def start_task(c, entry, word, core, sets, regs):
     """The main thread begins a task: window 0, the word in r0."""
     core[c, S.PC], core[c, S.WINDOW], core[c, S.DEPTH] = entry, 0, 0
     core[c, S.MODE], core[c, S.LEFT] = S.RUN, sets[S.PICK]
+    if core[c, S.TASK] < 64:
+        core[c, S.RAN] |= np.int64(1) << core[c, S.TASK]
     regs[c * sets[S.REGISTERS]] = word
 
 
@@ -508,7 +514,8 @@ def run_main(c, t, m):
                 row = np.int64(m.code[pc * 4 + 3])
                 first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
                 found = survey(c, row, first, m)
-                start = np.int64(m.late_price[pc]) + sets[S.START_LOADED] + sets[S.DSR_COST] * (found & 15)
+                late = np.int64(m.late_price[pc])
+                start = late - (MAPPED if late > MAPPED // 2 else 0) + sets[S.DSR_COST] * (found & 15)
                 core[c, S.LEFT] = max(core[c, S.LEFT] + start, np.int64(0))
                 core[c, S.MODE] = S.LAUNCH
                 at_once = found & 48 == 0
@@ -556,6 +563,8 @@ def run_main(c, t, m):
                     m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = 1
                 going = True
             elif what == R.RESOLVED_MEMORY:
+                if sets[S.WATCH] != 0:
+                    W.look_at_operation(c, t, 0, m)
                 th = m.threads[0, c]
                 n = np.int64(th[S.T_REST])
                 bad = run_memory(
@@ -566,7 +575,7 @@ def run_main(c, t, m):
                     return np.int64(S.F_ADDRESS)
                 th[S.T_DONE] = np.int32(n)
                 cycles = memory_cycles(n, th, m.vop)
-                if m.late_price[pc] < 0:
+                if m.late_price[pc] > MAPPED // 2:
                     cycles += mapped_cycles(c, n, m.core, m.sets)
                 if sets[S.PROFILE] != 0:
                     cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)

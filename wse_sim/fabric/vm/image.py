@@ -85,6 +85,9 @@ class CoreClass:
     blocked_threads: tuple[int, ...] = ()
     constants: tuple[int, ...] = ()
     memory: tuple[tuple[int, Array], ...] = ()
+    initial: tuple[
+        tuple[int, int], ...
+    ] = ()  # (word address, words) that have a value at the start, zeros too
     registers: int = 32
     call_depth: int = 16
     dsrs: int = 0  # registers per file in use
@@ -99,6 +102,9 @@ class CoreClass:
     start: int = -1  # entry of code that runs before everything else, -1: none
     code_words: int = 0
     data_words: int = 0
+    constant_words: int = 0  # of the data
+    frame_words: int = 0  # of the data: the largest sum of frames on a chain of calls
+    deepest: tuple[tuple[str, int], ...] = ()  # that chain: (function, words)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,7 @@ from wse_sim.fabric.vm.bands import (
 from wse_sim.fabric.vm.cores import core_cycle
 from wse_sim.fabric.vm.queues import deliver, enter
 from wse_sim.fabric.vm.routers import has_room, route_router, send_ring
+from wse_sim.fabric.vm.watch import came_from_host
 from wse_sim.jit import bare_kernel, inlined_kernel
 
 # Why a call returns, and what it may be asked to wait for (mask).
@@ -107,6 +108,10 @@ def inject_words(t, injections, heads, m):
                         m.listed,
                         m.ready,
                     )
+                    if m.sets[S.WATCH] != 0:
+                        came_from_host(
+                            m.iq_from[q, c, (m.iq_head[q, c] + m.iq_count[q, c] - 1) % m.in_depth[q]], t
+                        )
                     moved = True
             else:
                 e = (slot * n_cores + c) * 5 + port
@@ -131,6 +136,11 @@ def inject_words(t, injections, heads, m):
                         m.router_listed,
                         m.router_list,
                     )
+                    if m.sets[S.WATCH] != 0:
+                        came_from_host(
+                            m.q_from[e, (np.int64(m.q_head[e]) + np.int64(m.q_count[e]) - 1) % m.sets[S.CAP]],
+                            t,
+                        )
                     moved = True
                 elif room < 0:
                     result |= 2

@@ -15,6 +15,7 @@ import numpy as np
 from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import s16
 from wse_sim.fabric.vm.descriptors import shape_total
 from wse_sim.fabric.vm.memory import store
@@ -254,6 +255,8 @@ def reduce_into(c, row, th, op, length, m):
         # a scalar that the operation reduces into: the first element meets source 0, the others the result so far
         o = S.OPERAND0 + S.OPERAND_FIELDS
         address, width = np.int64(th[S.OPERAND0 + S.P_ADDRESS]), np.int64(m.vop[op, 0])
+        if m.sets[S.WATCH] != 0:
+            W.look_at_words(c, m.size[S.CLOCK], m.core[c, S.PC], address, width, True, m)
         if address + width <= m.sets[S.WORDS]:
             store(m.memory, c * m.sets[S.WORDS], address, width, np.int64(np.uint32(th[o + S.P_VALUE])))
         th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
@@ -277,6 +280,8 @@ def resolve(c, t, row, first, m):
         k = 1 + thread
     if m.threads[k, c, S.T_OP] > 0:
         core[c, S.STATUS] = k
+        if sets[S.WATCH] != 0:
+            W.note(W.THREAD_TAKEN, c, t, core[c, S.PC], k - 1, m.threads[k, c, S.T_PC], 0, 0, m)
         return THREAD_BUSY
     th = m.threads[k, c]
     op = np.int64(m.issues[row, O.V_OP])
@@ -361,7 +366,20 @@ def resolve(c, t, row, first, m):
             if th[o + S.P_FORM] == S.MEMORY and leaves_variable(
                 c, th, o, length, np.int64(m.vop[op, place]), m
             ):
-                return BAD
+                if sets[S.WATCH] == 0:
+                    return BAD
+                core[c, S.FAULT] = 0
+                W.note(
+                    W.BEYOND_VECTOR,
+                    c,
+                    t,
+                    core[c, S.PC],
+                    core[c, S.FAULT_A],
+                    core[c, S.FAULT_B],
+                    place == 0,
+                    0,
+                    m,
+                )
     reduce_into(c, row, th, op, length, m)
     th[S.T_ENDLESS] = np.int32(endless)
     th[S.T_REST] = np.int32(length)
@@ -373,6 +391,8 @@ def resolve(c, t, row, first, m):
     th[S.T_COST], th[S.T_WIDE] = np.int32(cost), np.int32(2 if collides else 1)
     th[S.T_OP] = np.int32(op + 1)
     core[c, S.STATUS] = k
+    if sets[S.WATCH] != 0:
+        W.look_at_queues(c, t, k, m)
     if not is_async and not has_fabric:
         return RESOLVED_MEMORY
     if is_async:

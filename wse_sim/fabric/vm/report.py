@@ -251,3 +251,30 @@ def value_text(image: Image, kind: str, value: int) -> str:
 def describe(opcode: int) -> str:
     """Name of an opcode."""
     return O.Op(opcode & 255).name
+
+
+def lines_profiled(m: S.Machine, image: Image) -> list[dict[str, Any]]:
+    """Cycles and executions of every source line of every class, most cycles first."""
+    rows: dict[tuple[int, str, int, str], list[int]] = {}
+    for k in range(m.profile.shape[0]):
+        counted = m.profile[k]
+        for pc in np.flatnonzero(counted[:, 1] | counted[:, 0]):
+            where = int(image.source[pc])
+            file, line, _, function = (
+                image.positions[where] if 0 <= where < len(image.positions) else ("", 0, 0, "")
+            )
+            entry = rows.setdefault((k, file, line, function), [0, 0])
+            entry[0] += int(counted[pc, 0])
+            entry[1] = max(entry[1], int(counted[pc, 1]))
+    table = [
+        {
+            "class": image.classes[k].name,
+            "file": file,
+            "line": line,
+            "function": function,
+            "cycles": value[0],
+            "executions": value[1],
+        }
+        for (k, file, line, function), value in rows.items()
+    ]
+    return sorted(table, key=lambda row: (-row["cycles"], row["class"], row["file"], row["line"]))

@@ -17,6 +17,7 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.bands import END, FIRST, POP, PUSH, enter_ghost, post
 from wse_sim.fabric.vm.cores import advanced, turning
 from wse_sim.fabric.vm.queues import deliver, enter, wake_now, wake_router
+from wse_sim.fabric.vm.watch import delivered, entered, look_at_meeting
 from wse_sim.jit import inlined_kernel
 
 RAMP = 4
@@ -50,8 +51,11 @@ def link_cycles(c, slot, port, sets, route, die_edges):
 
 @inlined_kernel
 def swapped(rs, slot, port, rstate, slot_of, color_of):
-    """Slot of a word on the other side of `port`."""
+    """Slot of a word on the other side of `port`; on its way to the core it is another one if both axes swap."""
     state = np.int64(rstate[rs])
+    if port == RAMP:
+        both = S.SWAP_X | S.SWAP_Y
+        return np.int64(slot_of[color_of[slot] ^ 1]) if state & both == both else np.int64(slot)
     if (port & 1 and state & S.SWAP_X) or (port & 1 == 0 and state & S.SWAP_Y):
         return np.int64(slot_of[color_of[slot] ^ 1])
     return np.int64(slot)
@@ -169,7 +173,9 @@ def outputs_ready(c, slot, rs, tx, word, flag, hidden, t, m, x):
             waits |= 2
         if q == RAMP:
             dropped = hidden or filtered(rs, word, flag, False, m.filter_row, m.filters, m.filter_count)
-            queue = np.int64(m.color_queue[c, slot])
+            queue = np.int64(
+                m.color_queue[c, swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)]
+            )
             if not dropped and (queue < 0 or m.iq_count[queue, c] >= m.in_depth[queue]):
                 ready = False
             continue
@@ -249,6 +255,8 @@ def route_router(c, t, m, x):
         result |= 1
         taken |= tx
         m.pointer[c] = np.uint8((slot + 1) % n_slots)
+        if sets[S.WATCH] != 0:
+            look_at_meeting(c, rs, port, rx, flag != S.DATA_WORD, m.q_from[e, head], t, m)
         leave(c, slot, port, e, t, m, x)
         onward = obey(c, slot, rs, word, flag, state, m)
         for q in range(5):
@@ -263,7 +271,7 @@ def route_router(c, t, m, x):
                     deliver(
                         c,
                         queue,
-                        slot,
+                        swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of),
                         onward,
                         flag if flag == S.CONTROL_WORD else 0,
                         t,
@@ -278,6 +286,8 @@ def route_router(c, t, m, x):
                         m.listed,
                         m.ready,
                     )
+                    if sets[S.WATCH] != 0:
+                        delivered(c, queue, m.q_from[e, head], m)
                 continue
             other = neighbour(c, q, m.sets)
             if other < 0:
@@ -316,6 +326,8 @@ def route_router(c, t, m, x):
                 m.router_listed,
                 m.router_list,
             )
+            if sets[S.WATCH] != 0:
+                entered(f, m.q_from[e, head], m)
     for q in range(5):
         if ((wanted & ~taken) >> q) & 1:
             m.blocked[c, q] += 1
@@ -378,6 +390,8 @@ def send_ring(c, t, m):
                 m.router_listed,
                 m.router_list,
             )
+            if m.sets[S.WATCH] != 0:
+                entered(e, m.oq_from[q, c, head], m)
         m.oq_head[q, c] = (head + 1) % m.out_depth[q]
         m.oq_count[q, c] -= 1
         m.core[c, S.QUEUE_TURN] = (q + 1) % n_queues

@@ -23,6 +23,7 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
 from wse_sim.fabric.vm.registers import FIRST_BYTE
+from wse_sim.fabric.vm.watch import look_at_scalar
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # The opcodes as plain integers: numba compiles comparisons with constants into one jump.
@@ -55,6 +56,7 @@ VEC, ACT, BLOCK, UNBLOCK, SYS = range(138, 143)
 W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET, W_REGISTER = range(32, 38)
 # What a group says: it ran the opcode; the opcode is another one; a 16-bit access beyond the memory, perhaps to a register.  Else why it stopped.
 RAN, ANOTHER, POINTED = 0, -1, -2
+FIRST_INDEXED = int(O.Op.LDX_I16)
 u64, u32 = np.uint64, np.uint32
 ONE = np.uint64(1)
 
@@ -496,6 +498,20 @@ def indexed_accesses(op, r, d, x, y, c0, core, mem, base, words):
     return RAN
 
 
+@helper_kernel
+def watched_access(op, r, d, x, y, k, c0, pc, spent, m):
+    """A load or store under the sanitizer: it is looked at, then done with the true end of the memory."""
+    words = m.sets[S.WORDS]
+    index = np.int64(0)
+    if op >= FIRST_INDEXED:
+        index = r[y]
+    look_at_scalar(op, r[x], index, k, c0, m.size[S.CLOCK] + spent, pc, m)
+    why = np.int64(accesses(op, r, d, x, k, c0, m.core, m.memory, c0 * words, words))
+    if why == ANOTHER:
+        why = np.int64(indexed_accesses(op, r, d, x, y, c0, m.core, m.memory, c0 * words, words))
+    return why
+
+
 @inlined_kernel
 def jumps(op, r, a, b, ib, pc, k, taken):
     """Conditional jumps to row `k`: whether the opcode is one, the next row, the cycles of a jump that is taken."""
@@ -569,7 +585,7 @@ def stretch(c0, m):
     pc, window, depth = core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH]
     cls = core[c0, S.CLASS]
     spent = core[c0, S.LEFT]
-    words, base, taken = sets[S.WORDS], c0 * sets[S.WORDS], sets[S.TAKEN]
+    words, base, taken = sets[S.SCALAR_WORDS], c0 * sets[S.WORDS], sets[S.TAKEN]
     first = c0 * sets[S.REGISTERS]
     r = m.regs[first + window :]
     why = np.int64(0)
@@ -643,6 +659,8 @@ def stretch(c0, m):
                     why = np.int64(indexed_accesses(op, r, d, x, y, c0, core, mem, base, words))
                 if why == ANOTHER:
                     why = np.int64(others(op, r, d, x, y, ic, c0, m, dsr, dsr_row))
+                if sets[S.WATCH] != 0 and (why == POINTED or why == S.F_ADDRESS):
+                    why = np.int64(watched_access(op, r, d, x, y, k, c0, pc - 1, spent, m))
                 if why == POINTED:
                     why = np.int64(S.F_ADDRESS)
                     if core[c0, S.FAULT_A] >= FIRST_BYTE:  # a register: others could notice the cycle

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -24,12 +24,23 @@ from wse_sim.fabric.vm import loop as L
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.bands import Bands, one_band
 from wse_sim.fabric.vm.build import changes_routes, make_machine
+from wse_sim.fabric.vm.findings import Finding, findings, unread_words
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.report import Fault, WaitingCore, format_print, what_classes_do, who_waits, why_fault
+from wse_sim.fabric.vm.proof import Proof, prove
+from wse_sim.fabric.vm.report import (
+    Fault,
+    WaitingCore,
+    format_print,
+    lines_profiled,
+    what_classes_do,
+    who_waits,
+    why_fault,
+)
 from wse_sim.hardware.wafer import Wafer
 
 Array = npt.NDArray[Any]
+Look = Callable[["Session"], None]
 Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
@@ -72,6 +83,7 @@ class Session:
     a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
     depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``bounds``: a vector operation that
     leaves the variable in which it begins is a fault.  ``in_turns``: the bands share one thread, as they always do without machine code.
+    ``sanitize``: look at every access and word, for :meth:`findings`; results and cycles stay as they are.
 
     Raises
     ------
@@ -92,6 +104,7 @@ class Session:
         schedule: bool = False,
         bounds: bool = False,
         in_turns: bool = False,
+        sanitize: bool = False,
         **overrides: object,
     ) -> None:
         self.image = image
@@ -107,6 +120,7 @@ class Session:
             {**wafer.scalar_costs(), **(costs or {})},
             strict=strict,
             profile=profile,
+            watch=sanitize,
         )
         if threads < 1:
             raise ProgramError(
@@ -115,10 +129,11 @@ class Session:
         self._everything = executor == "oracle"
         self.machine.sets[S.TRY_ALL] = self._everything
         self.machine.sets[S.SCHEDULE] = schedule
-        self.machine.sets[S.BOUNDS] = bounds
+        self.machine.sets[S.BOUNDS] = bounds or sanitize
         # a router looks at the turns of its neighbour's route, which this program changes while it runs
         is_fixed = not self.config.turn_cycles or not changes_routes(image)
-        self._threads = threads if is_fixed and not self._everything else 1
+        self._threads = threads if is_fixed and not self._everything and not sanitize else 1
+        self._sanitizes = sanitize
         self._in_turns = in_turns
         self._alone = one_band(self.machine)
         self._cuts: dict[tuple[int, ...], Bands] = {}
@@ -137,13 +152,19 @@ class Session:
         return int(self.machine.size[S.CLOCK])
 
     def advance(
-        self, until: Until | Iterable[Until] = "idle", *, cycles: int | None = None, still_cycles: int = 0
+        self,
+        until: Until | Iterable[Until] = "idle",
+        *,
+        cycles: int | None = None,
+        still_cycles: int = 0,
+        look: Look | None = None,
     ) -> Outcome:
         """Run until all conditions of `until` hold, nothing can happen, or `cycles` more have passed.
 
         "commands": every armed core has released its command stream; "drained": all words that were expected have come; "injected": all
         words of the host are on the fabric; "idle" and "cycle": nothing but the limit.  With `still_cycles` it also ends where no word moved
-        and no memory changed from one look to the next, so many cycles apart; the results do not depend on it.
+        and no memory changed from one look to the next, so many cycles apart; the results do not depend on it.  `look` is called from
+        time to time, every second at least, at cycles that depend on the speed of the host.
         """
         m = self.machine
         if self.fault is not None:
@@ -156,7 +177,7 @@ class Session:
             self.machine = m = m._replace(host_words=self._sent.words)
         else:
             injections = np.zeros((1, S.INJECTION_FIELDS), np.int64)
-        why = self._run_watched(injections, last, asked, still_cycles)
+        why = self._run_watched(injections, last, asked, still_cycles, look)
         if why == STILL:
             return Outcome("still", self.cycle)
         if not len(self._sent.heads):
@@ -170,7 +191,14 @@ class Session:
             return Outcome("waits" if asked else "idle", self.cycle)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
 
-    def _run_watched(self, injections: Array, last: int, asked: int, still_cycles: int) -> int:
+    def _run_watched(
+        self,
+        injections: Array,
+        last: int,
+        asked: int,
+        still_cycles: int,
+        look: Look | None,
+    ) -> int:
         """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes any more."""
         starts = self._starts()
         bands = self._bands(starts) if starts else None
@@ -186,6 +214,8 @@ class Session:
                 why = self._run_alone(injections, end, asked)
             if why != L.AT_CYCLE or self.cycle >= last:
                 return why
+            if look is not None:
+                look(self)
             part = part * 2 if time.perf_counter() - began_s < PART_S else max(FIRST_PART_CYCLES, part // 2)
             if still_cycles and self.cycle >= look_at:
                 found = self._progress()
@@ -291,6 +321,7 @@ class Session:
         """Write 16-bit words into a core."""
         data = np.asarray(words, np.uint16).ravel()
         self._memory(address, len(data))[self.core(x, y), address : address + len(data)] = data
+        self._mark_written(x, y, 1, 1, address, len(data))
 
     def peek(self, x: int, y: int, address: int, n: int) -> Array:
         """Read `n` words of a core (a copy)."""
@@ -303,6 +334,14 @@ class Session:
         data = np.asarray(words, np.uint16).reshape(h, w, -1)
         memory = self._memory(address, data.shape[2]).reshape(self.image.rows, self.image.cols, -1)
         memory[y : y + h, x : x + w, address : address + data.shape[2]] = data
+        self._mark_written(x, y, w, h, address, data.shape[2])
+
+    def _mark_written(self, x: int, y: int, w: int, h: int, address: int, n: int) -> None:
+        if self._sanitizes:
+            self._written()[y : y + h, x : x + w, address : address + n] = 1
+
+    def _written(self) -> Array:
+        return self.machine.written.reshape(self.image.rows, self.image.cols, -1)
 
     def peek_region(self, x: int, y: int, w: int, h: int, address: int, n: int) -> Array:
         """Words (h, w, n) of the cores of a region (a copy)."""
@@ -485,6 +524,31 @@ class Session:
         """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
         return who_waits(self.machine, self.image)
 
+    def proof(self) -> Proof:
+        """Why nothing can happen any more: the causes of what the host waits for, the strongest first."""
+        sending = [
+            (int(row[S.I_CORE]), int(row[S.I_SLOT]), int(row[S.I_PORT]))
+            for row in self._sent.rows[self._sent.heads]
+        ]
+        return prove(self.machine, self.image, sending)
+
+    def findings(self, *, at_end: bool = False) -> list[Finding]:
+        """What the sanitizer found so far, by cycle; ``at_end``: also the words that nothing read.  Needs ``sanitize=True``."""
+        if not self._sanitizes:
+            raise ProgramError("this session looks at no access; start it with sanitize=True")
+        rest = unread_words(self.machine, self.image) if at_end else []
+        return findings(self.machine, self.image) + rest
+
+    def unwritten(self, x: int, y: int, w: int, h: int, address: int, n: int) -> list[tuple[int, int, int]]:
+        """(x, y, first address) of the cores of a region with words that nobody wrote; none unless the sanitizer watches."""
+        if not self._sanitizes:
+            return []
+        part = self._written()[y : y + h, x : x + w, address : address + n] == 0
+        return [
+            (x + int(i), y + int(j), address + int(part[j, i].argmax()))
+            for j, i in np.argwhere(part.any(axis=2))
+        ]
+
     def doing(self) -> list[str]:
         """What the cores of every class do at present: how many, in which task, at which line; those that rest last."""
         return what_classes_do(self.machine, self.image)
@@ -512,29 +576,7 @@ class Session:
         """Cycles and executions of every source line of every class, most cycles first (needs ``profile=True``)."""
         if not self._profiles:
             raise ProgramError("this session counts no source lines; start it with profile=True")
-        rows: dict[tuple[int, str, int, str], list[int]] = {}
-        for k in range(self.machine.profile.shape[0]):
-            counted = self.machine.profile[k]
-            for pc in np.flatnonzero(counted[:, 1] | counted[:, 0]):
-                where = int(self.image.source[pc])
-                file, line, _, function = (
-                    self.image.positions[where] if 0 <= where < len(self.image.positions) else ("", 0, 0, "")
-                )
-                entry = rows.setdefault((k, file, line, function), [0, 0])
-                entry[0] += int(counted[pc, 0])
-                entry[1] = max(entry[1], int(counted[pc, 1]))
-        table = [
-            {
-                "class": self.image.classes[k].name,
-                "file": file,
-                "line": line,
-                "function": function,
-                "cycles": value[0],
-                "executions": value[1],
-            }
-            for (k, file, line, function), value in rows.items()
-        ]
-        return sorted(table, key=lambda row: (-row["cycles"], row["class"], row["file"], row["line"]))
+        return lines_profiled(self.machine, self.image)
 
     def nbytes_per_core(self) -> float:
         """Bytes of state per core that the session has asked for (the operating system backs what was touched)."""

@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
     SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
-    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN,
-) = range(47)  # fmt: skip
-CORE_FIELDS = 47
+    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN, RAN,
+) = range(48)  # fmt: skip
+CORE_FIELDS = 48
 
 # LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory); MAP_REST thousandths of a
 # cycle that mapped operations have left over.
-# HAD_TURN: activated tasks that ran since words last had their turn.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
+# HAD_TURN: activated tasks that ran since words last had their turn.  RAN: tasks that ever ran.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
 # Modes of the main thread.
 IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
 # What a core did in a cycle.
@@ -87,8 +87,8 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 # Settings of a run.
 (
     ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
-    STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
-    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS,
+    STRICT, RAMP_DELAY, IS_WSE3, PICK, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
+    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS, WATCH, SCALAR_WORDS,
 ) = range(38)  # fmt: skip
 SETTINGS = 38
 
@@ -119,8 +119,9 @@ INJECTION_FIELDS = 9
     DROPPED,
     PHASE,
     NEXT_WORD,
-) = range(17)
-SIZES = 17
+    N_FOUND,
+) = range(18)
+SIZES = 18
 LOG_FIELDS = 12
 PRINTED, TRACED, DROPPED_CONTROL, WARN_TASK, PICKED = range(5)
 
@@ -207,6 +208,14 @@ class Machine(NamedTuple):
     wheel: Array  # int32 (WHEEL,)
     chain: Array  # int32 (R,)
     wake_at: Array  # int64 (R,)
+    # Of the sanitizer (watch.py), empty unless it watches.
+    written: Array  # uint8 (R * WORDS,): words of memory that somebody wrote
+    oq_from: Array  # int64 (N, R, depth, 3): core, row of code and cycle that sent each word of a queue
+    q_from: Array  # int64 (S * R * 5, CAP, 3)
+    iq_from: Array  # int64 (Q, R, depth, 3)
+    merged: Array  # int64 (S * R, 4): 1 + input and origin of the last word that passed
+    found_count: Array  # int64 (kinds, code rows)
+    found: Array  # int64 (n, FINDING_FIELDS)
 
 
 WHEEL = 4096

@@ -16,6 +16,7 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import element
 from wse_sim.fabric.vm.memory import load, next_address, store
 from wse_sim.fabric.vm.queues import head_meta, push, take, visible
+from wse_sim.fabric.vm.watch import look_at_words, sent_by
 from wse_sim.jit import inlined_kernel
 
 _TERMINATE, _ON_ACTIVATE, _ON_UNBLOCK = (int(k) for k in list(O.OnControl)[1:])
@@ -111,6 +112,8 @@ def local_element(c, place, o, width, th, m):
                 th[S.T_PC],
             )
             return np.int64(-1)
+        if m.sets[S.WATCH] != 0:
+            look_at_words(c, m.size[S.CLOCK], th[S.T_PC], address, width, False, m)
         v = load(m.memory, base, address, width)
         if place < 3:
             th[o + S.P_ADDRESS] = np.int32(
@@ -141,6 +144,8 @@ def keep_element(c, width_d, w, th, m):
         if address < 0 or address + width_d > words:
             m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_PC] = S.F_ADDRESS, address, th[S.T_PC]
             return False
+        if m.sets[S.WATCH] != 0:
+            look_at_words(c, m.size[S.CLOCK], th[S.T_PC], address, width_d, True, m)
         store(m.memory, base, address, width_d, w)
         th[d + S.P_ADDRESS] = np.int32(
             next_address(th[d + S.P_KIND], address, np.int64(th[d + S.P_STRIDE]), th, d, m.shapes, m.rings)
@@ -152,6 +157,8 @@ def keep_element(c, width_d, w, th, m):
         place_in = (np.int64(m.fifo[c, row, 0]) + np.int64(m.fifo[c, row, 1])) % max(
             1, np.int64(m.fifos[cls, row, 1]) // size
         )
+        if m.sets[S.WATCH] != 0:
+            look_at_words(c, m.size[S.CLOCK], th[S.T_PC], start + size * place_in, size, True, m)
         store(m.memory, base, start + size * place_in, min(size, width_d), w)
         m.fifo[c, row, 1] += 1
         fifo_event(c, row, 3, 2, m.core, m.fifo, m.fifos)
@@ -204,6 +211,8 @@ def send_word(c, word, flag, t, th, m):
         m.ring_listed,
         m.rings_list,
     )
+    if m.sets[S.WATCH] != 0:
+        sent_by(c, t, th[S.T_PC], queue, m)
 
 
 @inlined_kernel

@@ -88,6 +88,10 @@ class LayerWork:
     means: float = 0.0  # norms that also subtract a mean
     choices: float = 0.0  # experts that are picked, one after the other
     more_instructions: float = 0.0  # short vector instructions beyond those of the published kernels
+    bits: int = 16  # of a weight at rest
+    unpack_cycles: float = 0.0  # of a weight that is used in fp16 and rests in fewer bits
+    expert_loads: tuple[float, ...] = ()  # probability that a token takes each expert; (): all alike
+    is_identical: bool = False  # all tokens of a turn take the same experts
 
     def weights_of_core(self, grid: int) -> float:
         """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""

@@ -12,7 +12,9 @@ vector instructions of a layer, d = ceil(hidden / P)::
     short        I o once; for n > 1 also I n d / rate
 
 All contexts are one slot (up to P tokens) long; :func:`deep_cycles` says what longer ones add.  Experts: of E, k for each
-token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them.
+token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them; where they are unlike,
+g = sum over experts of 1 - (1 - p_e)^n; where all tokens take the same, g = k.  Weights of 8 or 4 bits are unpacked once a turn,
+those of g experts: :mod:`wse_sim.modes.generation.packed`.
 
 Assumed, because no joined kernel is published: the cores of a line, which hold copies, share the special functions of
 several tokens.  Without that these would be most of the layer.
@@ -28,6 +30,7 @@ from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product
 from wse_sim.modes.generation.layer import decode_layer_cycles, work_of
+from wse_sim.modes.generation.packed import unpacked_cycles
 
 
 def joined_layer_cycles(
@@ -51,7 +54,7 @@ def joined_layer_cycles(
     cost = cost + tree_allreduce(tokens * q, grid, lines, wafer, vertical=True)
     for p in work.products:
         outputs = ceil_div(p.n, grid)
-        more, rows = met(p, tokens)
+        more, rows = met(work, p, tokens)
         cost = cost + (more * p.times) * joined_gemv(ceil_div(p.k, grid), outputs, rows, wafer)
         back = min(p.times, p.returns(work.hidden))
         down = tree_allreduce(rows * outputs, grid, lines, wafer, vertical=True)
@@ -61,21 +64,33 @@ def joined_layer_cycles(
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     several, instructions = np.asarray(tokens) > 1, work.instructions(wafer)
     return cost + Cost(
-        compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle,
+        compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle
+        + unpacking(work, tokens, grid),
         special=ceil_div(tokens, grid) * (elements * wafer.exp_cycles + roots),
         fabric=several * words(np.ceil(tokens * elements), "fp16") * wafer.wavelet_cycles,
         startup=instructions * wafer.vector_start_cycles,
     )
 
 
-def met(product: Product, tokens: Count) -> tuple[Size, Count]:
+def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
     """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix."""
     if product.groups == 1:
         return 1.0, tokens
     share = min(product.share, float(product.groups))
-    distinct = product.groups * (1.0 - (1.0 - share / product.groups) ** np.asarray(tokens, float))
+    n = np.asarray(tokens, float)
+    if work.is_identical:
+        distinct = share + 0.0 * n
+    elif work.expert_loads:
+        distinct = np.sum(1.0 - (1.0 - np.array(work.expert_loads)) ** n[..., None], axis=-1)
+    else:
+        distinct = product.groups * (1.0 - (1.0 - share / product.groups) ** n)
     more = np.maximum(1.0, distinct / share)
     return more, np.ceil(np.asarray(tokens) / more - 1e-9).astype(np.int64)
+
+
+def unpacking(work: LayerWork, tokens: Count, grid: int) -> Size:
+    """Cycles in which a core unpacks the weights that `tokens` tokens meet, each of them once."""
+    return sum(met(work, p, tokens)[0] * unpacked_cycles(work, p, grid) for p in work.products)
 
 
 def deep_cycles(

@@ -29,6 +29,7 @@ from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
 from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
+from wse_sim.modes.generation.packed import unpacked_cycles
 from wse_sim.units import cycles_to_s
 
 
@@ -61,7 +62,9 @@ def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Count, grid: Cou
         rows = ceil_div(ceil_div(int(p.share * tokens), p.groups), grid)
         cost = cost + p.times / p.share * p.groups * product(rows, *tile[1:], skewed=True)
     elements = ceil_div(work.activated_in_prompt, grid)
-    scalar = Cost(special=(s * s + 2.0 * s * elements) * wafer.exp_cycles)
+    # A weight is unpacked once, before its tile moves; experts of the prompt are all met.
+    unpacking = sum(p.groups / p.share * unpacked_cycles(work, p, grid) for p in work.products)
+    scalar = Cost(compute=unpacking, special=(s * s + 2.0 * s * elements) * wafer.exp_cycles)
     return cost + scalar + (work.norms + work.means + 2.0) * _row_allreduce(s, grid, wafer)
 
 
@@ -108,7 +111,9 @@ def decode_layer_cycles(
         cost = cost + back * tree_allreduce(length, grid, lines, wafer)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
-    return cost + Cost(special=elements + roots, startup=work.instructions(wafer) * wafer.vector_start_cycles)
+    unpacking = sum(unpacked_cycles(work, p, grid) for p in work.products)
+    short = work.instructions(wafer) * wafer.vector_start_cycles
+    return cost + Cost(compute=unpacking, special=elements + roots, startup=short)
 
 
 def ends_cycles(

@@ -72,7 +72,7 @@ def joined_parts(
         _joined(1, q, n, 1.0, grid, groups, wafer, "weights"),
     ]
     for p in work.products:
-        more, rows = met(p, n)
+        more, rows = met(work, p, n)
         tile = _tile(p.k, grid), _tile(p.n, grid)
         products.append(_joined(*tile, int(rows), float(more) * p.times, grid, groups, wafer))
     instructions, shares = float(work.instructions(wafer)), int(ceil_div(n, grid))

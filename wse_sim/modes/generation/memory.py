@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.hardware import Wafer
 from wse_sim.modes.generation.decoder import Decoder, LayerWork
+from wse_sim.modes.generation.packed import unpacked_bytes, weight_bytes
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 
@@ -103,9 +104,12 @@ def _memory(
         return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, code)
     s = -(-context // split.grid)
     return CoreMemory(
-        weights_bytes=float(ELEMENT_BYTES * (layers * split.layer.weights_of_core(split.grid) + ends)),
+        weights_bytes=float(
+            layers * split.layer.weights_of_core(split.grid) * weight_bytes(split.layer.bits)
+            + ELEMENT_BYTES * ends
+        ),
         activations_bytes=float(ELEMENT_BYTES * layers * batch * s * 2 * split.v),
-        buffers_bytes=buffers,
+        buffers_bytes=buffers + unpacked_bytes(split.layer.bits),
         code_bytes=code,
     )
 
@@ -133,6 +137,7 @@ def _longest(split: Split, wafer: Wafer, prompt: int, batch: int, buffers: float
 
 def wafer_context(decoder: Decoder, batch: int, wafer: Wafer, systems: int, cache: int) -> int:
     """Longest context if every core of all systems could hold cache; `cache` bytes per token."""
-    weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
+    of_layers = decoder.layers * decoder.layer.tables * weight_bytes(decoder.layer.bits)
+    weights = of_layers + ELEMENT_BYTES * decoder.tables
     room = systems * wafer.program_cores * (wafer.sram_usable_bytes - wafer.kernel_code_bytes) - weights
     return max(0, int(room // (cache * batch)))

@@ -48,6 +48,7 @@ from wse_sim.modes.generation.memory import (
     split_of,
     wafer_context,
 )
+from wse_sim.modes.generation.packed import loaded, packed
 from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, PromptTurn, Reading
 from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
 from wse_sim.options import GenerationChoice
@@ -88,9 +89,11 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
 
 
 @step("decoder")
-def read_decoder(graph: KernelGraph) -> Decoder:
-    """What the graph says of its layers, its head and its embedding."""
-    return decoder_of(graph)
+def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) -> Decoder:
+    """What the graph says of its layers, its head and its embedding; how weights rest and experts are loaded."""
+    decoder = decoder_of(graph)
+    layer = loaded(packed(decoder.layer, int(options.weights_bits), wafer), options.experts)
+    return dataclasses.replace(decoder, layer=layer)
 
 
 @step("prompt")
@@ -161,7 +164,7 @@ def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Sp
 
 def split_of_plan(plan: GenerationPlan) -> Split:
     """How the layers of a finished plan lie on its squares."""
-    decoder, last = decoder_of(plan.graph), plan.regions[-1]
+    decoder, last = dataclasses.replace(decoder_of(plan.graph), layer=plan.layer), plan.regions[-1]
     ways = _splits(decoder, plan.wafer, plan.systems, plan.grid)
     return next(
         way
@@ -355,7 +358,7 @@ def _grids(wafer: Wafer) -> list[int]:
 def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Cluster, systems: int) -> None:
     asked = {"context": context, "systems": systems, **vars(options)}
     for key, value in asked.items():
-        if value is not None and value < 1:
+        if isinstance(value, int) and value < 1:
             raise ModelError(f"{key} {value} is not positive; ask for at least 1")
     if systems > cluster.max_systems:
         raise ModelError(

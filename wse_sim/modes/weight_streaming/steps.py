@@ -43,6 +43,7 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
 from wse_sim.kernels.contract.registry import notes_of
+from wse_sim.modes.weight_streaming.estimate import estimated_s, hinted
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
@@ -106,24 +107,6 @@ def _check(systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
         )
 
 
-def estimate_step_s(plan: WeightStreamingPlan) -> float:
-    """Time of a step if phases follow each other without waiting for the first weights."""
-    clock, cluster = plan.wafer.clock_hz, plan.cluster
-    io = min(plan.wafer.io_bytes_per_s, cluster.swarmx_bytes_per_s, cluster.memoryx_bytes_per_s)
-    spill_rate = plan.cluster.activation_server_bytes_per_s
-    one = sum(
-        max(p.compute_cycles / clock, _io_s(p, io, clock), p.floor_s) + p.spill_bytes / spill_rate
-        for p in plan.phases
-    )
-    return one * plan.micro_batches
-
-
-def _io_s(phase: StreamedPhase, bytes_per_s: float, clock_hz: float) -> float:
-    """Weights or gradients over the edge, and their way on the wafer."""
-    size = max(phase.edge_weight_bytes, phase.edge_gradient_bytes)
-    return size / bytes_per_s + phase.way_cycles / clock_hz if size else 0.0
-
-
 # The steps, in the order in which they run
 
 
@@ -164,8 +147,9 @@ def try_micro_batches(
 ) -> WeightStreamingPlan | Infeasible:
     """Run :data:`ATTEMPT`: the whole batch at once, halves until one fits; or the best of the divisors.
 
-    A smaller micro-batch that needs no spill may be faster by the prices here.  It is not the default: with it GPT-J 6B,
-    as measured on one and on two systems, would be predicted 13 and 22 % too fast (5 % too slow and 7 % too fast without).
+    A smaller micro-batch that needs no spill may be faster by the prices here; a note says so (:func:`hinted`).  It is not the
+    default: with it GPT-J 6B, as measured on one and on two systems, would be predicted 13 and 22 % too fast (5 % too slow
+    and 7 % too fast without).
     """
     given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
 
@@ -175,12 +159,12 @@ def try_micro_batches(
     if options.search_micro_batch and options.micro_batch is None:
         divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
         # The largest of equally fast ones.
-        return min((attempt(d) for d in reversed(divisors)), key=_estimated_s)
+        return min((attempt(d) for d in reversed(divisors)), key=estimated_s)
     micro_batch = min(options.micro_batch or per_system, per_system)
     while True:
         plan = attempt(micro_batch)
         if isinstance(plan, WeightStreamingPlan) or options.micro_batch or micro_batch == 1:
-            return plan
+            return plan if isinstance(plan, Infeasible) or options.micro_batch else hinted(plan, attempt)
         micro_batch = -(-micro_batch // 2)
 
 
@@ -331,10 +315,6 @@ ATTEMPT = [
     state_plan,
 ]
 """One micro-batch: from graph, wafer, cluster, systems, options, `per_system` and `micro_batch` to a plan."""
-
-
-def _estimated_s(plan: WeightStreamingPlan | Infeasible) -> float:
-    return float("inf") if isinstance(plan, Infeasible) else estimate_step_s(plan)
 
 
 def _least_recompute(graph: KernelGraph, capacity: float) -> str:

@@ -31,7 +31,7 @@ from wse_sim.fabric.format.program import Command
 from wse_sim.graph import Phase
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.families.attention.cost import special_cycles
-from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX, pair_busy
+from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import KEYS, QUERIES, SEND, VALUES, AttentionByPairs, Held, part_of
 from wse_sim.whole.regions.contract import (
@@ -286,8 +286,3 @@ class Attention(AttentionByPairs, RegionKind):
             core.control(color, Command.RESET, start="none")
 
     # ---- cycles ------------------------------------------------------------------------------------------
-
-    def issued_cycles(self) -> float:
-        """Of a core of the first column; words of collectives and operands are a cycle each."""
-        busy = pair_busy(self.kernel.dims, self.queries, self.keys, self.wafer, self.kernel.attrs)
-        return float(busy.total)

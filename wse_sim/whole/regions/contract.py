@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.whole.areas import FabricArea
+from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import STEPS, Cell
 
 PAIR = 2  # fp16 elements of a word
@@ -145,24 +146,30 @@ class PlacedKernel(ABC):
         """Buffers that a run needs, from the parameters by name."""
 
     @property
-    def area(self) -> FabricArea:
-        """Where its compute cores lie, and what they issue."""
-        return FabricArea(
-            self.name, self.rows, self.columns, self.issued_cycles(), ahead_cycles=self.ahead_cycles()
-        )
+    def area(self) -> FabricPlace:
+        """Where its compute cores lie."""
+        return FabricPlace(self.name, self.rows, self.columns, ahead_cycles=self.ahead_cycles())
 
     def ahead_cycles(self) -> float:
         """Cycles that a core issues to take in operands of a sample that may come before the last of them."""
         return 0.0
 
-    @abstractmethod
-    def issued_cycles(self) -> float:
-        """Cycles that the busiest core issues per sample, by the wafer's rates."""
-
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links between neighbours that the region fills itself, so that other ways go around them where they can."""
         return frozenset()
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words of a sample that the region sends over links of its own: results along the cells that send in turn, at least."""
+        output, found = self.kernel.outputs[0], dict[tuple[Cell, Cell], float]()
+        bundles = self.bundles.get(output, 1)
+        words = self.graph.tensors[output].elements / self.graph.samples / PAIR / bundles
+        for cells in map(self.bundle_senders, range(bundles)):
+            for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
+                if (there[0] - here[0], there[1] - here[1]) in STEPS:
+                    found[here, there] = words * behind / len(cells)
+        return found
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
@@ -181,8 +188,8 @@ class PlacedKernel(ABC):
         return self.senders[bundle * each : (bundle + 1) * each]
 
     def pace(self) -> float:
-        """Cycles per sample of the busiest core, its inlets among them."""
-        return self.issued_cycles()
+        """Cycles per sample of the busiest core, its inlets among them; 0 of a kind whose tensors come in one bundle."""
+        return 0.0
 
 
 class RegionKind(PlacedKernel):

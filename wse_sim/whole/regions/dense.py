@@ -188,7 +188,8 @@ class Dense(DenseBeside):
         """Weights (N, K) and bias (N,) as the buffers of the region."""
         v, most = self.outputs, PAIR * max(self.words)
         wide = np.zeros((self.cols * v, self.inputs), np.float32)
-        wide[: self.features] = self._weight(weights)
+        weight = self._weight(weights)
+        wide[: len(weight), : weight.shape[1]] = weight
         # The outlet has the first features.
         turned = slice(None, None, 1 if self.is_westward else -1)
         by_col = wide.reshape(self.cols, v, self.inputs)[turned]
@@ -199,8 +200,8 @@ class Dense(DenseBeside):
             x[i, :, : PAIR * count] = by_col[:, :, elements].swapaxes(1, 2)
         out = {f"{self.name}.x": x.reshape(self.height, self.cols, -1)}
         if "bias" in self.items:
-            bias = np.zeros(self.cols * v, np.float32)
-            bias[: self.features] = weights[self.kernel.parameters[1]]
+            bias, given = np.zeros(self.cols * v, np.float32), weights[self.kernel.parameters[1]]
+            bias[: len(given)] = given
             out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[turned])
         return out
 

@@ -5,6 +5,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import ceil
 
@@ -88,13 +89,13 @@ class DenseShape(RegionKind):
 
     @property
     def inputs(self) -> int:
-        """K."""
-        return int(self.kernel.dims["k"])
+        """K, whole words: an odd one has an element of zeros behind it."""
+        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
 
     @property
     def features(self) -> int:
-        """N."""
-        return int(self.kernel.dims["n"])
+        """N, whole words: an odd one has a column of zeros behind it."""
+        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -181,11 +182,31 @@ class DenseShape(RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Between cells beside the rows and those that hand words on to them."""
+        """Those of inputs and sums; between cells beside the rows and those that hand words on to them."""
+        found = frozenset(self._inner_words)
         if not self.is_relayed:
-            return frozenset()
+            return found
         beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
-        return links_between(beside | {inlet.cell for inlet in self.inlets})
+        return found | links_between(beside | {inlet.cell for inlet in self.inlets})
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Inputs, sums and results."""
+        return {**super().link_words, **self._inner_words}
+
+    @property
+    def _inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Inputs along the rows, sums down the columns."""
+        columns, words = range(self.left, self.left + self.cols), self.words
+        along = {
+            ((self.top + i, col - 1), (self.top + i, col)): float(self.tokens * words[i])
+            for i in range(self.fed)
+            for col in columns
+        }
+        sums = float(self.tokens * self.outputs)
+        return along | {
+            ((row, col), (row + 1, col)): sums for row in range(self.top, self.last) for col in columns
+        }
 
     @property
     def stores(self) -> tuple[Cell, ...]:

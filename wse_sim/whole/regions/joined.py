@@ -14,7 +14,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, refused
+from wse_sim.whole.regions.contract import Floats, Inlet, Ports, RegionKind, refused
 from wse_sim.whole.regions.turns import route_senders
 
 TOKEN_AXES = 3  # samples, tokens, features
@@ -91,7 +91,3 @@ class JoinedRows(RegionKind):
         """The parameter."""
         rows = np.asarray(weights[self.kernel.parameters[0]], np.float32)
         return {f"{self.name}.rows": rows.reshape(1, 1, -1)}
-
-    def issued_cycles(self) -> float:
-        """A word a cycle: every one is sent once."""
-        return sum(self.sizes) / PAIR

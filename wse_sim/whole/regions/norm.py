@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.norm import affine_of, blocks_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
+    PAIR,
     Floats,
     Inlet,
     PlacedKernel,
@@ -128,6 +130,13 @@ class NormRegion(NormPlace, RegionKind):
         """All cores that have tokens, the first token's first."""
         count = min(self.tokens, rows_in_turn(self.region, self.wafer) * self.compute_cols)
         return winding(self.top, self.left, self.height, count)
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Tokens along the cores, those of the cores behind, and results back."""
+        words, count = self.tokens * self.features / PAIR, len(self.senders)
+        links = pairwise([self.inlets[0].cell, *self.senders])
+        return {**super().link_words, **{link: words * (count - i) / count for i, link in enumerate(links)}}
 
     @cached_property
     def blocks(self) -> TokenBlocks:
@@ -258,7 +267,3 @@ class NormRegion(NormPlace, RegionKind):
             )
             for name, parameter in zip(names, self.kernel.parameters, strict=True)
         }
-
-    def issued_cycles(self) -> float:
-        """The price of the kernel on as many cores."""
-        return float(np.asarray(self.blocks.cost(self.tokens, len(self.senders)).total))

@@ -48,8 +48,6 @@ from wse_sim.kernels.families.attention.pairs import (
     GRADIENT_SHAPES,
     SHAPES,
     SOFTMAX,
-    pair_backward,
-    pair_busy,
 )
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import (
@@ -280,15 +278,6 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """It has no parameters."""
         return {}, {}
-
-    def issued_cycles(self) -> float:
-        """Of a core; forward and backward."""
-        how = (self.kernel.dims, self.queries, self.keys, self.wafer, self.kernel.attrs)
-        return float((pair_busy(*how) + pair_backward(*how)).total)
-
-    def update_cycles(self) -> float:
-        """It has no parameters."""
-        return 0.0
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,3 @@ class TrainedKind(PlacedKernel):
     @abstractmethod
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """(gradients summed over the batch, new weights) by parameter, from buffers (rows, cols, elements) by name."""
-
-    @abstractmethod
-    def update_cycles(self) -> float:
-        """Cycles that the busiest core issues for the update; those of a sample, both ways, are :meth:`issued_cycles`."""

@@ -308,11 +308,3 @@ class TrainedConvolution(TrainedKind):
             return runs[:, :, : taps * c].reshape(self.features, lines, taps, c).transpose(0, 3, 1, 2)
 
         return self.products.learned(buffers, self.kernel.parameters, filters)
-
-    def issued_cycles(self) -> float:
-        """Of the busiest compute core, both ways."""
-        return self.products.issued_cycles()
-
-    def update_cycles(self) -> float:
-        """Of the busiest compute core."""
-        return self.products.update_cycles()

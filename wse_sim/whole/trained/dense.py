@@ -216,17 +216,9 @@ class TrainedDense(TrainedKind):
         back = slice(None) if order is None else np.argsort(order)
         return self.products.learned(buffers, self.kernel.parameters, lambda weight: weight[:, back])
 
-    def issued_cycles(self) -> float:
-        """Of the busiest compute core, both ways."""
-        return self.products.issued_cycles()
-
     def ahead_cycles(self) -> float:
         """A residual, on the last row."""
         return self.tokens * self._outputs / PAIR * self.has_residual
-
-    def update_cycles(self) -> float:
-        """Of the busiest compute core."""
-        return self.products.update_cycles()
 
 
 def _with_room(kernel: Kernel, stage: Stage) -> Stage:

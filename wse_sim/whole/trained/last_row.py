@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
@@ -15,7 +14,6 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
 
@@ -350,24 +348,6 @@ class LastRow:
         period = round(1000 / self.wafer.max_fp16_per_cycle)
         core.map(Fn.STEP, slope, self.out.dsd(result, count, step=step), dtype="fp16", period=period)
         core.mul(here, here, slope, dtype="fp16")
-
-    def _last_cycles(self) -> float:
-        wafer, o = self.wafer, ceil(self.wafer.vector_start_cycles)
-        size = self.tokens * self.outputs
-        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.arriving == "relu" else 1.0
-        cycles = size / maxima + size / PAIR * (3 + self.has_dx)
-        if self.has_residual:
-            cycles += size / PAIR * (1 + (self.beside is not None))
-            cycles += ("residual" in self.finishing) * (o + ceil(size / wafer.add_fp16_per_cycle))
-        if self.slopes is not None:
-            cycles += float(self.slopes.cycles(size, is_done=self.arriving == self.activation))
-        elif self.activation:
-            part = size / self.parts
-            step, product = ceil(part / wafer.max_fp16_per_cycle), ceil(part / wafer.add_fp16_per_cycle)
-            cycles += self.parts * (2 * o + step + product)
-        if self.has_bias:
-            cycles += o + ceil(size / wafer.fma_mixed_per_cycle)
-        return float(cycles)
 
 
 @dataclass(frozen=True)

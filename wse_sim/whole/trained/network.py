@@ -24,7 +24,7 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricArea, FabricPlace, StreamLinks
+from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.laid_ways import Cycles, Ends, cells_to, legs_cycles, tree_cycles
 from wse_sim.whole.network import (
@@ -99,7 +99,7 @@ class TrainedNetwork:
         return (self.batch.in_flight,) * len(self.regions)
 
     @property
-    def areas(self) -> tuple[FabricArea, ...]:
+    def areas(self) -> tuple[FabricPlace, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
 
@@ -188,7 +188,7 @@ def trained_network(
     _route_way(b, way)
     for i, tree in enumerate(laid.trees):
         route_tree(b, tree, wafer.cols)
-        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+        host_streams(b, tree, i, graph, samples, wafer.cols)
     return TrainedNetwork(plan, b.build(), config, regions, laid.trees, laid.backs, laid.place, loss, batch)
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil
 
 import numpy as np
 
@@ -37,11 +36,11 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, divisor, refused, rows_in_turn
+from wse_sim.whole.regions.contract import Floats, divisor, refused, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace
 from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn, row_cycles
+from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
 
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
@@ -293,21 +292,3 @@ class TrainedNorm(NormPlace, TrainedKind):
         fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)
         size = self.wafer.sram_bytes
         return int(min(HELD_FRACTION * size, size - fixed - self.wafer.kernel_code_bytes) // a_sample)
-
-    def issued_cycles(self) -> float:
-        """As the module says."""
-        work = sum(
-            row_cycles(one.vectors, one.shapes, self.features, self.wafer)
-            for one in (self.forward, self.backward)
-        )
-        return self.each * (work + (3 + self._has_dx) * self.features / PAIR)
-
-    def update_cycles(self) -> float:
-        """Sums taken, added and sent on; parameters and their copies."""
-        if not self.affine:
-            return 0.0
-        size, wafer = len(self.affine) * self._apart, self.wafer
-        start = ceil(wafer.vector_start_cycles)
-        parameters = start + ceil(size / wafer.fma_fp32_per_cycle)
-        copies = len(self._banks) * (start + ceil(size / wafer.mov_fp32_per_cycle))
-        return float((2 * size if self.height > 1 else 0) + parameters + copies)

@@ -11,10 +11,8 @@ instruction whose descriptors only advance; cycles of a sample on the last row::
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.trained.last_row import Leaving
 from wse_sim.whole.trained.products import Products
 from wse_sim.whole.trained.streamed import StreamedProducts
@@ -58,14 +56,3 @@ class PixelProducts(StreamedProducts):
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         Products._all_gradients(self, core, leaving, d)
-
-    def _last_cycles(self) -> float:
-        wafer, size = self.wafer, self.tokens * self.outputs
-        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.arriving == "relu" else 1.0
-        cycles = size / maxima + size / PAIR * (3 + self.has_dx)
-        if self.slopes is not None:
-            start, groups = ceil(wafer.vector_start_loaded_cycles), self.tokens // self.tokens_at_once
-            cycles += groups * (start + ceil(self._group / wafer.max_fp16_per_cycle))
-        if self.has_bias:
-            cycles += ceil(wafer.vector_start_cycles) + ceil(size / wafer.fma_mixed_per_cycle)
-        return float(cycles)

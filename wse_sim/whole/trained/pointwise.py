@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.slopes import ACTIVATIONS, Slopes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
+from wse_sim.whole.regions.contract import Floats, refused, stream_order
 from wse_sim.whole.regions.pointwise import PointwisePlace, Taken, operators_of
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
@@ -335,37 +335,3 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         )
         size = self.wafer.sram_bytes
         return int(min(HELD_FRACTION * size, size - fixed) // a_sample)
-
-    def issued_cycles(self) -> float:
-        """Words in and out both ways, a start and the elements of every instruction."""
-        n, wafer = self.each, self.wafer
-        start = ceil(wafer.vector_start_cycles)
-        product, copy = start + ceil(n / wafer.fma_fp16_per_cycle), start + ceil(n / wafer.mov_fp16_per_cycle)
-        met = start + ceil(
-            wafer.bank_conflict_factor * n / wafer.fma_fp16_per_cycle
-        )  # a gradient and a value
-        total = n / PAIR * (len(self.kernel.inputs) + 2 + len(self.gradient_order))
-        for op, taken in zip(self.operators, self._others(), strict=True):
-            if taken is None:
-                total += float(Slopes(op, wafer).cycles(n, is_done=False)) + product
-                continue
-            total += product if op == "mul" else start + ceil(n / wafer.add_fp16_per_cycle)
-            if taken[0] == "number":
-                total += product if op == "mul" else 0.0
-                continue
-            total += product if op == "mul" else copy
-            if taken[0] == "parameter":
-                rate = wafer.fma_mixed_per_cycle / (wafer.bank_conflict_factor if op == "mul" else 1.0)
-                total += start + ceil(n / rate)
-            elif op == "mul":
-                total += met + copy
-            else:
-                total += product if op == "sub" else copy
-        return float(total)
-
-    def update_cycles(self) -> float:
-        """Parameters and their copies."""
-        n, wafer = self.each, self.wafer
-        start = ceil(wafer.vector_start_cycles)
-        each = 2 * start + ceil(n / wafer.fma_fp32_per_cycle) + ceil(n / wafer.mov_fp32_per_cycle)
-        return float(each * len(self.kernel.parameters))

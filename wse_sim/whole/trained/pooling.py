@@ -203,14 +203,3 @@ class TrainedPooling(PoolingPlace, TrainedKind):
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """None."""
         return {}, {}
-
-    def issued_cycles(self) -> float:
-        """As the module says, of the first core, which has the most channels."""
-        core = self.core
-        if not self.needs:
-            return core.cycles(core.forward()) + core.moved_cycles + core.results * core.each / PAIR
-        return core.cycles(core.forward()) + core.cycles(core.backward()) + 2 * core.moved_cycles
-
-    def update_cycles(self) -> float:
-        """Nothing."""
-        return 0.0

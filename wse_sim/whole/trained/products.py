@@ -26,14 +26,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR, Floats
+from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.turns import advance_of, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
 from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow, alternate
@@ -251,28 +250,3 @@ class Products(LastRow):
         """What a core of the last row holds of samples in flight."""
         each = 2.0 * self.tokens * self.outputs
         return in_flight * each * (self.keeps_outputs + (self.slopes is not None) + self.has_residual)
-
-    def issued_cycles(self) -> float:
-        """Of a sample, both ways, on the busiest core: as the module says."""
-        return max(self._row_cycles(), self._last_cycles())
-
-    def _row_cycles(self) -> float:
-        return self._cycles_of(max(self.inputs))
-
-    def _cycles_of(self, k: int) -> float:
-        """Of a row of k inputs."""
-        v, w = self.outputs, self.wafer.fma_mixed_per_cycle
-        each = k * ceil_div(v, w) + v + v / PAIR + k * ceil_div(v, w)
-        return float(self.tokens * (each + self.has_dx * (v * ceil_div(k, w) + k)))
-
-    def update_cycles(self) -> float:
-        """Of the busiest core: in the first row if there is a bias, or in the last, which adds its gradient up over the tokens."""
-        o, v, wafer = ceil(self.wafer.vector_start_cycles), self.outputs, self.wafer
-        size = max(self.inputs) * v
-        cycles = 2 * o + ceil(size / wafer.fma_fp32_per_cycle) + ceil(size / wafer.mov_fp32_per_cycle)
-        if not self.has_bias:
-            return float(cycles)
-        each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_fp32_per_cycle)
-        return float(
-            max(cycles + o + ceil(v / wafer.fma_fp32_per_cycle), o + ceil(self.tokens_summed * each)) + v
-        )

@@ -13,7 +13,6 @@ from typing import Any
 from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import (
     FUNCTIONS,
     ROW,
@@ -21,7 +20,6 @@ from wse_sim.kernels.blocks.line_stages import (
     Shapes,
     Vector,
     is_wide,
-    issued,
     precision,
 )
 from wse_sim.kernels.blocks.rounds import even
@@ -77,11 +75,6 @@ def emit_row(
             core.map(Fn[vector.op.upper()], *operands, **how)
         else:
             getattr(core, vector.op)(*operands, **how)
-
-
-def row_cycles(vectors: Sequence[Vector], shapes: Shapes, features: int, wafer: Wafer) -> float:
-    """Cycles that :func:`emit_row` issues."""
-    return float(sum(issued(vectors, shapes, RowLayout(1, features, by_row=True), wafer)))
 
 
 def in_turn(

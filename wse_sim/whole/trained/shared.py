@@ -17,14 +17,12 @@ those of :mod:`.streamed`::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.blocks.slopes import STEPS
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import ADDED, SEND, TAKE, Leaving, alternate, in_pairs
@@ -138,21 +136,3 @@ class SharedProducts(StreamedProducts):
                 slope = self.slope.dsd(slot * size + first, count, step=step * size)
                 for target in (self.outs[turn].dsd(first, count), slope):
                     core.mov(target, above, dtype="fp16", start="none")
-
-    # ---- cycles ----------------------------------------------------------------------------------------------------
-
-    def _row_cycles(self) -> float:
-        size, most = self.tokens * self.outputs, 0.0
-        for row, k in enumerate(self.inputs):
-            first, count = self.part(row)
-            share = (
-                0.0 if self.slopes is None or not count else float(self.slopes.cycles(count, is_done=False))
-            )
-            most = max(most, self._cycles_of(k) + size / PAIR + share + first + count)
-        return most
-
-    def _activation_cycles(self, size: int) -> float:
-        """Sums up, values and slopes down."""
-        o = ceil(self.wafer.vector_start_cycles)
-        added = ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))
-        return size / PAIR + size + added

@@ -20,13 +20,11 @@ The last row holds two groups of gradients in place of two samples.  Cycles of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.kernels.blocks.slopes import Slopes
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import receive_all
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import ADDED, CAST, SEND, TAKE, Leaving, alternate, in_pairs
@@ -155,26 +153,3 @@ class StreamedProducts(Products):
         in_pairs(core, count - 1, group)
         group((count - 1) % 2, count - 1, 0, more=False)
         core.join(CAST)
-
-    # ---- cycles ----------------------------------------------------------------------------------------------------
-
-    def _last_cycles(self) -> float:
-        wafer, size = self.wafer, self.tokens * self.outputs
-        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.arriving == "relu" else 1.0
-        cycles = size / maxima + size / PAIR * (3 + self.has_dx)
-        loaded, groups = ceil(wafer.vector_start_loaded_cycles), self.tokens // self.tokens_at_once
-        if self.has_residual:
-            cycles += size / PAIR * (1 + (self.beside is not None))
-        if self.has_bias:
-            cycles += groups * (loaded + ceil(self._group / wafer.fma_mixed_per_cycle))
-        if self.finishing:
-            return float(cycles + self._activation_cycles(size))
-        if self.slopes is None:
-            return float(cycles)
-        return float(cycles + groups * (loaded + ceil(self._group / wafer.max_fp16_per_cycle)))
-
-    def _activation_cycles(self, size: int) -> float:
-        """All tokens of a sample at once: an activation, and a residual that follows on it."""
-        o, done = ceil(self.wafer.vector_start_cycles), self.arriving == self.activation
-        cycles = 0.0 if self.slopes is None else float(self.slopes.cycles(size, is_done=done))
-        return cycles + ("residual" in self.finishing) * (o + ceil(size / self.wafer.add_fp16_per_cycle))

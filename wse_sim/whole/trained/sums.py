@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.turns import alternate, receive_all
 
 RECEIVE = 1  # microthread
@@ -59,8 +58,3 @@ def write_store(
 
     alternate(core, samples, receive, hand_on, (RECEIVE,))
     b.place(core, cell)
-
-
-def sum_cycles(readers: int, size: int) -> float:
-    """Cycles that a sum of `readers` gradients issues per sample."""
-    return readers * size / PAIR

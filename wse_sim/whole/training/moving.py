@@ -20,8 +20,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.whole.layout import PAIR
 from wse_sim.whole.paths import Cell, direction
-from wse_sim.whole.program import KEEP
-from wse_sim.whole.regions.turns import advance_of, route_senders
+from wse_sim.whole.regions.turns import KEEP, advance_of, route_senders
 from wse_sim.whole.training.layer import TrainedLayer
 from wse_sim.whole.training.loss import LossBuffers, loss_buffers, write_loss
 from wse_sim.whole.training.ways import Leg

@@ -124,7 +124,7 @@ def training_program(
         If the plan is not covered.
     """
     check_loss(loss)
-    kernels, streams = chain_of(plan, training=True)
+    kernels, streams = chain_of(plan)
     layouts, legs = laid_out(
         plan, kernels, streams, min(rows, _losses(plan, loss, int(kernels[-1].dims["n"])))
     )

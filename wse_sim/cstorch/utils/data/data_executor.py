@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.cstorch import checkpoint, faults, runtime
@@ -92,6 +94,7 @@ class DataExecutor:
         self.writer, self.listeners = writer, list(listeners or ())
         self.micro_batch_size = MicroBatchSize.check(micro_batch_size)
         self._execution: Execution | None = None
+        self._folder: Path | None = None
 
     # -- what a loop asks ------------------------------------------------------------------------
 
@@ -138,6 +141,16 @@ class DataExecutor:
     def profiler(self) -> Profiler | None:
         """Rates of this run; ``.rate_tracker``."""
         return None if self._execution is None else self._execution.profiler
+
+    @property
+    def artifact_dir(self) -> Path:
+        """A folder of this executor below that of the run; made when it is first asked for."""
+        if self._folder is None:
+            run = runtime.run()
+            taken = itertools.count(max(run.executions, 1))
+            self._folder = next(f for n in taken if not (f := run.folder / f"executor_{n:03d}").exists())
+            self._folder.mkdir(parents=True)
+        return self._folder
 
     def __bool__(self) -> bool:
         return True

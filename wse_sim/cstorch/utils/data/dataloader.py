@@ -40,6 +40,9 @@ class RestartableDataLoader(abc.ABC):
         """Go to a saved position."""
 
 
+_ids = itertools.count()
+
+
 class DataLoader:
     """Batches from ``input_fn(*args, **keywords)``, which each input worker calls for itself.
 
@@ -84,8 +87,11 @@ class DataLoader:
         self._epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
         self.initial_step = initial_step or 0
         self._made: Iterable[object] | None = None
+        self.id = next(_ids)  # a copy keeps it: trainers name validations by it
         self._drawn = 0
+        self._streamed = 0  # samples since a position was loaded
         self._saved: dict[str, Any] | None = None
+        self._strict = True
 
     # -- the loader of worker 0 ------------------------------------------------------------------
 
@@ -96,7 +102,7 @@ class DataLoader:
             with distributed.as_worker(distributed.WorkerState(streamer=True, run_step=self._drawn)):
                 self._made = _checked(self.input_fn(*self.args, **self.keywords))
             if self._saved is not None and self.is_restartable:
-                cast(RestartableDataLoader, self._made).load_state_dict(self._saved)
+                self._go_to(self._saved, self._strict)
         return self._made
 
     def __bool__(self) -> bool:
@@ -139,12 +145,32 @@ class DataLoader:
                 f"the loader that {_name(self.input_fn)} gives cannot save its position; "
                 "give it state_dict() and load_state_dict(), or save the count of steps"
             )
-        return dict(cast(RestartableDataLoader, self.dataloader).state_dict())
+        made = cast(RestartableDataLoader, self.dataloader)
+        with distributed.as_worker(self._worker()):
+            own = made.state_dict()
+            together = getattr(
+                made, "aggregate_state_dict", None
+            )  # of all workers, of which the client plays the first
+            return dict(own if together is None else together([own]))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        self._saved = state_dict
+        self._saved, self._strict = state_dict, strict
         if self._made is not None and self.is_restartable:
-            cast(RestartableDataLoader, self._made).load_state_dict(state_dict)
+            self._go_to(state_dict, strict)
+
+    def _worker(self) -> distributed.WorkerState:
+        return distributed.WorkerState(streamer=True, run_step=self._drawn, samples_streamed=self._streamed)
+
+    def _go_to(self, state_dict: dict[str, Any], strict: bool) -> None:
+        made = cast(RestartableDataLoader, self._made)
+        self._streamed = 0
+        with distributed.as_worker(self._worker()):
+            apart = getattr(made, "deaggregate_state_dict", None)
+            held = state_dict if apart is None else apart(state_dict)
+            if strict:
+                made.load_state_dict(held)
+            else:
+                made.load_state_dict(held, strict=False)
 
     # -- batches ---------------------------------------------------------------------------------
 
@@ -177,6 +203,7 @@ class DataLoader:
                 except StopIteration:
                     return
             self._drawn += 1
+            self._streamed += infer_batch_size(batch) or 0
             yield batch
 
     def __iter__(self) -> Iterator[Any]:

@@ -61,6 +61,10 @@ class DistributedSampler(torch.utils.data.Sampler):
                 f"{self.workers} workers; set drop_last=False or use more data"
             )
 
+    def set_state(self, samples: int) -> None:
+        """Go on after so many samples of the first epoch (of all workers together)."""
+        self.start_index = samples % max(self.total, 1)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch."""
         self.epoch = epoch

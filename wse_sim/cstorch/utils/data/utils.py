@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterable, Sized
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Sized
 from typing import Any, Protocol, runtime_checkable
 
 from wse_sim.cstorch import faults
+from wse_sim.cstorch.batches import infer_batch_size as infer_batch_size  # noqa: PLC0414  (trainers import it from here)
 
 
 def compute_num_steps(
@@ -100,11 +102,11 @@ class BatchSource(Protocol):
 
 @dataclasses.dataclass
 class Schedule:
-    """The steps that belong to one of several ranges."""
+    """The steps that belong to one of several ranges; they count from 0."""
 
     @dataclasses.dataclass
     class Range:
-        """Steps ``start, start + step, ...`` below ``end`` (None: without end)."""
+        """Steps ``start, start + step, ...`` below ``end`` (None: without end), and the last one if it is wanted."""
 
         start: int = 0
         end: int | None = None
@@ -116,6 +118,32 @@ class Schedule:
                 return True
             inside = step >= self.start and (self.end is None or step < self.end)
             return inside and (step - self.start) % self.step == 0
+
+        def range(self) -> range:
+            """The steps without the last one that is added.
+
+            Raises:
+                ProgramError: the range has no end.
+            """
+            if self.end is None:
+                raise faults.program_error("Schedule.Range: a range without an end has no length; give end")
+            return range(self.start, self.end, self.step)
+
+        def next_immediate_step(self, step: int) -> int:
+            """The first of its steps that is not before `step`; the end if there is none."""
+            return next((s for s in self if s >= step), step if self.end is None else self.end)
+
+        def __iter__(self) -> Iterator[int]:
+            if self.end is None:
+                yield from itertools.count(self.start, self.step)
+            else:
+                steps = self.range()
+                yield from steps
+                if self.include_last and self.end - 1 >= self.start and self.end - 1 not in steps:
+                    yield self.end - 1
+
+        def __len__(self) -> int:
+            return sum(1 for _ in self) if self.end is not None else len(self.range())
 
     ranges: list[Range] = dataclasses.field(default_factory=list)
 

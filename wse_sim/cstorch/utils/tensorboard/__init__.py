@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, SupportsFloat, TextIO, cast
 
 import numpy as np
 import torch
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.summaries import summarize_scalar as summarize_scalar
+from wse_sim.cstorch.summaries import summarize_tensor as summarize_tensor
 
 try:
     from torch.utils.tensorboard import SummaryWriter as _TensorBoard
@@ -39,6 +42,10 @@ class JsonLinesWriter:
 
     def get_logdir(self) -> str:
         return self.log_dir
+
+    def _get_file_writer(self) -> SimpleNamespace:
+        """Where trainers look for the name of the file."""
+        return SimpleNamespace(event_writer=SimpleNamespace(_file_name=str(self._path)))
 
     def _write(self, tag: str, step: int | None, value: object, walltime: float | None) -> None:
         row = {
@@ -146,6 +153,13 @@ class SummaryWriter(_Base):  # type: ignore[misc]
             )
         self.base_step = base_step
         super().__init__(None if log_dir is None else os.fspath(log_dir), **keywords)
+
+    @property
+    def cs_events_dir(self) -> str:
+        """The folder of what TensorBoard's files do not hold, below that of the writer."""
+        folder = Path(self.get_logdir()) / "cs_events"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
 
     def add_scalar(
         self,

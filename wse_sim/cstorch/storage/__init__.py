@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -21,3 +22,9 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
 S3Reader, S3Writer = _refuse("S3Reader"), _refuse("S3Writer")
 StorageReader, StorageWriter = _refuse("StorageReader"), _refuse("StorageWriter")
 DeferredStorage = _refuse("DeferredStorage")
+
+
+def __getattr__(name: str) -> object:
+    if name in ("constants", "serializers"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,0 +1,62 @@
+"""Ways of streams: links that cannot carry the words of all who use them at the pace of the plan are avoided."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import plan_of
+from wse_sim import api
+from wse_sim.whole import compare_with_engine, inputs_over_rows
+from wse_sim.whole.network import network_program
+from wse_sim.whole.paths import Cell, Grid
+from wse_sim.whole.trees import found_way
+
+
+@pytest.mark.parametrize(("rows", "words", "is_straight"), [(3, 10, True), (3, 11, False), (1, 11, True)])
+def test_a_way_goes_around_a_link_that_cannot_carry_its_words_as_well(
+    rows: int, words: float, is_straight: bool
+) -> None:
+    """40 words pass a link that carries 50: 10 more may share it, 11 more go around, where there is a way around."""
+    grid = Grid(rows, 6)
+    middle = rows // 2
+    taken = (middle, 2), (middle, 3)
+    grid.words[taken], grid.limit = 40.0, 50.0
+    ends: tuple[Cell, Cell] = (middle, 0), (middle, 5)
+    way = found_way(grid, ends[0], [ends[1]], [ends[0]], lambda _: 1.0, [0], words)
+    assert way is not None
+    assert (way.parents.get(taken[1]) == taken[0]) == is_straight
+    assert grid.words[taken] == 40 + words * is_straight
+
+
+@pytest.mark.slow
+def test_no_link_has_more_words_than_the_pace_allows() -> None:
+    """Norm, layer, norm, layer: words of streams by their trees, and those that regions send over their own links.
+
+    Before, words on their way to the second norm crossed its cores, and its results crossed the last row of the layer before: 1,024
+    words on a link, where a sample takes 639 cycles.
+    """
+    plan = plan_of(inputs_over_rows(api.lower(normed(), (torch.zeros(1, 16, 64),))), 48)
+    made = network_program(plan, 1)
+    words: dict[tuple[Cell, Cell], float] = {}
+    for region in made.regions:
+        for link, count in region.link_words.items():
+            words[link] = words.get(link, 0.0) + count
+    for tree in made.trees:
+        each = plan.graph.tensors[tree.tensor].elements / 2 / tree.bundles
+        for cell, parent in tree.parents.items():
+            words[parent, cell] = words.get((parent, cell), 0.0) + each
+    assert max(words.values()) <= plan.pace_cycles
+
+
+@pytest.mark.slow
+def test_a_layer_between_two_norms_keeps_the_pace_of_the_plan() -> None:
+    """It took 66 % longer when two streams shared a link."""
+    plan = plan_of(inputs_over_rows(api.lower(normed(), (torch.zeros(1, 16, 64),))), 48)
+    assert compare_with_engine(plan, 6).fabric_period == pytest.approx(plan.pace_cycles, rel=0.02)
+
+
+def normed() -> nn.Sequential:
+    """Two layers, a norm before each."""
+    return nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))

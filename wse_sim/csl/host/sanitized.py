@@ -1,0 +1,78 @@
+"""What ``csl run --sanitize`` asks of every run of a command file, and what it prints behind it.
+
+A run whose environment names a file (:data:`SANITIZE_VARIABLE`) looks at every access and word, and adds its findings to that file at its
+end, good or bad: one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.vm.findings import Finding
+from wse_sim.fabric.vm.session import Session
+
+SANITIZE_VARIABLE = "WSE_SIM_CSL_SANITIZE"
+"""Environment variable with the file that findings of the sanitizer are added to; unset: nothing is looked at."""
+MOST_PRINTED = 40
+
+
+def is_asked() -> bool:
+    """Whether the environment asks for the sanitizer."""
+    return bool(os.environ.get(SANITIZE_VARIABLE))
+
+
+def keep_findings(session: Session, of_host: Iterable[Finding]) -> list[Finding]:
+    """Add the findings of a run to the file that the environment names; those that were added."""
+    path = os.environ.get(SANITIZE_VARIABLE)
+    if not path:
+        return []
+    found = [*session.findings(at_end=True), *of_host]
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(item.as_dict()) + "\n" for item in found)
+    return found
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """Findings of all runs that wrote into a file; none if no run came to its end."""
+    if not path.is_file():
+        return []
+    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Finding(**row) for row in rows]
+
+
+def findings_text(found: list[Finding]) -> str:
+    """Lines of a terminal, a finding each; the last one counts."""
+    if not found:
+        return "sanitizer: nothing found"
+    lines = [
+        f"{item.where}: {item.kind}: {str(item).removeprefix(item.where + ': ')}"
+        for item in found[:MOST_PRINTED]
+    ]
+    if len(found) > MOST_PRINTED:
+        lines.append(f"... and {len(found) - MOST_PRINTED} further places")
+    return "\n".join([*lines, f"sanitizer: {len(found)} place{'s' * (len(found) != 1)}"])
+
+
+def of_host(
+    session: Session,
+    name: str,
+    region: tuple[int, int, int, int],
+    chosen: npt.NDArray[np.bool_],
+    address: int,
+    words: int,
+) -> list[Finding]:
+    """Words that the host copies out of the `chosen` cores (h, w) of a region, where nobody wrote them."""
+    x, y, _, _ = region
+    cores = [core for core in session.unwritten(*region, address, words) if chosen[core[1] - y, core[0] - x]]
+    if not cores:
+        return []
+    px, py, first = cores[0]
+    text = f"the host copies word {first - address} of '{name}', which nobody wrote"
+    return [Finding("unwritten", f"memcpy_d2h of '{name}'", px, py, session.cycle, text, len(cores))]

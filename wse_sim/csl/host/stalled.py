@@ -1,0 +1,66 @@
+"""What the host says of a run that does not come forward, and of one that does."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from wse_sim.csl.host.asked import STILL_VARIABLE
+from wse_sim.fabric.vm.proof import MOST_LINES
+from wse_sim.fabric.vm.session import Session
+
+MOST_NAMED = 4
+"""Classes of cores that a sentence on a standstill names."""
+BEAT_S = 10.0
+"""Seconds of waiting after which the host says that the program goes on."""
+SPAN_CYCLES = 1_000_000
+"""Words are compared with those of so many cycles ago, or more."""
+
+
+def would_wait(what: str, session: Session) -> str:
+    """The host waits for what cannot happen: the cause first, below it who waits for it."""
+    return f"{what} would wait for ever: {session.proof().text()}"
+
+
+def stands_still(what: str, session: Session, still_cycles: int) -> str:
+    """Cores work, and nothing comes of it; behind it why the others wait.  Where no core works, the host would wait for ever."""
+    proof = session.proof()
+    if session.cycle - proof.since >= still_cycles:
+        return would_wait(what, session)
+    said = (
+        f"{what} does not come forward, no word moved and no memory changed for {still_cycles:,} cycles (now {session.cycle}): "
+        f"{'; '.join(session.doing()[:MOST_NAMED])}; {STILL_VARIABLE}=0 waits for ever"
+    )
+    waits = [line for cause in proof.causes if not cause.is_rest for line in cause.lines(proof.waits)]
+    return "\n".join([said, *([f"others wait, because {waits[0]}", *waits[1:MOST_LINES]] if waits else [])])
+
+
+class Pulse:
+    """Counts words over time: whether a long run is alive."""
+
+    def __init__(self, what: str = "") -> None:
+        self.what = what
+        self._seen: list[tuple[int, int]] = []
+        self._said_s = time.monotonic()
+
+    def look(self, session: Session) -> None:
+        """Note cycle and words; from time to time say on standard error that the program goes on."""
+        self._seen.append((session.cycle, int(session.machine.links.sum())))
+        old = [k for k, (cycle, _) in enumerate(self._seen) if cycle <= session.cycle - SPAN_CYCLES]
+        del self._seen[: old[-1] if old else 0]
+        if time.monotonic() - self._said_s >= BEAT_S:
+            self._said_s = time.monotonic()
+            print(
+                f"wse-sim: {self.what or 'the program'} at cycle {session.cycle:,}: {self.alive()}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def alive(self) -> str:
+        """``not dead: N words more than M cycles ago``, or that no word moved."""
+        if len(self._seen) < 2:
+            return "too short to say whether it comes forward"
+        (before, words), (now, more) = self._seen[0], self._seen[-1]
+        if more == words:
+            return f"no word moved in the last {now - before:,} cycles"
+        return f"not dead: {more - words:,} word{'s' * (more - words != 1)} more than {now - before:,} cycles ago"

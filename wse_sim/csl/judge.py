@@ -1,0 +1,366 @@
+"""A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a process that stays.
+
+A request names the sources and what to do with them (:class:`Request`); the answer (:class:`Verdict`) says how far it came and why not
+further, with file, line and column.  Nothing is written beside a scratch folder, nothing is kept between two requests.
+
+    >>> from wse_sim.csl.judge import judge  # doctest: +SKIP
+    >>> judge({"folder": "kernel", "params": {"n": 8}, "calls": ["compute"], "expected": {"y": [0, 1, 2]}}).passed  # doctest: +SKIP
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wse_sim.csl.compiler import CompiledProgram, Export, compile_program
+from wse_sim.csl.diagnostics import SOURCES, CslError
+from wse_sim.csl.host.arrays import argument_word
+from wse_sim.csl.host.memory import memory_map
+from wse_sim.csl.host.record import address_of
+from wse_sim.errors import ConfigError, WseError
+from wse_sim.fabric.vm.session import Outcome, Session
+from wse_sim.hardware import load_wafer
+from wse_sim.written import scratch
+
+Values = int | float | bool | list[object]
+HOST_CYCLES = 1000
+"""Cycles that pass before a command of the host: what the program does by itself comes first."""
+STAGES = ("request", "compile", "run", "check", "passed", "simulator")
+_TYPES = {"f32": "<f4", "f16": "<f2", "i32": "<i4", "u32": "<u4", "i16": "<i2", "u16": "<u2"}
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
+MOST_SHOWN = 5
+
+
+class Request(BaseModel):
+    """What is to be judged.
+
+    ``files`` (name to text) or ``folder``: the sources; ``layout`` is the file with the layout block.  ``inputs`` and ``expected``: values of
+    exported arrays, (rows, cols, elements) or what broadcasts to that; ``calls``: exported functions in order, a name or [name, arguments...];
+    without any the program starts by itself.  A value is right if it differs from the expected one by ``atol`` + ``rtol`` times that at most.
+    ``cycles``: more are not simulated for one call.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: dict[str, str] = Field(default_factory=dict)
+    folder: str = ""
+    layout: str = "layout.csl"
+    arch: str = "wse2"
+    params: dict[str, int | float | str] = Field(default_factory=dict)
+    colors: dict[str, int] = Field(default_factory=dict)
+    memcpy: bool = True
+    strict: bool = False
+    sanitize: bool = False
+    inputs: dict[str, Values] = Field(default_factory=dict)
+    calls: tuple[str | tuple[str | int | float, ...], ...] = ()
+    expected: dict[str, Values] = Field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    rtol: float = Field(default=1e-5, ge=0)
+    atol: float = Field(default=1e-6, ge=0)
+    cycles: int = Field(default=20_000_000, ge=1, le=1 << 40)
+
+
+@dataclasses.dataclass
+class Verdict:
+    """``stage``: where it ended (see :data:`STAGES`), "passed" if all was right; ``message``: why not, one sentence.
+
+    ``file``, ``line``, ``column``: place of a fault of the sources, if it has one.  ``cycles``: of each call, from its start to the release of the
+    command stream by all cores, or to rest.  ``outputs``: (rows, cols, elements) of the arrays that were asked for.  ``findings``: of the sanitizer.
+    ``spare_bytes``: memory left on the fullest core.  ``seconds``: spent on this request.
+    """
+
+    stage: str = "request"
+    message: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    cycles: list[int] = dataclasses.field(default_factory=list)
+    outputs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    findings: list[str] = dataclasses.field(default_factory=list)
+    spare_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether all was right."""
+        return self.stage == "passed"
+
+    def as_dict(self) -> dict[str, object]:
+        """The verdict as JSON data."""
+        return {"passed": self.passed, **dataclasses.asdict(self)}
+
+
+def judge(request: Request | Mapping[str, Any]) -> Verdict:
+    """Compile, run, check and time a kernel; faults of the request, the sources and the run are verdicts, not exceptions."""
+    began, verdict = time.perf_counter(), Verdict()
+    try:
+        asked = request if isinstance(request, Request) else _request(request)
+        with scratch("judge") as place:
+            try:
+                _judge(asked, _sources(asked, place), verdict)
+            except WseError as fault:
+                raise _without(f"{place}/", fault) from None
+            finally:
+                verdict.findings = [text.replace(f"{place}/", "") for text in verdict.findings]
+    except CslError as fault:
+        found = SOURCES.place(fault.at)
+        verdict.message = fault.sentence
+        if found is not None:
+            verdict.file, verdict.line, verdict.column = Path(found[0].name).name, found[1], found[2]
+    except WseError as fault:
+        verdict.message = str(fault)
+    except Exception as fault:
+        verdict.stage, verdict.message = (
+            "simulator",
+            f"fault of the simulator: {type(fault).__name__}: {fault}",
+        )
+    verdict.seconds = time.perf_counter() - began
+    return verdict
+
+
+def answers(lines: Iterable[str]) -> Iterator[str]:
+    """One line of JSON per request of one line of JSON; empty lines are skipped."""
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            asked = json.loads(line)
+            if not isinstance(asked, dict):
+                raise ValueError("it is no object")
+        except ValueError as fault:
+            verdict = Verdict(message=f"the request is no JSON object ({fault}); give one object a line")
+        else:
+            verdict = judge(asked)
+        yield json.dumps(verdict.as_dict())
+
+
+def _without(folder: str, fault: WseError) -> WseError:
+    """The same fault without the name of the scratch folder."""
+    return fault if isinstance(fault, CslError) else WseError(str(fault).replace(folder, ""))
+
+
+def _request(stated: Mapping[str, Any]) -> Request:
+    try:
+        asked = Request.model_validate(dict(stated))
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"request.{where}: {first['msg']}; the keys are {', '.join(Request.model_fields)}"
+        ) from None
+    if bool(asked.files) == bool(asked.folder):
+        raise ConfigError("a request states `files` or `folder`, one of them")
+    for name in asked.files:
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise ConfigError(
+                f"files has the name '{name[:60]}'; use names like src/pe.csl, below the folder of the layout"
+            )
+    return asked
+
+
+def _sources(asked: Request, place: Path) -> Path:
+    """The layout file."""
+    if asked.folder:
+        return Path(asked.folder) / asked.layout
+    for name, text in asked.files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text, encoding="utf-8")
+    return place / asked.layout
+
+
+def _judge(asked: Request, layout: Path, verdict: Verdict) -> None:
+    verdict.stage = "compile"
+    program = compile_program(
+        layout,
+        arch=asked.arch,
+        params=asked.params,
+        colors=asked.colors,
+        memcpy=asked.memcpy,
+        strict=asked.strict,
+    )
+    verdict.spare_bytes = min((row.spare for row in memory_map(program.image)), default=0)
+    verdict.stage = "run"
+    session = Session(program.image, load_wafer(asked.arch), sanitize=asked.sanitize)
+    exports = {e.name: e for e in program.exports}
+    session.advance("cycle", cycles=HOST_CYCLES)
+    for name, values in asked.inputs.items():
+        _write(program, session, _variable(exports, name), values)
+    for call in asked.calls or ((),):
+        verdict.cycles.append(
+            _call(program, session, exports, [call] if isinstance(call, str) else list(call), asked.cycles)
+        )
+    for name in asked.outputs:
+        verdict.outputs[name] = _read(program, session, _variable(exports, name), None).tolist()
+    if asked.sanitize:
+        verdict.findings = [str(found) for found in session.findings(at_end=True)]
+    verdict.stage = "check"
+    for name, values in asked.expected.items():
+        _check(program, session, _variable(exports, name), values, asked)
+    if verdict.findings:
+        raise WseError(
+            f"the sanitizer found {len(verdict.findings)} places, the first: {verdict.findings[0]}"
+        )
+    verdict.stage = "passed"
+
+
+def _call(
+    program: CompiledProgram, session: Session, exports: Mapping[str, Export], call: list[Any], most: int
+) -> int:
+    """Cycles of a call; of the program by itself if no call is given."""
+    start = session.cycle
+    if not call:
+        _look(session, session.advance("idle", cycles=most), most)
+        return session.cycle - start
+    name, *arguments = call
+    export = exports.get(str(name))
+    if export is None or export.kind != "Func":
+        known = ", ".join(e.name for e in exports.values() if e.kind == "Func") or "none"
+        raise WseError(f"'{name}' is no exported function; the functions are {known}")
+    if len(arguments) != len(export.inputs):
+        raise WseError(
+            f"'{name}' takes {len(export.inputs)} arguments ({export.type}), {len(arguments)} are given"
+        )
+    words = [argument_word(a, kind, label) for a, (label, kind) in zip(arguments, export.inputs, strict=True)]
+    waits = program.options.memcpy
+    session.launch(0, 0, program.width, program.height, export.name, words, arm=waits)
+    _look(session, session.advance("commands" if waits else "idle", cycles=most), most)
+    took = session.cycle - start
+    session.advance("cycle", cycles=HOST_CYCLES)
+    return took
+
+
+def _look(session: Session, outcome: Outcome, most: int) -> None:
+    if outcome.reason == "fault":
+        raise WseError(f"the program faulted: {outcome.fault}")
+    if outcome.reason == "waits":
+        raise WseError(f"the program waits for ever: {session.proof().text()}")
+    if outcome.reason == "cycle":
+        raise WseError(f"the program runs on after {most:,} cycles: {'; '.join(session.doing()[:3])}")
+
+
+def _variable(exports: Mapping[str, Export], name: str) -> Export:
+    export = exports.get(name)
+    if export is None or export.kind != "Var":
+        known = ", ".join(e.name for e in exports.values() if e.kind == "Var") or "none"
+        raise WseError(f"'{name}' is no exported variable; the variables are {known}")
+    return export
+
+
+def _dtype(export: Export) -> np.dtype[Any]:
+    kind = export.type.rpartition("]")[2].removeprefix("const ").strip()
+    if kind not in _TYPES:
+        raise WseError(
+            f"'{export.name}' has elements of type '{kind}'; the judge reads and writes {', '.join(_TYPES)}"
+        )
+    return np.dtype(_TYPES[kind])
+
+
+def _places(program: CompiledProgram, session: Session, name: str) -> dict[int, tuple[int, int]]:
+    """Word address and room (words) of a variable on each core that has it; pointers are followed as they are now."""
+    image, found = program.image, {}
+    for core, k in enumerate(int(k) for k in image.core_class):
+        place = address_of(program, k, name)
+        if place is None:
+            continue
+        y, x = divmod(core, image.cols)
+        at = int(session.peek(x, y, place[0], 1)[0]) if place[1] else place[0]
+        room = next(
+            (
+                s.address + s.words - at
+                for s in image.classes[k].symbols
+                if s.kind == "var" and 0 <= at - s.address < s.words
+            ),
+            0,
+        )
+        found[core] = (at, room)
+    if not found:
+        raise WseError(f"no core has a symbol '{name}'; export it in the program of the cores")
+    return found
+
+
+def _array(program: CompiledProgram, export: Export, values: Values) -> npt.NDArray[Any]:
+    """Values as (rows, cols, elements)."""
+    try:
+        given = np.asarray(values, np.float64 if _dtype(export).kind == "f" else np.int64)
+        if given.ndim > 3:
+            raise ValueError(f"{given.ndim} dimensions")
+        n = given.shape[-1] if given.ndim else 1
+        return np.broadcast_to(given, (program.height, program.width, n))
+    except (ValueError, TypeError, OverflowError) as fault:
+        raise WseError(
+            f"the values of '{export.name}' do not fit {program.height} rows x {program.width} columns x elements ({fault}); give one core's list, or rows of columns of lists"
+        ) from None
+
+
+def _write(program: CompiledProgram, session: Session, export: Export, values: Values) -> None:
+    data, kind = _array(program, export, values), _dtype(export)
+    if (
+        kind.kind != "f"
+        and data.size
+        and not np.iinfo(kind).min <= int(data.min()) <= int(data.max()) <= np.iinfo(kind).max
+    ):
+        raise WseError(
+            f"a value of '{export.name}' does not fit '{export.type}'; use {np.iinfo(kind).min} to {np.iinfo(kind).max}"
+        )
+    for core, (at, room) in _places(program, session, export.name).items():
+        y, x = divmod(core, program.image.cols)
+        words = np.ascontiguousarray(data[y, x].astype(kind)).view(np.uint16)
+        if len(words) > room:
+            raise WseError(
+                f"'{export.name}' of core ({x}, {y}) has {room} words and {len(words)} are given; give fewer elements"
+            )
+        session.poke(x, y, at, words)
+
+
+def _read(
+    program: CompiledProgram, session: Session, export: Export, elements: int | None
+) -> npt.NDArray[Any]:
+    """(rows, cols, elements) of a variable; all elements of the shortest core without a number; cores without it give zeros."""
+    kind, places = _dtype(export), _places(program, session, export.name)
+    size = kind.itemsize // 2
+    n = min(room for _, room in places.values()) // size if elements is None else elements
+    found = np.zeros((program.height, program.width, n), kind)
+    for core, (at, room) in places.items():
+        y, x = divmod(core, program.image.cols)
+        if n * size > room:
+            raise WseError(
+                f"'{export.name}' of core ({x}, {y}) has {room // size} elements and {n} are expected"
+            )
+        found[y, x] = session.peek(x, y, at, n * size).view(kind)
+    return found
+
+
+def _check(
+    program: CompiledProgram, session: Session, export: Export, values: Values, asked: Request
+) -> None:
+    wanted = _array(program, export, values)
+    got = _read(program, session, export, wanted.shape[-1])
+    has = np.zeros((program.height, program.width), bool)
+    for core in _places(program, session, export.name):
+        has[divmod(core, program.image.cols)] = True
+    wrong = (
+        ~np.isclose(got.astype(np.float64), wanted, rtol=asked.rtol, atol=asked.atol, equal_nan=True)
+        & has[:, :, None]
+    )
+    if not wrong.any():
+        return
+    shown = [
+        f"core ({x}, {y}) [{i}] is {got[y, x, i]!s}, not {wanted[y, x, i]!s}"
+        for y, x, i in np.argwhere(wrong)[:MOST_SHOWN]
+    ]
+    raise WseError(
+        f"'{export.name}' has {int(wrong.sum()):,} wrong of {int(has.sum()) * wanted.shape[-1]:,} values: {'; '.join(shown)}"
+    )
+
+
+__all__ = ["Request", "Verdict", "answers", "judge"]

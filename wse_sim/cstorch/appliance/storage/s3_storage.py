@@ -1,0 +1,40 @@
+"""Checkpoints in the cloud: known by their scheme, and refused with a sentence when they are used."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+from wse_sim.cstorch import faults
+from wse_sim.cstorch.appliance.storage import base_storage
+
+__all__ = ["S3Deleter", "S3Reader", "S3Writer"]
+
+
+class _Cloud:
+    def __init__(self, path: base_storage.Path) -> None:
+        self.path_exists(path)
+
+    @classmethod
+    def is_valid_path(cls, path: base_storage.Path) -> bool:
+        """Whether a path has the scheme ``s3``."""
+        return os.fspath(path).startswith("s3://")
+
+    @classmethod
+    def path_exists(cls, path: base_storage.Path) -> NoReturn:
+        """Nothing outside of this machine is looked at."""
+        raise faults.program_error(
+            f"{os.fspath(path)[:80]!r} is storage in the cloud, which is not part of this simulator; give a local path"
+        )
+
+
+class S3Reader(_Cloud, base_storage.StorageReader, kind_of=base_storage.StorageReader):
+    """Reads from the cloud: refused."""
+
+
+class S3Writer(_Cloud, base_storage.StorageWriter, kind_of=base_storage.StorageWriter):
+    """Writes to the cloud: refused."""
+
+
+class S3Deleter(_Cloud, base_storage.StorageDeleter, kind_of=base_storage.StorageDeleter):
+    """Deletes in the cloud: refused."""

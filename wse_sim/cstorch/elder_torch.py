@@ -1,0 +1,30 @@
+"""What torch was when public trainers were written: names of fields that they give and torch has renamed since."""
+
+from __future__ import annotations
+
+import functools
+
+from torch.utils import _pytree as pytree
+
+_plain = pytree.TreeSpec.__init__
+
+
+@functools.wraps(_plain)
+def _spec(
+    self: pytree.TreeSpec,
+    type: object,  # noqa: A002
+    context: object = None,
+    children_specs: object = None,
+    **renamed: object,
+) -> None:
+    """``dataclasses.replace(spec, children_specs=...)`` gives the fields by their names of today beside elder ones."""
+    if context is None:
+        context = renamed.pop("_context", None)
+    if children_specs is None:
+        children_specs = renamed.pop("_children", [])
+    _plain(self, type, context, children_specs)  # type: ignore[arg-type]
+
+
+def enter() -> None:
+    """From now on structures of arguments are made with fields of both names."""
+    pytree.TreeSpec.__init__ = _spec  # type: ignore[method-assign]

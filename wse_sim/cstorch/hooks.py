@@ -1,0 +1,53 @@
+"""Functions that programs want called: around every traced step, and with every tensor that a module makes in one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch.utils import _pytree as pytree
+
+TensorHook = Callable[[torch.Tensor, str], None]
+
+_numbers = itertools.count()
+
+
+class Handle:
+    """Takes a function out again."""
+
+    def __init__(self, where: dict[int, Callable[..., None]], function: Callable[..., None]) -> None:
+        self._where, self._number = where, next(_numbers)
+        where[self._number] = function
+
+    def remove(self) -> None:
+        """The function is not called any more."""
+        self._where.pop(self._number, None)
+
+
+tensor_hooks: dict[int, Callable[..., None]] = {}
+before_step: dict[int, Callable[..., None]] = {}
+after_step: dict[int, Callable[..., None]] = {}
+received: dict[int, Callable[..., None]] = {}
+
+
+def key() -> tuple[int, ...]:
+    """Changes whenever functions of tensors come or go: a step that was captured with others is captured again."""
+    return tuple(tensor_hooks)
+
+
+def called(functions: dict[int, Callable[..., None]]) -> None:
+    """Call functions that take nothing."""
+    for function in list(functions.values()):
+        function()
+
+
+def made(path: str, output: object) -> None:
+    """Hand out what a module returns, under the module's path; several tensors are numbered."""
+    if not tensor_hooks or not path:
+        return
+    found = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
+    for n, tensor in enumerate(found):
+        name = path if len(found) == 1 else f"{path}.{n}"
+        for function in list(tensor_hooks.values()):
+            function(tensor, name)

@@ -1,0 +1,8 @@
+"""Keys of what a checkpoint file says of itself."""
+
+from __future__ import annotations
+
+__all__ = ["__CSTORCH_VERSION__"]
+
+__CSTORCH_VERSION__ = "version"
+"""Attribute of the file with the version of its format."""

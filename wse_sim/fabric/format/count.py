@@ -1,0 +1,76 @@
+"""Issue cycles of every core, counted from a lowered program without running it.
+
+A core issues the same instructions whatever it waits for, so its busy cycles follow from lengths, rates and loops alone: a vector
+instruction of n elements takes its start and ``ceil(steps cost)`` cycles, and a loop its body as often as it says.  A control word that reaches a core takes it a cycle that is not counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.format import program as P
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.lower import lower
+from wse_sim.fabric.format.program import Op, Program
+
+
+def issued_cycles(program: Program, config: FabricConfig) -> NDArray[np.int64]:
+    """Cycles that each core issues until it halts, (rows, cols) without host columns.
+
+    Raises
+    ------
+    ProgramError
+        If a core has tasks: how often they run depends on the words that arrive.
+
+    Examples
+    --------
+    >>> from wse_sim.fabric.format.builder import Builder, scalar
+    >>> b = Builder(1, 1, config)
+    >>> y, core = b.buffer("y", 64, "fp32"), b.core_class("adds")
+    >>> with core.loop(3):
+    ...     core.add(y.dsd(), y.dsd(), scalar(1.0), start="none")
+    >>> b.place(core, (0, 0))
+    >>> issued_cycles(b.build(), config)
+    array([[96]])
+    """
+    if len(program.tasks):
+        raise ProgramError(
+            f"the program has {len(program.tasks)} tasks, and how often a task runs depends on words that arrive; run it to count cycles"
+        )
+    costs, of_class = lower(program, config).costs, program.class_of_instruction()
+    found = np.zeros(program.n_cores, np.int64)
+    for kind in np.unique(of_class):
+        cores = np.flatnonzero(program.core_class == kind)
+        if cores.size:
+            rows = np.flatnonzero(of_class == kind)
+            found[cores] = _of_class(program, cores, rows, costs)
+    grid = found.reshape(program.rows, program.cols)
+    return grid[:, program.west : program.cols - program.east]
+
+
+def _of_class(
+    program: Program, cores: NDArray[np.intp], rows: NDArray[np.intp], costs: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of the cores of one class, whose instructions are these rows of the code."""
+    found, times = np.zeros(len(cores), np.int64), np.ones(len(cores), np.int64)
+    around: list[NDArray[np.int64]] = []
+    for row in rows:
+        line, op = program.code[row], program.code[row, P.OP]
+        own = line[P.N_PARAM]
+        count = program.params[own, cores] if own >= 0 else np.full(len(cores), line[P.N])
+        count = np.maximum(0, count.astype(np.int64))
+        if op == Op.LOOP:
+            around.append(times)
+            times = times * count
+        elif op == Op.ENDLOOP:
+            times = around.pop()
+        elif op == Op.BUSY:
+            found += times * count
+        elif op >= P.FIRST_VECTOR_OP:
+            start, per, milli = costs[row]
+            steps = -(-count // per) if per else count
+            work = np.maximum((999 + steps * milli) // 1000, 1)
+            found += times * (start + np.where(count > 0, work, 0))
+    return found

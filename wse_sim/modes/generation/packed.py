@@ -1,0 +1,145 @@
+"""Weights that rest in 8 or 4 bits, and which experts tokens take.
+
+A weight of a layer rests as a number of `bits` bits, with an fp16 scale for every :data:`GROUP` weights of a core's tile.  It is
+turned into fp16 once for a turn, however many tokens that has, a group at a time.  What this takes is measured: ``unpack/pe.csl`` is
+run on this project's machine of CSL, for the wafer at hand.  Embedding and head rest in fp16.
+
+Assumed: groups of 128, which is usual; the tile's product starts when its weights are unpacked, nothing overlaps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from wse_sim.errors import ModelError
+from wse_sim.files import read_json
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Count, Size
+from wse_sim.modes.generation.decoder import LayerWork, Product
+
+GROUP = 128  # weights with one scale
+SOURCES = Path(__file__).parent / "unpack"
+ARCH = "wse2"  # which names the language has; cycles are those of the wafer's constants
+FULL_BITS, ELEMENT_BYTES, WORD_BYTES = 16, 2, 2
+
+
+def weight_bytes(bits: int) -> float:
+    """Bytes of a weight at rest, with its part of a scale.
+
+    Example
+    -------
+    >>> weight_bytes(16), weight_bytes(4)
+    (2.0, 0.515625)
+    """
+    return bits / 8 + (ELEMENT_BYTES / GROUP if bits < FULL_BITS else 0.0)
+
+
+def unpacked_bytes(bits: int) -> float:
+    """Bytes of a core for a group on its way: numbers, and fp16."""
+    return float(GROUP * (WORD_BYTES + ELEMENT_BYTES)) if bits < FULL_BITS else 0.0
+
+
+def packed(work: LayerWork, bits: int, wafer: Wafer) -> LayerWork:
+    """The layer with its weights in `bits` bits."""
+    if bits == FULL_BITS:
+        return work
+    return dataclasses.replace(work, bits=bits, unpack_cycles=group_cycles(bits, wafer) / GROUP)
+
+
+def unpacked_cycles(work: LayerWork, product: Product, grid: Count) -> Size:
+    """Cycles in which a core unpacks the matrices of a product that one token meets; whole groups."""
+    if not work.unpack_cycles:
+        return 0.0
+    tile = ceil_div(product.k, grid) * ceil_div(product.n, grid)
+    return product.times * ceil_div(tile, GROUP) * GROUP * work.unpack_cycles
+
+
+def group_cycles(bits: int, wafer: Wafer) -> float:
+    """Cycles of one group, measured by the program; once for a wafer."""
+    return _measured(bits, _Machine(wafer, wafer.model_dump_json(exclude={"provenance"})))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Machine:
+    """A wafer that can be looked up by its constants."""
+
+    wafer: Wafer = dataclasses.field(compare=False)
+    constants: str
+
+
+@functools.lru_cache(maxsize=64)
+def _measured(bits: int, machine: _Machine) -> float:
+    from wse_sim.csl.timed import timed_cycles, timed_run
+
+    run = timed_run(
+        {
+            "layout": "layout.csl",
+            "params": {"elements": GROUP, "bits": bits},
+            "launch": ["fill", "unpack"],
+            "stamps": "stamps",
+        },
+        "unpack",
+    )
+    return timed_cycles(SOURCES, run, machine.wafer, ARCH)
+
+
+def loaded(work: LayerWork, experts: str) -> LayerWork:
+    """The layer whose tokens take experts as `experts` says: uniform, identical, or table:FILE.
+
+    Raises
+    ------
+    ModelError
+        If that is none, or the layer has no experts to be unlike.
+    """
+    if experts == "uniform":
+        return work
+    groups, share = max(((p.groups, p.share) for p in work.products), default=(1, 1.0))
+    if groups == 1:
+        raise ModelError(f"experts '{experts[:60]}' need a model with experts; leave --experts out")
+    if experts == "identical":
+        return dataclasses.replace(work, is_identical=True)
+    form, _, name = experts.partition(":")
+    if form != "table" or not name:
+        raise ModelError(f"experts '{experts[:60]}' are not known; use uniform, identical or table:FILE")
+    return dataclasses.replace(work, expert_loads=probabilities(read_loads(name, groups), share))
+
+
+def read_loads(name: str, groups: int) -> tuple[float, ...]:
+    """Relative loads of experts from a JSON list of numbers.
+
+    Raises
+    ------
+    ModelError
+        If the file has no such list.
+    """
+    data: object = read_json(Path(name), "table of experts")
+    if not isinstance(data, list) or len(data) != groups:
+        raise ModelError(f"{name} holds no list of {groups} loads; give one number for each expert")
+    for number, one in enumerate(data):
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < 1e18:
+            raise ModelError(f"{name}: load {number} is '{str(one)[:40]}'; give a number above 0")
+    return tuple(float(one) for one in data)
+
+
+def probabilities(loads: tuple[float, ...], share: float) -> tuple[float, ...]:
+    """Probability that a token takes each expert, in proportion to its load but at most 1; their sum is `share`.
+
+    Example
+    -------
+    >>> probabilities((1.0, 1.0, 97.0), 2.0)
+    (0.5, 0.5, 1.0)
+    """
+    weights, found = np.array(loads), np.zeros(len(loads))
+    while True:
+        rest = found < 1.0
+        scale = (share - (~rest).sum()) / weights[rest].sum() if rest.any() else 0.0
+        over = rest & (scale * weights >= 1.0)
+        if not over.any():
+            found[rest] = scale * weights[rest]
+            return tuple(found.tolist())
+        found[over] = 1.0

@@ -1,0 +1,203 @@
+"""Blocks of the cache in machine code: as :mod:`wse_sim.serving.blocks`, with keys of 64 bits that are mixed from ids.
+
+Free blocks are a ring of links through the last place; keys are in open addressing, where what is taken out is filled from behind.
+Without a prefix cache blocks are only counted.
+"""
+
+from __future__ import annotations
+
+from wse_sim.jit import inlined_kernel
+from wse_sim.serving.fast_state import FREE, FREE_ROWS, Int, Limits, Replica, Requests
+from wse_sim.serving.speculation import FIRST, SECOND, STEP
+
+SIGNED_FIRST, SIGNED_SECOND, SIGNED_STEP = FIRST - 2**64, SECOND - 2**64, STEP - 2**64
+OWN = 0x5BD1E995  # keys of blocks that no other request can have
+
+
+@inlined_kernel
+def mixed(x: int) -> int:
+    """As :func:`wse_sim.serving.speculation.mixed`, of signed numbers."""
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_FIRST
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_SECOND
+    return x ^ ((x >> 33) & 0x7FFFFFFF)
+
+
+@inlined_kernel
+def key_after(requests: Requests, number: int, place: int, chain: int, size: int) -> int:
+    """Key of a block of a request, from that of the block before; never 0."""
+    first = place * size
+    begin = requests.starts[number]
+    if requests.starts[number + 1] == begin or first + size > requests.input[number]:
+        return mixed(mixed((number + 1) * SIGNED_STEP + OWN) + place) | 1
+    unit = requests.unit
+    key = mixed(chain ^ (first % unit + 1))
+    for place_of_id in range(begin + first // unit, begin + (first + size + unit - 1) // unit):
+        key = mixed((key ^ requests.ids[place_of_id]) * SIGNED_STEP + 1)
+    return key | 1
+
+
+@inlined_kernel
+def find(replica: Replica, key: int) -> int:
+    """The block with a key, -1 without one."""
+    mask = len(replica.keys) - 1
+    at = mixed(key) & mask
+    while replica.keys[at] != 0:
+        if replica.keys[at] == key:
+            return int(replica.block_of[at])
+        at = (at + 1) & mask
+    return -1
+
+
+@inlined_kernel
+def insert(replica: Replica, key: int, block: int) -> None:
+    """Give a block a key that no block has."""
+    mask = len(replica.keys) - 1
+    at = mixed(key) & mask
+    while replica.keys[at] != 0:
+        at = (at + 1) & mask
+    replica.keys[at] = key
+    replica.block_of[at] = block
+    replica.key_of[block] = key
+
+
+@inlined_kernel
+def remove(replica: Replica, block: int) -> None:
+    """Take a block's key away; what follows in the table moves up."""
+    mask, key = len(replica.keys) - 1, replica.key_of[block]
+    replica.key_of[block] = 0
+    at = mixed(key) & mask
+    while replica.keys[at] != key:
+        at = (at + 1) & mask
+    hole = at
+    while True:
+        at = (at + 1) & mask
+        if replica.keys[at] == 0:
+            break
+        wanted = mixed(replica.keys[at]) & mask
+        if (at - wanted) & mask >= (at - hole) & mask:
+            replica.keys[hole] = replica.keys[at]
+            replica.block_of[hole] = replica.block_of[at]
+            hole = at
+    replica.keys[hole] = 0
+
+
+@inlined_kernel
+def unlink(replica: Replica, block: int) -> None:
+    """Take a block out of the free ones."""
+    one, two = replica.before[block], replica.behind[block]
+    replica.behind[one] = two
+    replica.before[two] = one
+
+
+@inlined_kernel
+def grow(requests: Requests, replica: Replica, limits: Limits, number: int, blocks: int) -> None:
+    """Hold `blocks` blocks; there are enough free ones."""
+    more = blocks - requests.held[number]
+    if more <= 0:
+        return
+    replica.at[FREE] -= more
+    if limits.prefix:
+        row, end = requests.row[number], limits.blocks
+        for place in range(requests.held[number], blocks):
+            block = replica.behind[end]
+            unlink(replica, block)
+            if replica.key_of[block] != 0:
+                remove(replica, block)
+            replica.users[block] = 1
+            replica.rows[row, place] = block
+    requests.held[number] = blocks
+
+
+@inlined_kernel
+def shrink(requests: Requests, replica: Replica, limits: Limits, number: int, blocks: int) -> None:
+    """Give blocks back until `blocks` are left, the last one first."""
+    if not limits.prefix:
+        replica.at[FREE] += requests.held[number] - blocks
+        requests.held[number] = blocks
+        return
+    row, end = requests.row[number], limits.blocks
+    for place in range(requests.held[number] - 1, blocks - 1, -1):
+        block = replica.rows[row, place]
+        replica.users[block] -= 1
+        if replica.users[block] == 0:
+            last = replica.before[end]
+            replica.behind[last] = block
+            replica.before[block] = last
+            replica.behind[block] = end
+            replica.before[end] = block
+            replica.at[FREE] += 1
+    requests.held[number] = blocks
+
+
+@inlined_kernel
+def release(requests: Requests, replica: Replica, limits: Limits, number: int) -> None:
+    """Give all blocks back, and their row."""
+    shrink(requests, replica, limits, number, 0)
+    if limits.prefix:
+        replica.free_rows[replica.at[FREE_ROWS]] = requests.row[number]
+        replica.at[FREE_ROWS] += 1
+
+
+@inlined_kernel
+def register(
+    requests: Requests, replica: Replica, limits: Limits, number: int, before: int, computed: int
+) -> None:
+    """Give keys to the blocks that became full between two numbers of computed tokens."""
+    if not limits.prefix:
+        return
+    row = requests.row[number]
+    for place in range(before // limits.block, computed // limits.block):
+        key = key_after(requests, number, place, requests.chain[number], limits.block)
+        requests.chain[number] = key
+        block = replica.rows[row, place]
+        if replica.key_of[block] == 0 and find(replica, key) < 0:
+            insert(replica, key, block)
+
+
+@inlined_kernel
+def found(requests: Requests, replica: Replica, limits: Limits, number: int) -> tuple[int, int]:
+    """Full blocks that hold the beginning of a request, and how many of them nobody holds."""
+    count, resting, chain = 0, 0, 0
+    if limits.prefix:
+        for place in range((requests.input[number] + requests.emitted[number] - 1) // limits.block):
+            chain = key_after(requests, number, place, chain, limits.block)
+            block = find(replica, chain)
+            if block < 0:
+                break
+            count += 1
+            resting += 1 if replica.users[block] == 0 else 0
+    return count, resting
+
+
+@inlined_kernel
+def share(requests: Requests, replica: Replica, limits: Limits, number: int, count: int) -> None:
+    """Take a row, and hold the `count` blocks that were found."""
+    if not limits.prefix:
+        return
+    replica.at[FREE_ROWS] -= 1
+    row = replica.free_rows[replica.at[FREE_ROWS]]
+    requests.row[number] = row
+    chain = 0
+    for place in range(count):
+        chain = key_after(requests, number, place, chain, limits.block)
+        block = find(replica, chain)
+        if replica.users[block] == 0:
+            unlink(replica, block)
+            replica.at[FREE] -= 1
+        replica.users[block] += 1
+        replica.rows[row, place] = block
+    requests.held[number] = count
+    requests.chain[number] = chain
+
+
+@inlined_kernel
+def without(queue: Int, length: int, number: int) -> int:
+    """Take a request out of a queue; its new length."""
+    k = 0
+    while k < length and queue[k] != number:
+        k += 1
+    if k == length:
+        return length
+    for j in range(k, length - 1):
+        queue[j] = queue[j + 1]
+    return length - 1

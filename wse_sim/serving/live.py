@@ -1,0 +1,236 @@
+"""Replicas that serve requests as they come: the reference engine, moved on to the present by whoever owns it.
+
+    service = LiveReplicas(replica)
+    number = service.submit(input_tokens=100, output_tokens=20, content=ids)     at the present
+    for tokens in service.advance(to): ...                                       what came back until then
+
+Times are ticks of the simulation; nothing here looks at a clock.  Requests that are done are forgotten by :meth:`forget`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wse_sim.serving.base import NEVER, ServingError, open_load
+from wse_sim.serving.blocks import Key
+from wse_sim.serving.line import Events, ServingLine, ServingReplicas
+from wse_sim.serving.router import ROUND_ROBIN
+from wse_sim.serving.run import Replica
+from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnScheduler
+
+
+class TokensBack(NamedTuple):
+    """Tokens of an answer that came back at a tick."""
+
+    number: int
+    tokens: int
+    at: int
+    is_last: bool
+
+
+class LiveTimes(NamedTuple):
+    """Ticks of a request so far; -1 where it has not happened."""
+
+    arrival: int
+    admitted: int
+    first: int
+    last: int
+
+
+class LiveReplicas(ServingReplicas):
+    """Replicas whose requests are not known before they come."""
+
+    def __init__(self, replica: Replica, replicas: int = 1, router: str = ROUND_ROBIN) -> None:
+        nothing = np.zeros(0, np.int64)
+        load = open_load(nothing, nothing, nothing)
+        super().__init__(load, replica.rules, replica.table, replicas, router)
+        self.most_samples = 0  # nobody looks back
+        self.most_context = replica.table.most_context
+        self._came: dict[int, QueuedRequest] = {}
+        self._chains: dict[int, list[int]] = {}
+        self._back: list[TokensBack] = []
+        self._gone: set[int] = set()
+        self._next = 0
+        for name in ("arrival", "admitted", "first", "last", "replica"):
+            setattr(self, name, defaultdict(lambda: NEVER))
+        self.requests = self._came  # type: ignore[assignment]  # by number, as the list of a load
+        self.turn_tokens: list[
+            int
+        ] = []  # of turns that passed a first region; whoever reads them clears them
+        if self.rules.prefix_cache:
+            for line in self.lines:
+                line.scheduler = TurnScheduler(self.rules, self.latency, self._key)
+
+    @property
+    def now(self) -> int:
+        """The present, in ticks."""
+        return int(self.env.now)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait to be admitted."""
+        return sum(len(line.scheduler.waiting) for line in self.lines)
+
+    @property
+    def running(self) -> int:
+        """Requests that run."""
+        return sum(len(line.scheduler.running) for line in self.lines)
+
+    @property
+    def usage(self) -> float:
+        """Fraction of all blocks in use."""
+        free = sum(line.scheduler.pool.free for line in self.lines)
+        return 1 - free / (self.rules.blocks * len(self.lines))
+
+    def tally(self, name: str) -> int:
+        """A counter, summed over the replicas."""
+        return sum(line.scheduler.tally[name] for line in self.lines)
+
+    def next_at(self) -> int | None:
+        """The tick of the next event; None while nothing is under way."""
+        at = self.env.peek()
+        return None if at == float("inf") else int(at)
+
+    def check(self, input_tokens: int, output_tokens: int) -> None:
+        """Refuse what no replica can hold.
+
+        Raises
+        ------
+        ServingError
+            If a request is longer than the context or the cache.
+        """
+        whole = input_tokens + output_tokens
+        if input_tokens < 1 or output_tokens < 1:
+            raise ServingError(
+                f"a request of {input_tokens} tokens that asks for {output_tokens} is none; give at least 1 of each"
+            )
+        said = f"a prompt of {input_tokens:,} tokens and an answer of {output_tokens:,} exceed the"
+        if whole > self.most_context:
+            raise ServingError(f"{said} context of {self.most_context:,} tokens; shorten one of them")
+        if not self.rules.fits(input_tokens, output_tokens):
+            cache = self.rules.blocks * self.rules.block_tokens
+            raise ServingError(f"{said} cache of a replica ({cache:,} tokens); shorten one of them")
+
+    def submit(
+        self, input_tokens: int, output_tokens: int, content: Sequence[int] = (), delay: int = 0
+    ) -> int:
+        """A request that comes now, or so many ticks later; its number.
+
+        `content` are ids of the prompt's tokens, for a prefix cache.
+
+        Raises
+        ------
+        ServingError
+            If it fits neither context nor cache.
+        """
+        self.check(input_tokens, output_tokens)
+        number, self._next = self._next, self._next + 1
+        self._came[number] = QueuedRequest(number, input_tokens, output_tokens)
+        if self.rules.prefix_cache:
+            self._chains[number] = _chain(content, self.rules.block_tokens)
+        self.env.process(self._arrive(number, delay))
+        return number
+
+    def times(self, number: int) -> LiveTimes:
+        """Ticks of a request that is not forgotten yet."""
+        return LiveTimes(
+            int(self.arrival[number]), int(self.admitted[number]), int(self.first[number]), int(self.last[number])
+        )  # fmt: skip
+
+    def advance(self, to: int) -> list[TokensBack]:
+        """Play all events up to a tick, that tick included; what came back."""
+        self._back = []
+        if to >= self.now:
+            self.env.run(until=self.env.timeout(to - self.now))
+            while self.env.peek() <= to:  # events of this instant behind that of the timeout
+                self.env.step()
+        return self._back
+
+    def forget(self, number: int) -> None:
+        """Drop what is kept of a request; one that is under way is ended: nobody reads its answer."""
+        request = self._came.get(number)
+        if request is not None and request.emitted < request.output_tokens:
+            self._gone.add(number)
+            # No more tokens of it are computed; what is in the line comes back and is dropped.
+            request.input_tokens = request.computed - request.emitted
+            self._drop(request)
+            return
+        for column in (
+            self._came,
+            self._chains,
+            self.arrival,
+            self.admitted,
+            self.first,
+            self.last,
+            self.replica,
+        ):
+            column.pop(number, None)  # type: ignore[union-attr]
+
+    def emits(self, returned: Returned) -> None:
+        """Tokens of an answer, for whoever waits for them."""
+        super().emits(returned)
+        number = returned.request.number
+        if number in self._gone:
+            self.env.process(self._dropped_soon(returned.request))
+        else:
+            self._back.append(TokensBack(number, returned.tokens, self.now, returned.is_done))
+
+    def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
+        """Count the tokens of turns; requests that are gone are dropped when nothing of them is in the line."""
+        if place == 0:
+            self.turn_tokens.append(sum(part.tokens for part in turn))
+        if place + 1 == self.latency.regions:
+            for part in turn:
+                if part.request.number in self._gone:
+                    self.env.process(self._dropped_soon(part.request))
+
+    def _dropped_soon(self, request: QueuedRequest) -> Events:
+        """After the turn has come back, which is in this instant."""
+        yield self.env.timeout(0)
+        if request.number in self._gone:
+            self._drop(request)
+
+    def _drop(self, request: QueuedRequest) -> None:
+        """End a request of which nothing is in the line."""
+        if request.in_flight:
+            return
+        for line in self.lines:
+            plan = line.scheduler
+            for queue in (plan.waiting, plan.running, plan.ready):
+                if request in queue:
+                    queue.remove(request)
+        place = int(self.replica[request.number])
+        if place != NEVER:
+            self.lines[place].scheduler.pool.release(request.blocks)
+            self.lines[place].rouse()
+        self._gone.discard(request.number)
+        request.output_tokens = request.emitted
+        self.forget(request.number)
+
+    def _arrive(self, number: int, delay: int) -> Events:
+        yield self.env.timeout(delay)
+        if number in self._came:  # else whoever asked has gone already
+            yield from super()._arrive(number, 0)
+
+    def _place(self, request: QueuedRequest) -> int:
+        if self.router == ROUND_ROBIN:
+            return request.number % len(self.lines)
+        return super()._place(request)
+
+    def _key(self, number: int, block: int) -> Key:
+        """Of a block: all tokens up to its end, if they are those of the prompt; else itself alone."""
+        chain = self._chains.get(number, [])
+        return chain[block] if block < len(chain) else (number, block)
+
+
+def _chain(content: Sequence[int], size: int) -> list[int]:
+    """Keys of the full blocks of a prompt."""
+    found, before = [], 0
+    for end in range(size, len(content) + 1, size):
+        before = hash((before, *content[end - size : end]))
+        found.append(before)
+    return found

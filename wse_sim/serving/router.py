@@ -1,0 +1,42 @@
+"""Which replica takes a request, from what all of them look like when it arrives.
+
+    round-robin        one after the other; of users, each stays where it is
+    least-loaded       the least blocks in use and needed by those who wait
+    least-outstanding  the fewest requests that wait or run
+    prefix-aware       the most blocks of its prompt in the cache; of equal ones, and without any, the least loaded; one with more
+                       than 1.5 times the mean load is passed over
+
+A router sees the state of the arrival's instant, after all that came back and before the next turn.  Of equal replicas the first is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ROUND_ROBIN, LEAST_LOADED, LEAST_OUTSTANDING, PREFIX_AWARE = (
+    "round-robin",
+    "least-loaded",
+    "least-outstanding",
+    "prefix-aware",
+)
+ROUTERS = (ROUND_ROBIN, LEAST_LOADED, LEAST_OUTSTANDING, PREFIX_AWARE)
+MOST_OF_MEAN = 3, 2  # load over mean load of a replica whose cache still counts
+
+
+def chosen_replica(router: str, loads: Sequence[int], outstanding: Sequence[int], hits: Sequence[int]) -> int:
+    """The replica of a request; `hits` are blocks of its prompt in each cache.
+
+    Example
+    -------
+    >>> chosen_replica("prefix-aware", [4, 1, 3], [1, 1, 1], [7, 0, 7]), chosen_replica("least-loaded", [4, 1, 3], [1, 1, 1], [7, 0, 7])
+    (2, 1)
+    """
+    if router == LEAST_OUTSTANDING:
+        return min(range(len(loads)), key=lambda one: outstanding[one])
+    least = min(range(len(loads)), key=lambda one: loads[one])
+    if router == LEAST_LOADED:
+        return least
+    over, under = MOST_OF_MEAN
+    fair = [one for one, load in enumerate(loads) if under * load * len(loads) <= over * sum(loads)]
+    best = max((hits[one] for one in fair), default=0)
+    return min((one for one in fair if hits[one] == best), key=lambda one: loads[one]) if best else least
