@@ -17,7 +17,7 @@ from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.modes import mode_of
-from wse_sim.modes.generation.decoder import LayerShape, Product, stated_layer
+from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product, stated_layer
 from wse_sim.modes.generation.joined import deep_cycles, joined_layer_cycles, met
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles
 from wse_sim.modes.generation.line import line_s
@@ -34,6 +34,8 @@ LAYERS = {
     "experts": stated_layer({"hidden": 2048, "ffn": 768, "heads": 32, "kv_heads": 4, "experts": 128, "experts_per_token": 8}),
 }  # fmt: skip
 GRAPHS: dict[tuple[int, int], object] = {}
+
+PLAIN = LayerWork(8, 8, 8, (), 0.0, 0.0, 0)  # a layer whose experts are all alike
 
 
 def generate(
@@ -97,13 +99,13 @@ def test_eight_tokens_of_a_small_layer_by_hand():
 def test_tokens_meet_more_experts_than_one_of_them():
     """Of 4 experts each token takes 2 at random: two tokens miss one with (1/2)^2, so they meet 3 with 4/3 tokens each."""
     expert = Product(8, 8, 4.0, 1.0, groups=4, share=2.0)
-    more, rows = met(expert, 2)
+    more, rows = met(PLAIN, expert, 2)
     assert (more, rows) == (1.5, 2)
-    assert met(expert, 1) == (1.0, 1)
-    assert met(Product(8, 8, 4.0, 1.0), 7) == (1.0, 7)
+    assert met(PLAIN, expert, 1) == (1.0, 1)
+    assert met(PLAIN, Product(8, 8, 4.0, 1.0), 7) == (1.0, 7)
     drawn = np.random.default_rng(1).random((4000, 5, 4)).argsort(axis=2)[:, :, :2]
     distinct = np.mean([len(set(of.ravel())) for of in drawn])
-    assert met(expert, 5)[0] * 2.0 == pytest.approx(distinct, rel=0.01)
+    assert met(PLAIN, expert, 5)[0] * 2.0 == pytest.approx(distinct, rel=0.01)
 
 
 @given(
