@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wse_sim.csl.language import Language, Place, builtins
+from wse_sim.csl.language import Definition, Language, builtins
 
 LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }\n'
 PE = """const tools = @import_module("tools.csl");
@@ -82,10 +82,10 @@ def test_hover_says_type_memory_and_cycles(source: Path) -> None:
 
 def test_definitions(source: Path) -> None:
     language = Language()
-    assert language.definition(source, PE, *at("count", which=1)) == Place(source, 3, 4)
-    assert language.definition(source, PE, *at("local", which=1)) == Place(source, 5, 6)
-    assert language.definition(source, PE, *at("step", which=1)) == Place(source, 4, 7)
-    assert language.definition(source, PE, *at("twice")) == Place(source.parent / "tools.csl", 1, 3)
+    assert language.definition(source, PE, *at("count", which=1)) == Definition(source, 3, 4)
+    assert language.definition(source, PE, *at("local", which=1)) == Definition(source, 5, 6)
+    assert language.definition(source, PE, *at("step", which=1)) == Definition(source, 4, 7)
+    assert language.definition(source, PE, *at("twice")) == Definition(source.parent / "tools.csl", 1, 3)
     assert language.definition(source, PE, *at("@fadds")) is None
     assert language.definition(source, PE, 99, 0) is None
 

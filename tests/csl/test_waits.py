@@ -9,7 +9,7 @@ from wse_sim.cli import app
 from wse_sim.csl import compile_program
 from wse_sim.csl.host import stalled
 from wse_sim.door import run as door
-from wse_sim.fabric.vm.proof import Proof
+from wse_sim.fabric.vm.proof import StandstillProof
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import load_wafer
 
@@ -43,7 +43,7 @@ def color(text: str, name: str, n: int = 8) -> str:
     return text.replace("COLOR", name).replace("N,", f"{n},")
 
 
-def stopped(folder: Path, left: str, right: str, through: str = "EAST") -> Proof:
+def stopped(folder: Path, left: str, right: str, through: str = "EAST") -> StandstillProof:
     """Both outer cores run f; nobody releases its command stream."""
     files = {"left": HEAD + left, "mid": MID, "right": HEAD + right}
     program = compile_text(folder, "", LAYOUT.format(through=through), **files)

@@ -24,6 +24,7 @@ TWINS = {
     "Shape": "parameters of a program without their numbers, and what a buffer of a row-wise kernel holds",
     "Edges": "edges of a fabric's band, and of a placement's window: no file sees both",
     "ChainedScheduler": INTERFACE,
+    "Cluster": "the machines of a simulation, and a name of the vendor's interface",
     "Constant": INTERFACE,
     "Group": INTERFACE,
     "Schedule": INTERFACE,

@@ -1,6 +1,6 @@
 """A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a process that stays.
 
-A request names the sources and what to do with them (:class:`Request`); the answer (:class:`Verdict`) says how far it came and why not
+A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`) says how far it came and why not
 further, with file, line and column.  Nothing is written beside a scratch folder, nothing is kept between two requests.
 
     >>> from wse_sim.csl.judge import judge  # doctest: +SKIP
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 MOST_SHOWN = 5
 
 
-class Request(BaseModel):
+class JudgeRequest(BaseModel):
     """What is to be judged.
 
     ``files`` (name to text) or ``folder``: the sources; ``layout`` is the file with the layout block.  ``inputs`` and ``expected``: values of
@@ -71,7 +71,7 @@ class Request(BaseModel):
 
 
 @dataclasses.dataclass
-class Verdict:
+class Judgement:
     """``stage``: where it ended (see :data:`STAGES`), "passed" if all was right; ``message``: why not, one sentence.
 
     ``file``, ``line``, ``column``: place of a fault of the sources, if it has one.  ``cycles``: of each call, from its start to the release of the
@@ -100,11 +100,11 @@ class Verdict:
         return {"passed": self.passed, **dataclasses.asdict(self)}
 
 
-def judge(request: Request | Mapping[str, Any]) -> Verdict:
+def judge(request: JudgeRequest | Mapping[str, Any]) -> Judgement:
     """Compile, run, check and time a kernel; faults of the request, the sources and the run are verdicts, not exceptions."""
-    began, verdict = time.perf_counter(), Verdict()
+    began, verdict = time.perf_counter(), Judgement()
     try:
-        asked = request if isinstance(request, Request) else _request(request)
+        asked = request if isinstance(request, JudgeRequest) else _request(request)
         with scratch("judge") as place:
             try:
                 _judge(asked, _sources(asked, place), verdict)
@@ -138,7 +138,7 @@ def answers(lines: Iterable[str]) -> Iterator[str]:
             if not isinstance(asked, dict):
                 raise ValueError("it is no object")
         except ValueError as fault:
-            verdict = Verdict(message=f"the request is no JSON object ({fault}); give one object a line")
+            verdict = Judgement(message=f"the request is no JSON object ({fault}); give one object a line")
         else:
             verdict = judge(asked)
         yield json.dumps(verdict.as_dict())
@@ -149,14 +149,14 @@ def _without(folder: str, fault: WseError) -> WseError:
     return fault if isinstance(fault, CslError) else WseError(str(fault).replace(folder, ""))
 
 
-def _request(stated: Mapping[str, Any]) -> Request:
+def _request(stated: Mapping[str, Any]) -> JudgeRequest:
     try:
-        asked = Request.model_validate(dict(stated))
+        asked = JudgeRequest.model_validate(dict(stated))
     except ValidationError as fault:
         first = fault.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
-            f"request.{where}: {first['msg']}; the keys are {', '.join(Request.model_fields)}"
+            f"request.{where}: {first['msg']}; the keys are {', '.join(JudgeRequest.model_fields)}"
         ) from None
     if bool(asked.files) == bool(asked.folder):
         raise ConfigError("a request states `files` or `folder`, one of them")
@@ -168,7 +168,7 @@ def _request(stated: Mapping[str, Any]) -> Request:
     return asked
 
 
-def _sources(asked: Request, place: Path) -> Path:
+def _sources(asked: JudgeRequest, place: Path) -> Path:
     """The layout file."""
     if asked.folder:
         return Path(asked.folder) / asked.layout
@@ -178,7 +178,7 @@ def _sources(asked: Request, place: Path) -> Path:
     return place / asked.layout
 
 
-def _judge(asked: Request, layout: Path, verdict: Verdict) -> None:
+def _judge(asked: JudgeRequest, layout: Path, verdict: Judgement) -> None:
     verdict.stage = "compile"
     program = compile_program(
         layout,
@@ -341,7 +341,7 @@ def _read(
 
 
 def _check(
-    program: CompiledProgram, session: Session, export: Export, values: Values, asked: Request
+    program: CompiledProgram, session: Session, export: Export, values: Values, asked: JudgeRequest
 ) -> None:
     wanted = _array(program, export, values)
     got = _read(program, session, export, wanted.shape[-1])
@@ -363,4 +363,4 @@ def _check(
     )
 
 
-__all__ = ["Request", "Verdict", "answers", "judge"]
+__all__ = ["JudgeRequest", "Judgement", "answers", "judge"]

@@ -49,7 +49,7 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Definition:
     """A place of a file: line and column from 0."""
 
     path: Path
@@ -129,7 +129,7 @@ class Language:
 
     # -- definitions and completions
 
-    def definition(self, path: Path, text: str, line: int, column: int) -> Place | None:
+    def definition(self, path: Path, text: str, line: int, column: int) -> Definition | None:
         """Where the name at a place is declared: in the function above, at the top of the file, or in the file that is imported."""
         lines = text.split("\n")
         word = _word_at(text, line, column)
@@ -291,7 +291,7 @@ def _names(text: str) -> list[tuple[str, str]]:
     )
 
 
-def _declared(path: Path, text: str, word: str, line: int | None) -> Place | None:
+def _declared(path: Path, text: str, word: str, line: int | None) -> Definition | None:
     """The declaration of a name: the nearest one above `line`, also of a parameter or a loop, else the first one of the file."""
     names = rf"\b(?:const|var|param|fn|task)\s+({word})\b|[(,]\s*(?:comptime\s+)?({word})\s*:|\|[^|\n]*\b({word})\b[^|\n]*\|"
     found = []
@@ -302,4 +302,4 @@ def _declared(path: Path, text: str, word: str, line: int | None) -> Place | Non
         return None
     above = [place for place in found if line is not None and place[0] <= line]
     i, column = above[-1] if above else found[0]
-    return Place(path, i, column)
+    return Definition(path, i, column)

@@ -16,7 +16,7 @@ import numpy as np
 
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.waits import BLOCKED, REST, Node, Waits, Why
+from wse_sim.fabric.vm.waits import BLOCKED, REST, Node, WaitGraph, Why
 
 MOST_NODES = 20_000
 PER_GROUP = 3
@@ -56,7 +56,7 @@ class Cause:
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
+class StandstillProof:
     """A standstill: the first cycle without progress, how many waits the host has, and their causes, the strongest first."""
 
     since: int
@@ -77,9 +77,9 @@ class Proof:
         return f"nothing happens since cycle {self.since:,}, because " + "\n".join(lines)
 
 
-def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, int]] = ()) -> Proof:
+def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, int]] = ()) -> StandstillProof:
     """The causes of a standstill.  ``sending``: (core, slot, port or -1) of words that the host still has to send."""
-    waits = Waits(machine, image)
+    waits = WaitGraph(machine, image)
     roots = _roots(machine, sending)
     chosen = _stand_ins(waits, roots)
     known = _explored(waits, chosen)
@@ -101,7 +101,7 @@ def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, in
             max(weight, score.get(node, 0.0)),
         )
     order = sorted(found, key=lambda n: (-score[n], -found[n].cores, n))
-    return Proof(first_idle_cycle(machine), len(roots), tuple(_merged(found[n] for n in order)))
+    return StandstillProof(first_idle_cycle(machine), len(roots), tuple(_merged(found[n] for n in order)))
 
 
 def first_idle_cycle(m: S.Machine) -> int:
@@ -129,7 +129,7 @@ def _roots(m: S.Machine, sending: Iterable[tuple[int, int, int]]) -> list[Node]:
     return found
 
 
-def _stand_ins(waits: Waits, roots: list[Node]) -> dict[Node, int]:
+def _stand_ins(waits: WaitGraph, roots: list[Node]) -> dict[Node, int]:
     """Some roots of every place of every program, with the number of those that each stands for."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     core, threads = waits.m.core, waits.m.threads
@@ -146,7 +146,7 @@ def _stand_ins(waits: Waits, roots: list[Node]) -> dict[Node, int]:
     return found
 
 
-def _explored(waits: Waits, roots: Iterable[Node]) -> dict[Node, Why]:
+def _explored(waits: WaitGraph, roots: Iterable[Node]) -> dict[Node, Why]:
     known: dict[Node, Why] = {}
     open_nodes = deque(roots)
     while open_nodes and len(known) < MOST_NODES:

@@ -27,7 +27,7 @@ from wse_sim.fabric.vm.build import changes_routes, make_machine
 from wse_sim.fabric.vm.findings import Finding, findings, unread_words
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.proof import Proof, prove
+from wse_sim.fabric.vm.proof import StandstillProof, prove
 from wse_sim.fabric.vm.report import (
     Fault,
     WaitingCore,
@@ -524,7 +524,7 @@ class Session:
         """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
         return who_waits(self.machine, self.image)
 
-    def proof(self) -> Proof:
+    def proof(self) -> StandstillProof:
         """Why nothing can happen any more: the causes of what the host waits for, the strongest first."""
         sending = [
             (int(row[S.I_CORE]), int(row[S.I_SLOT]), int(row[S.I_PORT]))

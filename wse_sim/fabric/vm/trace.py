@@ -49,7 +49,7 @@ class Word(TypedDict):
 
 
 @dataclasses.dataclass
-class Span:
+class TraceSpan:
     """A core's thread did one thing from cycle `first` to `last`, both included."""
 
     core: int
@@ -90,11 +90,11 @@ class Tracer:
                 f"cycles {self.first}:{self.end} are an empty span; give FIRST:END with FIRST below END"
             )
         self.image, self.cores = image, np.array([y * image.cols + x for x, y in cores], np.int64)
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
         self.words: list[Word] = []
         self.pressure: list[tuple[int, int, int, int]] = []  # cycle, core, side, 1 from then on or 0
         self.most, self.cut_at = most_events, -1
-        self._open: dict[tuple[int, int], Span] = {}
+        self._open: dict[tuple[int, int], TraceSpan] = {}
         self._before: dict[str, Array] = {}
         self._idents: dict[int, deque[int]] = {}
         self._next_ident = 1
@@ -170,7 +170,7 @@ class Tracer:
         ):
             held.last = cycle
             return
-        self._open[c, k] = span = Span(c, k, cycle, cycle, name, where, state)
+        self._open[c, k] = span = TraceSpan(c, k, cycle, cycle, name, where, state)
         self.spans.append(span)
 
     def _close(self, c: int, k: int) -> None:

@@ -31,7 +31,7 @@ class Why:
     ways: tuple[Node, ...] = ()
 
 
-class Waits:
+class WaitGraph:
     """Explains single waits of a machine that stopped."""
 
     def __init__(self, machine: S.Machine, image: Image) -> None:
@@ -372,7 +372,7 @@ class Waits:
 class Upstream:
     """The routes that lead a color to a core, followed against their direction through the present positions of the switches."""
 
-    def __init__(self, waits: Waits, c: int, slot: int) -> None:
+    def __init__(self, waits: WaitGraph, c: int, slot: int) -> None:
         self.waits = waits
         self.after: list[Node] = []
         self.gaps: list[str] = []
@@ -442,4 +442,4 @@ def _sides(mask: int) -> str:
     return " and ".join(SIDES[p] for p in range(5) if mask >> p & 1)
 
 
-__all__ = ["BESIDE", "BLOCKED", "CONTROL", "REST", "UNREAD", "WRONG", "Node", "Waits", "Why"]
+__all__ = ["BESIDE", "BLOCKED", "CONTROL", "REST", "UNREAD", "WRONG", "Node", "WaitGraph", "Why"]
