@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
-from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,12 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
-from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import bottleneck, hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, used_cores
 from wse_sim.report.measured import MeasuredCounters
-from wse_sim.report.text import kib, number, percent, seconds, shorten, si
+from wse_sim.report.pages import as_json, parts_of, templates
+from wse_sim.report.text import shorten, si
 from wse_sim.report.treemap import treemap
 
 BINS = 50
@@ -76,24 +73,9 @@ def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCoun
     WseError
         If jinja2 is not installed.
     """
-    try:
-        import jinja2
-        import markupsafe
-    except ImportError as fault:
-        raise WseError(
-            "the HTML report needs jinja2, which is not installed; pip install 'wse-sim[report]'"
-        ) from fault
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("wse_sim.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"kib": kib, "number": number, "percent": percent, "seconds": seconds, "si": si}
-    source = resources.files("wse_sim.report").joinpath("templates")
+    environment = templates("wse_sim.report", "the HTML report")
     parts = {
-        name: markupsafe.Markup(source.joinpath(file).read_text(encoding="utf-8"))
+        name: parts_of("wse_sim.report", file)
         for name, file in (("style", "report.css"), ("script", "report.js"), ("timeline", "timeline.js"))
     }
     if isinstance(result, Infeasible):
@@ -102,13 +84,8 @@ def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCoun
         **_content(result),
         **parts,
         measured=measured,
-        data=markupsafe.Markup(_json(payload(result, bins, measured))),
+        data=as_json(payload(result, bins, measured)),
     )
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    # In a string, "</script>" would end the element that carries the data, and "<!--<script>" keep it open.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None = None) -> dict[str, Any]:

@@ -6,17 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.errors import WseError
 from wse_sim.files import Values
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.report.chart import Chart, ChartLine, ChartMark
-from wse_sim.report.text import number, percent, seconds, si
+from wse_sim.report.pages import parts_of, templates
+from wse_sim.report.text import number, percent, seconds
 from wse_sim.serving.curve import CurvePoint
 from wse_sim.serving.metrics import request_times
 from wse_sim.serving.run import Serving
@@ -59,25 +58,8 @@ def write_serving_page(page: ServingPage, path: Path) -> Path:
 
 def render_serving(page: ServingPage) -> str:
     """The page as text.  Raises as :func:`write_serving_page`."""
-    try:
-        import jinja2
-        import markupsafe
-    except ImportError as fault:
-        raise WseError(
-            "the page of a run needs jinja2, which is not installed; pip install 'wse-sim[report]'"
-        ) from fault
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("wse_sim.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "percent": percent, "seconds": seconds, "si": si}
-    source = resources.files("wse_sim.report").joinpath("templates")
-
-    def read(name: str) -> str:
-        return source.joinpath(name).read_text(encoding="utf-8")
+    environment = templates("wse_sim.report", "the page of a run")
+    import markupsafe
 
     def drawn(charts: Sequence[Chart]) -> list[tuple[Chart, str]]:
         return [(chart, markupsafe.Markup(chart.svg())) for chart in charts]
@@ -96,8 +78,8 @@ def render_serving(page: ServingPage) -> str:
         more_wafers=max(0, (page.plan.systems if page.plan else 0) - MOST_WAFERS),
         times=[(key, title) for key, title in (*TITLES[:2], ("itl", "Gaps between tokens"), TITLES[2])],
         rules=_rules(page),
-        style=markupsafe.Markup(read("report.css") + read("serving.css")),
-        script=markupsafe.Markup(read("serving.js")),
+        style=parts_of("wse_sim.report", "report.css", "serving.css"),
+        script=parts_of("wse_sim.report", "serving.js"),
     )
 
 

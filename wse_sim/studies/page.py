@@ -7,11 +7,10 @@ document should have elements.
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from wse_sim.errors import WseError
+from wse_sim.report.pages import as_json, parts_of, templates
 from wse_sim.studies.data import Shown, better
 from wse_sim.studies.plots import Axes, effects, label
 
@@ -34,25 +33,7 @@ def write_page(study: Shown, folder: Path, axes: Axes | None = None) -> Path:
 
 def render(study: Shown, folder: Path, axes: Axes) -> str:
     """The page as text."""
-    try:
-        import jinja2
-        import markupsafe
-    except ImportError as fault:
-        raise WseError(
-            "the page of a study needs jinja2, which is not installed; pip install 'wse-sim[study]'"
-        ) from fault
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("wse_sim.studies", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    own = resources.files("wse_sim.studies").joinpath("templates")
-    report = resources.files("wse_sim.report").joinpath("templates")
-    style = report.joinpath("report.css").read_text(encoding="utf-8") + own.joinpath("study.css").read_text(
-        encoding="utf-8"
-    )
+    environment = templates("wse_sim.studies", "the page of a study")
     objectives = study.objectives(axes.objectives)
     rows, best, chosen = study.pareto(objectives)
     front = [rows[i]["number"] for i in best]
@@ -69,15 +50,10 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
         effects=effects(study, study.outputs[0]),
         output=study.outputs[0],
         fixed=sorted((key, _text(value)) for key, value in study.spec.fixed.items()),
-        style=markupsafe.Markup(style),
-        script=markupsafe.Markup(own.joinpath("study.js").read_text(encoding="utf-8")),
-        data=markupsafe.Markup(_json(data)),
+        style=parts_of("wse_sim.report", "report.css") + parts_of("wse_sim.studies", "study.css"),
+        script=parts_of("wse_sim.studies", "study.js"),
+        data=as_json(data),
     )
-
-
-def _json(data: object) -> str:
-    # In a string, "</script>" would end the element that carries the data, and "<!--<script>" keep it open.
-    return json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("<", "\\u003c")
 
 
 def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
