@@ -61,8 +61,8 @@ def test_a_command_of_the_readme_runs(wse, command: str, folder: Path, monkeypat
     if command.startswith("wse-sim validate"):
         one_point_per_subject(monkeypatch)
     words = shlex.split(command)[1:]
-    read = {"study plot": words[-1], "csl run": words[2]}.get(" ".join(words[:2]))
-    if read and not (folder / read).exists():
+    read = {"study plot": words[2:], "csl run": words[2:]}.get(" ".join(words[:2]))
+    if read and not (folder / read[0]).exists():
         assert wse(*shlex.split(COMMANDS[COMMANDS.index(command) - 1])[1:]).status == 0
     ran = wse(*words)
     assert ran.status in (0, 1), ran.err

@@ -3,9 +3,9 @@
 A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`) says how far it came and why not
 further, with file, line and column.  Nothing is written beside a scratch folder, nothing is kept between two requests.
 
-    >>> from wse_sim.csl.judge import judge  # doctest: +SKIP
-    >>> judge({"folder": "kernel", "params": {"n": 8}, "calls": ["compute"], "expected": {"y": [0, 1, 2]}}).passed  # doctest: +SKIP
-    True
+    >>> answer = judge({"files": {"layout.csl": "layout { @set_rectangle(2, 1) }"}, "calls": ["compute"]})
+    >>> answer.passed, answer.stage, answer.file, answer.line
+    (False, 'compile', 'layout.csl', 1)
 """
 
 from __future__ import annotations

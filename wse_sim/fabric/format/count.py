@@ -27,6 +27,8 @@ def issued_cycles(program: Program, config: FabricConfig) -> NDArray[np.int64]:
     Examples
     --------
     >>> from wse_sim.fabric.format.builder import Builder, scalar
+    >>> from wse_sim.hardware import load_wafer
+    >>> config = FabricConfig.from_wafer(load_wafer("wse2"))
     >>> b = Builder(1, 1, config)
     >>> y, core = b.buffer("y", 64, "fp32"), b.core_class("adds")
     >>> with core.loop(3):
