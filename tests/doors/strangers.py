@@ -231,7 +231,7 @@ def fault_of(case: Case, folder: Path) -> tuple[str, str]:
         return found, "takes memory"
     if case.must and found != "refused":
         return found, f"is {found}, must be refused"
-    left = set(folder.rglob("*")) - before
+    left = {path for path in set(folder.rglob("*")) - before if "__pycache__" not in path.parts}
     return found, f"left {sorted(left)}" if found == "refused" and left else ""
 
 

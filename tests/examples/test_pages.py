@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from wse_sim import view_registry
+from wse_sim.compiler.placers import registry
+from wse_sim.modes.registry import MODES
 
 pytest.importorskip("torch")
 
@@ -32,7 +37,21 @@ def run_command(line: str) -> int:
     return run(app, words)
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Modes, placers and views of a page leave with it: other tests list all that are known."""
+    modes, homes, placers = list(MODES), dict(view_registry._homes), {one.name for one in registry.placers()}
+    yield
+    MODES[:] = modes
+    view_registry._homes.clear()
+    view_registry._homes.update(homes)
+    for placer in registry.placers():
+        if placer.name not in placers:
+            registry.forget_placer(placer.name)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """Titled blocks are files, Python blocks share a namespace, commands end with status 0; `text` is for readers."""

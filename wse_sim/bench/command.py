@@ -20,6 +20,7 @@ from wse_sim.compiler.defects import usable_cores
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Family, Tiling
+from wse_sim.kernels.contract.numerics import UNARY
 from wse_sim.kernels.contract.parameters import Parameter
 from wse_sim.kernels.contract.registry import REGISTRY, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
@@ -27,6 +28,9 @@ from wse_sim.units import cycles_to_s
 
 if TYPE_CHECKING:
     from wse_sim.fabric.result import FabricResult
+
+LONGEST_LINE = 8192
+"""Cores of a line up to which the tree of least hops is searched; the time of the search grows with the square."""
 
 MOST_ELEMENTS = 2**28
 """Elements of all operands of a fabric program together: 1 GiB in fp32."""
@@ -185,6 +189,7 @@ def run_kernel(
         raise KernelError(f"timing '{timing}' is unknown; use model, fabric or both")
     command = find(name)
     params = command.read(fitting(command, given, wafer))
+    _check_names(command, params)
     _check_size(command, params, wafer, timing)
     model = command.model_cycles(params, wafer) if timing != "fabric" else None
     if timing == "model":
@@ -229,6 +234,11 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
             f"kernel '{command.name}' on {rows:,} x {cols:,} cores exceeds the {usable_cores(wafer):,} living cores of "
             f"wafer {wafer.name}; ask for fewer cores by --param ({_cores_by(command)})"
         )
+    if max(rows, cols) > LONGEST_LINE:
+        raise KernelError(
+            f"kernel '{command.name}' on {rows:,} x {cols:,} cores has a line of more than {LONGEST_LINE:,} cores, up to which "
+            f"trees of sums are searched; ask for fewer cores by --param ({_cores_by(command)})"
+        )
     sizes = sorted((int(size) for size in call.dims.values()), reverse=True)
     matrix = sizes[0] * (sizes[1] if len(sizes) > 1 else rows * cols)
     if timing != "model" and matrix > MOST_ELEMENTS:
@@ -236,6 +246,28 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
             f"kernel '{command.name}' has operands of about {matrix:,} elements, the limit of a run on the fabric is "
             f"{MOST_ELEMENTS:,}; use --timing model or smaller sizes"
         )
+
+
+def _check_names(command: KernelCommand, params: Mapping[str, Any]) -> None:
+    """Refuse a function without numerics: its price would be that of any cheap operator.
+
+    Raises
+    ------
+    KernelError
+        With the functions that there are.
+    """
+    function = params.get("function")
+    if isinstance(function, str) and function not in UNARY:
+        raise KernelError(
+            f"kernel '{command.name}': function='{function}' is unknown; use one of {', '.join(UNARY)}"
+        )
+    for name in ("fused", "ops"):
+        stated = params.get(name)
+        for part in filter(None, str(stated).split(",")) if isinstance(stated, str) else ():
+            if not part.strip().isidentifier():
+                raise KernelError(
+                    f"kernel '{command.name}': {name}='{stated}' names no operators; give names with commas, such as bias,gelu"
+                )
 
 
 def _cores_by(command: KernelCommand) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -237,7 +238,10 @@ def _checked(spec: StudySpec) -> StudySpec:
     outputs = [*spec.outputs, *(spec.search.objectives if spec.search else ())]
     for name in outputs:
         if not is_output(name):
-            raise ConfigError(f"output '{name}' is unknown; use some of {', '.join(OUTPUTS)}")
+            near = get_close_matches(name, OUTPUTS, 3) or list(OUTPUTS)[:8]
+            raise ConfigError(
+                f"output '{name}' is unknown; use some of {', '.join(near)} (wse-sim study parameters lists all {len(OUTPUTS)})"
+            )
     for condition in spec.conditions:
         for name in condition.names:
             if name not in parameters() and not is_output(name):
