@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,9 @@ from wse_sim.csl.host.commands import run_commands
 from wse_sim.door import run as door
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import MAX_DEPTH, csv_cell, read_yaml
-from wse_sim.report.html import _json as page_json
+from wse_sim.report.pages import as_json
 from wse_sim.studies import pool
 from wse_sim.studies.folder import Folder
-from wse_sim.studies.page import _json as study_json
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import read_study
 from wse_sim.studies.store import Store
@@ -156,12 +154,11 @@ def test_tables_hold_no_formulas(ran: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("write", [page_json, study_json])
-def test_data_of_a_page_cannot_open_or_close_an_element(write: Callable[[dict[str, str]], str]) -> None:
+def test_data_of_a_page_cannot_open_or_close_an_element() -> None:
     """`<!--<script>` keeps a script element open over its end; JSON reads the escape back."""
     data = {"name": "<!--<script> </script>"}
-    assert "<" not in write(data)
-    assert json.loads(write(data)) == data
+    assert "<" not in as_json(data)
+    assert json.loads(as_json(data)) == data
 
 
 def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
