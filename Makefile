@@ -25,6 +25,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m benchmarks.prose
 	$(BIN)/mypy --num-workers 2 wse_sim
 
 # Quick tests are for every commit; all of them, with the same generated cases each time, for every push; random ones
