@@ -117,9 +117,8 @@ def test_a_long_stream_moves_one_word_a_cycle(executor: str):
     assert got(s, 1, 200) == list(range(1, 201))
     wafer = load_wafer("wse2")
     start = wafer.task_pick_cycles + 2 + wafer.vector_start_loaded_cycles + 2 * wafer.scalar_dsr_load_cycles
-    assert (
-        end == start + 1 + 200 + 6 + 1
-    )  # 1 row's price of the operation, latency 5 + 1, and the row after it
+    # The start counts from the last load, so the row of the operation lies within it; latency 5 + 1, and the row after it.
+    assert end == start + 200 + 6 + 1
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
