@@ -476,7 +476,7 @@ def kernel_parameters() -> Door:
         "parameters of kernels",
         450,
         make,
-        ("wse_sim.bench.command:_check_size",),
+        ("wse_sim.kernels.contract.parameters:Parameter.read",),
         Case({}, ["kernel", "reduce", "--timing", "model", "--param", "cores=4"]),
     )
 

@@ -26,6 +26,7 @@ REGISTRATIONS = frozenset(
 
 # Words that are also the name of a family but mean something else there.
 OTHER_MEANINGS = {
+    "wse_sim/modes/generation/packed.py": {"layout"},  # a file of a program in CSL
     "wse_sim/compiler/defects.py": {"shift"},  # what a row with a defect does
     "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
     "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
