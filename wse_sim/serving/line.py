@@ -202,7 +202,9 @@ class ServingReplicas:
         else:
             self._follow(number)
             if self.router == ROUND_ROBIN or len(self.lines) == 1:
-                self.lines[int(self._home[number])].rouse()  # a moment at which a turn may be formed, and a sample taken
+                self.lines[
+                    int(self._home[number])
+                ].rouse()  # a moment at which a turn may be formed, and a sample taken
 
     def _place(self, request: QueuedRequest) -> int:
         if self.router == ROUND_ROBIN or len(self.lines) == 1:
