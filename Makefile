@@ -35,7 +35,7 @@ test: lint
 	$(PYTEST)
 
 test-all: $(STAMP)
-	WSE_SIM_TESTS=all $(PYTEST) -m ""
+	WSE_SIM_TESTS=all $(PYTEST) -m "" --timeout 1500
 
 test-random: $(STAMP)
 	WSE_SIM_TESTS=random $(PYTEST) -m "hypothesis or generated or slow"

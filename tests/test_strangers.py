@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import start_child, status_of
 from tests.studies import tasks
 from wse_sim.cli import app
 from wse_sim.csl.host.commands import run_commands
@@ -124,13 +125,14 @@ def test_a_store_with_a_view_for_a_table_is_refused(ran: Path, capsys: pytest.Ca
 def test_rows_of_a_killed_study_are_read(ran: Path) -> None:
     """A log of SQLite that nobody has put into the file yet counts, for readers too."""
     opened, number, _ = Folder.opened(ran)
-    child = os.fork()
-    if not child:
+
+    def die_late() -> None:
         store = Store(opened.store)
         store.db.execute("PRAGMA wal_autocheckpoint=0")
         store.db.execute("UPDATE runs SET message='late'")
         os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+
+    assert status_of(start_child(die_late)) == -signal.SIGKILL
     assert (opened.store.parent / "runs.sqlite-wal").stat().st_size
     with Store(opened.store, readonly=True) as store:
         assert [row["message"] for row in store.rows(number)] == ["late"]

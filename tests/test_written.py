@@ -11,11 +11,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.children import start_child, status_of
 from tests.generated import cases
 from wse_sim.errors import WseError
 from wse_sim.serialize import load, save
@@ -38,9 +40,6 @@ KILLED = 9
 
 def ended_at(step: int, work: Callable[[], None]) -> bool:
     """Run `work` in a child that ends at its `step`-th touch of the disk; whether it came to its own end."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     left = step
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -53,12 +52,11 @@ def ended_at(step: int, work: Callable[[], None]) -> bool:
             if left == 0:
                 os._exit(KILLED)
 
-    try:
+    def counted() -> None:
         sys.addaudithook(hook)
         work()
-        os._exit(0)
-    except BaseException:
-        os._exit(2)
+
+    return status_of(start_child(counted)) == 0
 
 
 def answer(tag: str) -> tuple[str, np.ndarray]:
@@ -172,22 +170,17 @@ def test_the_disk_has_it_before_the_next_step(tmp_path: Path, monkeypatch: pytes
 
 def test_commands_on_one_folder_at_once(tmp_path: Path) -> None:
     """Four processes write without a pause, two of them are killed: at any time a reader finds files of one of them."""
-    children = []
-    for number in range(4):
-        child = os.fork()
-        if not child:
-            try:
-                for turn in range(cases(40)):
-                    by_command(tmp_path, f"{number} {turn}")
-                os._exit(0)
-            except BaseException:
-                os._exit(3)
-        children.append(child)
+
+    def write(number: int) -> None:
+        for turn in range(cases(40)):
+            by_command(tmp_path, f"{number} {turn}")
+
+    children = [start_child(partial(write, number)) for number in range(4)]
     chance = random.Random(0)
     for child in children[:2]:
         time.sleep(chance.uniform(0.0, 0.05))
         os.kill(child, signal.SIGKILL)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    statuses = [status_of(child) for child in children]
     assert statuses[2:] == [0, 0]
     settle(tmp_path)
     tag = load(tmp_path, "result")[0]
@@ -233,17 +226,20 @@ def test_temporary_folders_of_killed_commands_are_swept(
     """What a killed process left goes at the next start; what a living one holds stays."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ready, says = os.pipe()
-    child = os.fork()
-    if not child:
+
+    def hold() -> None:
         with scratch("test") as folder:
             (folder / "file").write_text("x")
             os.write(says, b"x")
             signal.pause()
-    os.read(ready, 1)
+
+    child = start_child(hold)
+    os.close(says)
+    assert os.read(ready, 1) == b"x"
     with scratch("test"):
         assert len(list(tmp_path.iterdir())) == 2
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    assert status_of(child) == -signal.SIGKILL
     with scratch("test") as folder:
         assert list(tmp_path.iterdir()) == [folder]
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import signal
+from functools import partial
 from types import SimpleNamespace
 
 import h5py
@@ -14,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.children import start_child, status_of
 from tests.generated import examples
 from wse_sim.cstorch import checkpoint, optim, simulated
 from wse_sim.cstorch.faults import ProgramError
@@ -146,13 +148,13 @@ def test_written_in_the_background_the_state_is_that_of_the_call(tmp_path) -> No
 def test_a_killed_process_leaves_the_old_file_or_none(tmp_path) -> None:
     """The process dies between writing and renaming, the worst moment."""
     checkpoint.save({"w": torch.ones(2)}, tmp_path / "old.mdl")
+
+    def die(name: str) -> None:
+        checkpoint.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.save({"w": torch.zeros(2)}, tmp_path / name)
+
     for name in ("old.mdl", "new.mdl"):
-        child = os.fork()
-        if child == 0:
-            checkpoint.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-            checkpoint.save({"w": torch.zeros(2)}, tmp_path / name)
-            os._exit(0)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert status_of(start_child(partial(die, name))) == -signal.SIGKILL
     assert checkpoint.load(tmp_path / "old.mdl", "cpu")["w"].tolist() == [1.0, 1.0]
     assert not (tmp_path / "new.mdl").exists()
 

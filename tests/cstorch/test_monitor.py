@@ -229,7 +229,7 @@ def test_the_door_asks_for_a_token(door, tmp_path) -> None:
             f"http://127.0.0.1:{port}/status", headers={"Authorization": f"Bearer {token}"}
         )
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request)
+            urllib.request.urlopen(request, timeout=60)
         assert caught.value.code == 401
     assert client.ask(entry, "/status")["step"] == 0
     runtime.note("a line")

@@ -31,6 +31,8 @@ from wse_sim.endpoint.server import address_of, listening  # noqa: E402
 
 US = round(1e-6 / TICK_S)
 TABLE = table_of_ticks([[100 * US + 10 * US * n for n in range(1, 9)]] * 3, grid=1000)
+WAITS_S = 60.0
+"""For an answer, in seconds of the wall."""
 REPLICA = Replica(TABLE, ServingRules(blocks=200, turn_tokens=8))
 
 
@@ -42,23 +44,27 @@ def serving(replica: Replica = REPLICA, **limits: object) -> Iterator[int]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
-    while not server.started:
+    while not server.started and thread.is_alive():
         time.sleep(0.01)
+    assert server.started
     try:
         yield place.getsockname()[1]
     finally:
-        server.should_exit = True
+        server.should_exit = server.force_exit = True  # or it waits for answers that never come
         thread.join(10)
+        assert not thread.is_alive()
         place.close()
 
 
 def client(port: int) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+    return openai.OpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=WAITS_S
+    )
 
 
 def metrics(port: int) -> dict[str, float]:
     """Samples by name, labels left out, sums over them."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics/") as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics/", timeout=WAITS_S) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}
     for family in prometheus.text_string_to_metric_families(text):
@@ -233,7 +239,7 @@ def test_a_full_queue_answers_429() -> None:
 def test_what_cannot_be_answered_is_one_sentence(body: bytes, status: int, said: str, limited: int) -> None:
     request = urllib.request.Request(f"http://127.0.0.1:{limited}/v1/completions", body, method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request)
+        urllib.request.urlopen(request, timeout=WAITS_S)
     error = json.loads(refused.value.read())["error"]
     assert (refused.value.code, error["code"]) == (status, status)
     assert said in error["message"]
