@@ -345,3 +345,30 @@ def test_a_task_carries_differences_and_a_worker_makes_the_same_requests_of_them
     near = [one for one in requests if one.options.wafer.name == base.options.wafer.name]
     assert len(near) == 16
     assert len(pickle.dumps([pack(one, base) for one in near])) < len(pickle.dumps(near)) / 5
+
+
+def test_a_summary_names_the_causes_of_runs_without_a_result(tmp_path):
+    """What binds, and sentences with their numbers left out, each with its count."""
+    from wse_sim.studies.runner import summary
+
+    ran = run_study(
+        study(grid={"wafer.sram_bytes": [4200, 4300, 49152], "systems": [1, 500, 600]}), tmp_path, workers=0
+    )
+    lines = summary(ran).splitlines()
+    assert lines[0].startswith("9 runs: 1 with a result, ")
+    assert sum(int(line.split()[0]) for line in lines[1:]) == 8
+    assert any(line.startswith("  6 x refused: N systems exceed the N of cluster") for line in lines[1:]), (
+        lines
+    )
+    assert "  2 x does not fit: SRAM" in lines, lines
+
+
+def test_a_study_of_program_rows_alone_is_told_that_no_area_moves():
+    """With rows along, or without either, nothing is said."""
+    from wse_sim.studies.schema import remarks
+
+    (text,) = remarks(study_from({"fixed": FIXED, "grid": {"wafer.program_rows": [58, 60]}}))
+    assert "'wafer.rows'" in text
+    both = {"zip": [{"wafer.program_rows": [58, 60], "wafer.rows": [60, 62]}]}
+    assert remarks(study_from({"fixed": FIXED, **both})) == []
+    assert remarks(study_from({"fixed": FIXED, "grid": {"batch": [8]}})) == []

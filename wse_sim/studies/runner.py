@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, StudyRow
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.planned import CHUNK, Planned, count_of, planned_chunks, run_s
 from wse_sim.studies.pool import Dask, Inline, Pool, Portion, cut
@@ -75,7 +75,8 @@ def run_study(
             finally:
                 if work.pool is not None:
                     work.pool.close()
-            return Ran(number, opened.counts(number), work.reused, time.monotonic() - begun)
+            spent = time.monotonic() - begun
+            return Ran(number, opened.counts(number), work.reused, spent, opened.causes(number))
 
 
 NO_DASHBOARD = "none, it needs bokeh; pip install 'wse-sim[dashboard]'"
@@ -90,6 +91,7 @@ def make_pool(workers: int, scheduler: str | None, memory_limit: str | int, tell
     return pool
 
 
+MOST_CAUSES = 5  # that a summary names
 AHEAD = 4
 """Tasks a worker that wait or run; more are planned and handed out when some have ended."""
 
@@ -147,15 +149,22 @@ def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int, lef
 
 
 def summary(ran: Ran) -> str:
-    """One line for people."""
+    """A line for people, and one for each of the most frequent causes of runs without a result."""
     counts = ran.counts
     parts = [f"{sum(counts.values()):,} runs: {counts[DONE]:,} with a result"]
     parts += [f"{counts[MISFIT]:,} do not fit"] if counts[MISFIT] else []
-    parts += [f"{counts[REFUSED]:,} whose options do not go together"] if counts[REFUSED] else []
+    parts += [f"{counts[REFUSED]:,} refused"] if counts[REFUSED] else []
     parts += (
         [f"{counts['died']:,} lost with their worker (the same command tries them again)"]
         if counts["died"]
         else []
     )
     reused = f"; {ran.reused:,} were in the store" if ran.reused else ""
-    return f"{', '.join(parts)}{reused}; {ran.seconds:,.1f} s"
+    words = {MISFIT: "does not fit", REFUSED: "refused", DIED: "lost"}
+    lines = [
+        f"  {count:,} x {words.get(status, status)}: {cause}"
+        for status, cause, count in ran.causes[:MOST_CAUSES]
+    ]
+    if len(ran.causes) > MOST_CAUSES:
+        lines.append(f"  and {sum(count for *_, count in ran.causes[MOST_CAUSES:]):,} more, by other causes")
+    return "\n".join([f"{', '.join(parts)}{reused}; {ran.seconds:,.1f} s", *lines])

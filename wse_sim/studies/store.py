@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -275,6 +276,22 @@ class Store:
             ).fetchall()
         found = dict.fromkeys((DONE, MISFIT, REFUSED, DIED, "missing"), 0)
         return found | dict(rows)
+
+    def causes(self, study: int) -> list[tuple[str, str, int]]:
+        """Status, cause and number of the runs without a result: what binds, or the sentence with numbers left out."""
+        with self._told():
+            rows = self.db.execute(
+                "SELECT runs.status, runs.binding, runs.message FROM members JOIN runs USING (key) "
+                f"WHERE members.study=? AND runs.status<>'{DONE}'",
+                (study,),
+            ).fetchall()
+        found: dict[tuple[str, str], int] = {}
+        for status, binding, message in rows:
+            cause = (
+                binding if status == MISFIT else re.sub(r"\d[\d,.e+-]*", "N", str(message)).partition(";")[0]
+            )
+            found[status, cause] = found.get((status, cause), 0) + 1
+        return [(*key, count) for key, count in sorted(found.items(), key=lambda item: -item[1])]
 
     def seconds_of(self, mode: str) -> float | None:
         """Mean seconds of the runs of a mode, if there are any."""
