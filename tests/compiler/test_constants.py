@@ -19,6 +19,7 @@ def test_what_better_means():
     assert constants.is_better("swarmx_bytes_per_s", 2.0)
 
 
+@pytest.mark.slow
 def test_a_small_model_in_both_modes_never_loses_by_better_constants():
     """Arithmetic, starts, links and the host's line; a constant that nothing reads is not compiled again."""
     names = ("fma_mixed_per_cycle", "vector_start_cycles", "memoryx_bytes_per_s", "microthreads")

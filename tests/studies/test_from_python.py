@@ -33,6 +33,7 @@ def test_rows_are_those_of_runs(tmp_path: Path) -> None:
     assert again.frame()["key"].tolist() == frame["key"].tolist()
 
 
+@pytest.mark.slow
 def test_outputs_have_an_axis_for_what_varies() -> None:
     pytest.importorskip("xarray")
     found = wse_sim.study(SPEC)
