@@ -100,6 +100,7 @@ def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
         np.testing.assert_array_equal(3 * getattr(one, name)[done], getattr(three, name)[done])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.integers(0, 2**32 - 1))
 def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
@@ -119,6 +120,7 @@ def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
     both(load, rules, table)
 
 
+@pytest.mark.slow
 def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
     """One request of 1,000 tokens, slots of 100: ten rounds at most begin another slot, each is found after a few turns."""
     table = table_of_ticks([[7, 9], [5, 8]], grid=100)
@@ -174,6 +176,7 @@ def test_a_request_longer_than_the_cache_fails_alone() -> None:
     assert served.last_ticks[1] == served.admitted_ticks[1] == NEVER
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("rho", "sizes"),
     [(0.5, (1,)), (0.9, (1,)), (0.7, (1, 9))],
@@ -207,6 +210,7 @@ def test_waits_are_those_of_queueing_theory(rho: float, sizes: tuple[int, ...]) 
     assert integral == pytest.approx(float((served.last_ticks - arrivals).sum()), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [1, 3, 20])
 def test_users_who_never_think_meet_the_bounds(users: int) -> None:
     """R regions of 100 ticks: N users get min(N / (R t), 1 / t) tokens a tick, if answers are long."""

@@ -37,6 +37,7 @@ def plan() -> GenerationPlan:
     return found
 
 
+@pytest.mark.slow
 def test_a_lone_request_takes_what_the_plan_says(plan: GenerationPlan) -> None:
     """The first token is the plan's, to a tick for each turn and region, and its way back to the entry; a decode its latency."""
     replica = run.replica_of(plan, most_context=1024)
