@@ -254,7 +254,7 @@ def _check_names(command: KernelCommand, params: Mapping[str, Any]) -> None:
     Raises
     ------
     KernelError
-        With the functions that there are.
+        If the function is unknown; the sentence lists the available ones.
     """
     function = params.get("function")
     if isinstance(function, str) and function not in UNARY:

@@ -189,7 +189,7 @@ class PlaceLowerer(Evaluator):
         return f"{'I' if signed else 'U'}{16 * t.words}", f"{{}}{16 * t.words}"
 
     def access_memory(self, op: str, mem: Mem, reg: int, cost: str, t: ty.Type, at: int) -> Run:
-        """One load or store row; indexed where the scale is the size of the element."""
+        """Emit one load or store; it is indexed if the scale equals the element size."""
         code = self.code
         if mem.index is not None and mem.base is None and mem.scale == 1:
             mem = Mem(mem.type, at, mem.root, mem.index, mem.offset)

@@ -1,4 +1,4 @@
-"""Requests as differences to one of them: what travels to a worker beside the first request of a graph.
+"""Requests as differences to one of them: what travels to a worker after the first request of a graph.
 
 A request holds a whole wafer, a cluster and a chip with the sources of all constants, about 40 kB.  The settings of a study differ in
 a few constants, so a task carries these alone, and the base travels once per graph and worker.
@@ -51,7 +51,7 @@ def pack(request: Request, base: Request) -> Packed:
 
 
 def unpack(packed: Packed, base: Request) -> Request:
-    """The request again."""
+    """The request that was packed against this base."""
     parts = {name: _changed(getattr(base.options, name), packed.parts.get(name, {})) for name in MACHINE}
     options = base.options.model_copy(update={**packed.options, **parts})
     chip = _changed(base.chip, packed.parts.get("chip", {}))

@@ -83,11 +83,11 @@ class StudyParameter:
         elif self.owner == SERVE:
             self._serve(value)
         elif self.owner == WAFER:
-            _known(load_wafer(), self, value)
+            _known(_stated(WAFER), self, value)
         elif self.owner == CLUSTER:
-            _known(load_cluster(), self, value)
+            _known(_stated(CLUSTER), self, value)
         elif self.owner == CHIP and self.field:
-            _known(load_chip(), self, value)
+            _known(_stated(CHIP), self, value)
         elif not isinstance(value, _accepted(self.kind)) or (
             isinstance(value, bool) and self.kind is not bool
         ):
@@ -105,9 +105,19 @@ class StudyParameter:
             )
 
 
+@lru_cache(maxsize=3)
+def _stated(owner: str) -> Wafer | Cluster | Chip:
+    """The shipped part of the machine whose types and limits a constant is checked with."""
+    return load_wafer() if owner == WAFER else load_cluster() if owner == CLUSTER else load_chip()
+
+
 def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:
     """Try a constant alone: types and limits; what depends on other constants is checked per setting."""
-    fields = {name: getattr(base, name) for name in type(base).model_fields} | {parameter.field: value}
+    # Sources of the constants were checked when the file was read.
+    fields = {name: getattr(base, name) for name in type(base).model_fields} | {
+        parameter.field: value,
+        "provenance": {},
+    }
     try:
         type(base).model_validate(fields)
     except ValueError as fault:  # pydantic's

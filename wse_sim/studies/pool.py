@@ -78,7 +78,7 @@ class Inline:
 
     @property
     def pending(self) -> int:
-        """Tasks that wait."""
+        """Number of tasks that wait."""
         return len(self._tasks)
 
     def submit(self, task: Portion) -> None:

@@ -60,7 +60,7 @@ def simulate_fabric(
 
 
 def run_timed(plan: Plan, *, model: Result | None = None, **options: Any) -> Timed:
-    """Simulate a plan with formulas (unless that `model` result is given) and with fabric programs.
+    """Simulate a plan twice: with formulas (`model` replaces that run) and with cycles of fabric programs.
 
     `options` are those of :func:`simulate_fabric`.
     """

@@ -89,7 +89,7 @@ def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
-    """Buffers of the host's streams from the rows of all samples (samples T, K)."""
+    """Host stream buffers filled with the rows of all samples, (samples x T, K)."""
     out = {}
     for i, tree in enumerate(trees):
         if tree.producer == HOST:

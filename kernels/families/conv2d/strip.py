@@ -141,7 +141,7 @@ class Strip:
 
 
 def reach_of(size: Size, dilation: int) -> Size:
-    """Lines from the first to the last of `size` taps, both counted."""
+    """Number of lines from the first to the last of `size` taps, both included."""
     return (size - 1) * dilation + 1
 
 

@@ -52,7 +52,7 @@ _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
 
 
 def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
-    """The layout file and the options of :func:`compile_program` from a command line of ``cslc``.
+    """Parse a ``cslc`` command line into the layout file and the options of :func:`compile_program`.
 
     Raises
     ------

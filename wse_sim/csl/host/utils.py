@@ -29,7 +29,7 @@ def make_u48(words: Sequence[int] | np.ndarray) -> int:
 
 
 def sub_ts(words: Sequence[int] | np.ndarray) -> int:
-    """Cycles between two time stamps of three words each: the second minus the first."""
+    """Return the cycles from the first to the second time stamp; each has three words."""
     return make_u48(words[3:]) - make_u48(words[:3])
 
 
