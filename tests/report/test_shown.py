@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 from html.parser import HTMLParser
@@ -165,3 +166,24 @@ def test_what_does_not_fit_has_no_difference(result: Result) -> None:
     misfit = wse_sim.run("gpt3-13b", mode="pipelined", batch=64)
     with pytest.raises(WseError, match="only results that fit are compared; gpt3-13b does not fit"):
         diff(result, misfit)
+
+
+def test_a_difference_is_a_page_with_bars_of_both(result: Result, tmp_path) -> None:
+    """Its longest bar is whole, every change is a row, and names are escaped."""
+    import re
+
+    from wse_sim.report.difference_page import write_difference
+
+    other = wse_sim.run("fc-mnist", mode="pipelined", batch=512, wafer="wse3")
+    assert isinstance(other, Result)
+    found = diff(result, other)
+    text = write_difference(found, tmp_path).read_text(encoding="utf-8")
+    changes = [c for part in (found.resources, found.links, found.kernels) for c in part if c.size]
+    assert text.count('<i class="second"') == len(changes) > 4
+    widths = [float(width) for width in re.findall(r'<i class="\w+" style="width: ([\d.]+)%"', text)]
+    assert max(widths) == 100.0
+    assert min(widths) >= 0.0
+    assert "<td>batch</td><td>256</td><td>512</td>" in text
+    assert "http" not in text.partition("</style>")[2]
+    hostile = dataclasses.replace(result, model="<script>x</script>")
+    assert "<script>x" not in write_difference(diff(hostile, other), tmp_path).read_text(encoding="utf-8")

@@ -317,7 +317,10 @@ def report_command(
     trace: TraceOptions,
     screen: Annotated[Screen, Without("as_json")],
     other: Annotated[
-        Path | None, typer.Argument(help="A second one: say how it differs from the first, draw nothing.")
+        Path | None,
+        typer.Argument(
+            help="A second one: say how it differs from the first; bars of both go into difference.html there."
+        ),
     ] = None,
 ) -> None:
     """Write the pictures, the trace and the one-page HTML report of a saved result again, or compare two results."""
@@ -327,10 +330,15 @@ def report_command(
     result = load_result(folder)
     if other is not None:
         from wse_sim.report.difference import diff
+        from wse_sim.report.difference_page import write_difference
 
         names = [option.name for option in TraceOptions.options()]
         say_without_effect(unused(trace, names, "where two results are compared"), screen.strict)
-        print(diff(result, load_result(other)).text(), end="")
+        found = diff(result, load_result(other))
+        print(found.text(), end="")
+        page = write_difference(found, other)
+        if not screen.quiet:
+            print(f"wrote {page}", file=sys.stderr)
         return
     idle = unused_trace(trace, folder)
     if not isinstance(result, Result):
