@@ -132,7 +132,7 @@ def _serve_routed(
         if every.at[chosen, IDLE]:
             every.at[chosen, NOW] = min(every.at[chosen, NOW], when)
     for k in range(replicas):
-        _advance(requests, _one(every, k), table, limits, edges, nobody, ENDLESS)
+        _advance(requests, _one(every, k), table, limits, edges, nobody, np.int64(ENDLESS))
 
 
 @inlined_kernel
