@@ -135,7 +135,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
 
 def _load_words(options: ServeCommand) -> str:
     """The load in words."""
-    if options.workload is not None:
+    if not options.draws_arrivals:
         return f"requests of {options.workload}" + (
             f", {options.scale_rate:g} times as fast" if options.scale_rate != 1 else ""
         )
@@ -145,6 +145,8 @@ def _load_words(options: ServeCommand) -> str:
         came = "all at once"
     else:
         came = f"{options.rate:g} requests/s, {options.arrivals}"
+    if options.workload is not None:
+        return f"{came}; lengths of {options.workload}"
     return f"{came}; prompts {options.input}, answers {options.output} tokens"
 
 
@@ -190,8 +192,11 @@ def _idle(options: ServeCommand) -> list[str]:
         return unused(options, OF_RUNS, "with --listen: requests are those of clients")
     idle = unused(options, OF_ENDPOINT, "without --listen")
     idle += [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
-    if options.workload is not None:
+    if not options.draws_arrivals:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
+    elif options.workload is not None:
+        idle += unused(options, ("input", "output"), "with --workload: lengths are those of the file")
+        idle += unused(options, ("scale_rate",), "with --workload: the file has no times")
     else:
         alike = ("scale_rate", "prefix_caching", "policy")
         idle += unused(

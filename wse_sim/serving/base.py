@@ -44,6 +44,9 @@ def ticks(seconds: NDArray[np.floating]) -> Ticks:
     return np.rint(seconds / TICK_S).astype(np.int64)
 
 
+UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests come
+
+
 @dataclass(frozen=True)
 class Load:
     """Requests in order of arrival, a row each.

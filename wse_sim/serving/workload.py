@@ -55,6 +55,19 @@ def drawn_load(
         raise ServingError(f"{requests} requests are not 1 to {MOST_REQUESTS:,}; give a number in that range")
     input_tokens = lengths(inputs, requests, _stream(seed, INPUTS))
     output_tokens = lengths(outputs, requests, _stream(seed, OUTPUTS))
+    return arriving(input_tokens, output_tokens, rate=rate, arrivals=arrivals, seed=seed)
+
+
+def arriving(
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    rate: float = 1.0,
+    arrivals: str = "poisson",
+    seed: int = 0,
+) -> Load:
+    """Requests of given lengths that arrive as a law says, as :func:`drawn_load`."""
+    requests = len(input_tokens)
     name, _, rest = arrivals.partition(":")
     if name == "users":
         return _closed(rest, requests, input_tokens, output_tokens, _stream(seed, ARRIVALS))
