@@ -72,7 +72,7 @@ def serve_command(
     if options.listen is not None:
         return _listen(model, options, screen)
     with progress(screen.quiet) as say:
-        answer = answer_of(model, options, say)
+        answer = answer_of(model, options, say, keeps=True)
     if isinstance(answer, Unserved):
         print(answer.message)
         raise typer.Exit(1)
@@ -81,7 +81,8 @@ def serve_command(
     goals = None if options.goodput is None else read_goals(options.goodput)
     label = ""
     curve: tuple[CurvePoint, ...] = ()
-    if options.out is not None and not options.no_curves:
+    is_cut = answer.serving.is_cut
+    if options.out is not None and not options.no_curves and not is_cut:
         with progress(screen.quiet) as say:
             say("serve at other loads")
             label, curve = curve_for(options, answer)
@@ -91,11 +92,13 @@ def serve_command(
         page = ServingPage(
             title, _load_words(options), answer.serving, data, answer.deployed.plan, goals, curve, label
         )
-        write_files(options.out, page, _trace(options, answer, title))
+        write_files(options.out, page, None if is_cut else _trace(options, answer, title))
     if screen.as_json:
         print_json(data)
     else:
         print(as_text(model, options, answer, data))
+    if is_cut:
+        raise KeyboardInterrupt
     return None
 
 

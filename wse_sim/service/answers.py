@@ -77,9 +77,9 @@ def _silent(_: str) -> None:
 
 
 def answer_of(
-    model: str | KernelGraph, options: ServingOptions, say: Say = _silent
+    model: str | KernelGraph, options: ServingOptions, say: Say = _silent, *, keeps: bool = False
 ) -> ServiceAnswer | Unserved:
-    """Serve a load, or search what the options ask for.
+    """Serve a load, or search what the options ask for; with `keeps`, an interrupt of a run leaves what was answered.
 
     Raises
     ------
@@ -102,7 +102,12 @@ def answer_of(
     if options.search == "rate" and goals is not None:
         return _highest(options, load, deployed, goals)
     served = run.serve(
-        load, deployed.replica, replicas=options.replicas, engine=options.engine, router=options.router
+        load,
+        deployed.replica,
+        replicas=options.replicas,
+        engine=options.engine,
+        router=options.router,
+        keeps=keeps,
     )
     return ServiceAnswer(served, deployed)
 
@@ -118,7 +123,10 @@ def load_for(options: ServingOptions, rate: float | None = None) -> Load:
     if options.workload is not None:
         scale = options.scale_rate if rate is None else rate
         load = load_of(
-            options.workload, scale_rate=scale, limit=options.requests, arrive=functools.partial(arriving, **come)
+            options.workload,
+            scale_rate=scale,
+            limit=options.requests,
+            arrive=functools.partial(arriving, **come),
         )
     else:
         load = drawn_load(options.requests, inputs=options.input, outputs=options.output, **come)

@@ -84,7 +84,9 @@ def load_of(
     rows = list(itertools.islice(FORMS[form](Path(name), left_out), limit))
     if not rows:
         raise ServingError(f"{name} has no request of form {form}; is it the right file?")
-    order = sorted(range(len(rows)), key=lambda number: rows[number].arrival_s)  # equal times keep their order
+    order = sorted(
+        range(len(rows)), key=lambda number: rows[number].arrival_s
+    )  # equal times keep their order
     place = np.empty(len(rows), np.int64)
     place[order] = np.arange(len(rows))
     after = np.array([NEVER if rows[n].pause_s is None else place[n - 1] for n in order], np.int64)
