@@ -5,8 +5,8 @@ event queue, and a turn is one maximum and one addition a region::
 
     c_0 = entry + t_0        c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played one after the other; where
-a router looks at them, each is played up to every arrival.
+Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played side by
+side, in spans of time; where a router looks at them, each is played up to every arrival.
 """
 
 from __future__ import annotations
