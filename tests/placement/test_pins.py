@@ -24,7 +24,7 @@ def plan(*pins, **options):
     return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("placer", ["shelves", "snake"])
 def test_a_pinned_rectangle_is_exact(placer):
     """The stage gets 20 x 30 cores, the others make room; no two overlap."""
@@ -36,6 +36,7 @@ def test_a_pinned_rectangle_is_exact(placer):
         assert not one.region.overlaps(other.region)
 
 
+@pytest.mark.slow
 def test_a_narrow_pin_slows_the_pipeline():
     """On 8 x 8 cores the stage sets the pace."""
     free, tight = plan(), plan(make_pin("h.0.fc", rows=8, cols=8))

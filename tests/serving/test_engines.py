@@ -100,6 +100,7 @@ def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
         np.testing.assert_array_equal(3 * getattr(one, name)[done], getattr(three, name)[done])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.integers(0, 2**32 - 1))
 def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
@@ -134,6 +135,7 @@ def test_a_cache_on_its_way_is_no_part_of_rounds_that_repeat() -> None:
     both(open_of((0, 35, 10), (0, 4, 17), (0, 3, 5), (0, 27, 25)), rules, table)
 
 
+@pytest.mark.slow
 def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
     """One request of 1,000 tokens, slots of 100: ten rounds at most begin another slot, each is found after a few turns."""
     table = table_of_ticks([[7, 9], [5, 8]], grid=100)
@@ -189,6 +191,7 @@ def test_a_request_longer_than_the_cache_fails_alone() -> None:
     assert served.last_ticks[1] == served.admitted_ticks[1] == NEVER
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("rho", "sizes"),
     [(0.5, (1,)), (0.9, (1,)), (0.7, (1, 9))],
@@ -247,6 +250,7 @@ def test_a_queue_of_exponential_services_is_m_m_1() -> None:
         assert abs(found.mean() - wanted) < 5 * parts.std() / 10 + 0.002 * wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [1, 3, 20])
 def test_users_who_never_think_meet_the_bounds(users: int) -> None:
     """R regions of 100 ticks: N users get min(N / (R t), 1 / t) tokens a tick, if answers are long."""

@@ -38,6 +38,7 @@ def plan() -> GenerationPlan:
     return found
 
 
+@pytest.mark.slow
 def test_a_lone_request_takes_what_the_plan_says(plan: GenerationPlan) -> None:
     """The first token is the plan's, to a tick for each turn and region, and its way back to the entry; a decode its latency."""
     replica = run.replica_of(plan, most_context=1024)
@@ -111,6 +112,7 @@ def test_an_interrupt_keeps_what_was_answered(monkeypatch: pytest.MonkeyPatch, r
         run.serve(load, REPLICA, replicas=2, router=router)
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_writes_what_was_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

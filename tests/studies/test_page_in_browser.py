@@ -56,6 +56,7 @@ def rows_of_table(browser):
     return browser.execute_script(script)
 
 
+@pytest.mark.slow
 def test_a_reader_filters_points_and_opens_a_run(page, browser):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By

@@ -118,6 +118,7 @@ run_study(study(grid={"batch": list(range(8, 128))}), sys.argv[1], workers=0, sa
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(tmp_path)], stdout=subprocess.PIPE, text=True

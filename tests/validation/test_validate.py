@@ -89,6 +89,7 @@ def test_means_count_gated_points_that_ran():
     assert Validation(()).as_dict()["mape"] == {"total": None}
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -155,6 +156,7 @@ def test_a_file_that_is_no_suite_is_one_sentence(tmp_path):
         load_suite(path)
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_zero_and_prints_json(tmp_path):
     import typer
 
