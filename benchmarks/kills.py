@@ -273,9 +273,21 @@ def described(now: Files, known: Whole) -> str:
     names = sorted({*now, *(name for state in known.files.values() for name in state)})
     parts = []
     for name in names:
-        of = [setting for setting, state in known.files.items() if name in state and now.get(name) == state[name]]
+        of = [
+            setting
+            for setting, state in known.files.items()
+            if name in state and now.get(name) == state[name]
+        ]
         compared = any(name in state for state in known.files.values())
-        what = "missing" if name not in now else "of " + " and ".join(of) if of else "of none" if compared else "not compared"
+        what = (
+            "missing"
+            if name not in now
+            else "of " + " and ".join(of)
+            if of
+            else "of none"
+            if compared
+            else "not compared"
+        )
         parts.append(f"{name} {what}")
     return "; ".join(parts)
 

@@ -17,7 +17,10 @@ from wse_sim import copies
 from wse_sim.errors import WseError
 from wse_sim.uncertainty.processes import in_processes
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(not copies.COPIES, reason="no copies of a process here")]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not copies.COPIES, reason="no copies of a process here"),
+]
 
 
 def faults(task: Callable[[int], object]) -> str:
