@@ -534,7 +534,12 @@ def factories() -> Door:
     def make(chance: Chance) -> Case:
         content, must, change = blob(code, chance)
         name = f"factory_{next(number)}.py"  # a module is read once
-        return Case({name: content}, ["show", "model", f"{name}:make"], must=must or not parses(content), change=change)
+        return Case(
+            {name: content},
+            ["show", "model", f"{name}:make"],
+            must=must or not parses(content),
+            change=change,
+        )
 
     return Door(
         "factories",

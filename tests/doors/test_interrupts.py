@@ -59,7 +59,7 @@ def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
     below = children(command.pid)
     assert below
     command.send_signal(signal.SIGKILL)
-    command.wait()
+    command.wait(60)
     assert gone(below)
 
 
@@ -75,7 +75,7 @@ def test_an_early_interrupt_is_one_line(tmp_path: Path, after_s: float) -> None:
     assert process.stdout.readline() == "go\n"
     time.sleep(after_s)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate()
+    _, err = process.communicate(timeout=240)
     if process.returncode == 0:
         pytest.skip("the command was faster than the signal")
     assert process.returncode == 130

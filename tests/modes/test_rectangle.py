@@ -33,9 +33,7 @@ def larger(rows: int, cols: int) -> Wafer:
     return Wafer.model_validate(WAFER.model_dump() | fields)
 
 
-def plan_on(
-    wafer: Wafer, batch: int = 1, rectangle: tuple[int, int] | None = None
-) -> WeightStreamingPlan:
+def plan_on(wafer: Wafer, batch: int = 1, rectangle: tuple[int, int] | None = None) -> WeightStreamingPlan:
     """The plan of a small transformer; on all of the rectangle where one is given."""
     found = compile_streaming(GRAPH, wafer, CLUSTER, batch=batch, choice=StreamingChoice(rectangle=rectangle))
     assert isinstance(found, WeightStreamingPlan)
@@ -57,7 +55,9 @@ def test_a_plan_says_what_it_leaves_out_and_is_that_of_a_smaller_wafer() -> None
     plan = plan_on(wafer)
     rows, cols = rectangle_of(plan)
     assert rows < wafer.program_rows
-    assert any(f"{rows} x {cols} of {wafer.program_rows} x {wafer.program_cols} cores" in n for n in plan.notes)
+    assert any(
+        f"{rows} x {cols} of {wafer.program_rows} x {wafer.program_cols} cores" in n for n in plan.notes
+    )
     small = Wafer.model_validate(wafer.model_dump() | {"program_rows": rows, "program_cols": cols})
     assert plan.phases == plan_on(small, rectangle=(rows, cols)).phases
 

@@ -4,7 +4,7 @@ A phase lasts at least as long as its words are on their way, which is longer on
 small batch, a small model) needs few cores, so the compiler may leave rows and columns out.  Symbols: R rows, C columns::
 
     candidates  R, C, and all of 2, 3, 4, 6, 8, 12, ... below them, whatever the wafer is
-    taken       the first after which the next two gain nothing, rows before columns; all of the wafer unless that gains
+    taken       the first after which the next four gain nothing, rows before columns; all of the wafer unless that gains
 
 The candidates do not depend on the wafer, so a larger one has those of a smaller.  That is what makes more rows no slower.
 Words of the rows that are left out pass them as routers do: the rate of the edges stays [assumed].
@@ -29,7 +29,7 @@ LEAST_GAIN = 2e-3
 """Of the time of a step, for which rows or columns are left out."""
 
 STEP_GAIN = 5e-4  # of the time, for which one size is taken after another
-PATIENCE = 2  # sizes in a row that gain less, after which smaller ones are not tried
+PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not tried
 _FREE = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
 
 
