@@ -5,7 +5,7 @@ plan.py    what they make               estimate.py  its time by the phases alon
 memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result
-recurrence.py  the schedule without events, for ratios
+recurrence.py  the schedule without events, for ratios      rectangle.py  part of the wafer
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class WeightStreaming:
         return dataclasses.replace(plan, phases=phases)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
-        """The same micro-batch, lanes and recomputation; the phases anew."""
+        """The same micro-batch, lanes, recomputation and rectangle; the phases anew."""
         from wse_sim.modes.weight_streaming.steps import plan_streaming
 
         plan = expect(plan, WeightStreamingPlan)
@@ -105,6 +105,7 @@ class WeightStreaming:
             lanes=plan.lanes,
             recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
             density=plan.weight_density,
+            rectangle=(plan.wafer.program_rows, plan.wafer.program_cols),
         )
         return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 
