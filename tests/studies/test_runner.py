@@ -127,7 +127,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
     command.stdout.readline()
     command.stdout.readline()
     os.kill(command.pid, signal.SIGKILL)
-    command.wait()
+    command.wait(60)
     ran = run_study(study(grid={"batch": list(range(8, 128))}), tmp_path, workers=0)
     assert ran.reused > 0
     assert ran.counts[DONE] == 120
@@ -219,7 +219,7 @@ def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, 
             run_study(spec, tmp_path, scheduler=address, say=lambda text: os.kill(its.pid, signal.SIGKILL))
     finally:
         its.kill()
-        its.wait()
+        its.wait(60)
     assert "Traceback" not in capfd.readouterr().err
     kept = frame_of(tmp_path)["batch"].tolist()
     assert 0 < len(kept) < 2000

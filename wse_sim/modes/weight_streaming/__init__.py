@@ -5,7 +5,7 @@ plan.py    what they make               estimate.py  its time by the phases alon
 memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result
-recurrence.py  the schedule without events, for ratios
+recurrence.py  the schedule without events, for ratios      rectangle.py  part of the wafer
 drawn.py   a plan at many draws of the constants in one pass
 """
 
@@ -97,7 +97,7 @@ class WeightStreaming:
         return dataclasses.replace(plan, phases=phases)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
-        """The same micro-batch, lanes and recomputation; the phases anew."""
+        """The same micro-batch, lanes, recomputation and rectangle; the phases anew."""
         from wse_sim.modes.weight_streaming.steps import plan_streaming
 
         plan = expect(plan, WeightStreamingPlan)
@@ -107,6 +107,7 @@ class WeightStreaming:
             lanes=plan.lanes,
             recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
             density=plan.weight_density,
+            rectangle=(plan.wafer.program_rows, plan.wafer.program_cols),
         )
         return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 
@@ -129,8 +130,10 @@ class WeightStreaming:
         ):
             return None
         from wse_sim.modes.weight_streaming.drawn import rates
+        from wse_sim.modes.weight_streaming.rectangle import on_rectangle, rectangle_of
 
         plan = expect(plan, WeightStreamingPlan)
+        machines = [(on_rectangle(wafer, rectangle_of(plan)), cluster) for wafer, cluster in machines]
         found = rates(plan, machines, functools.partial(_path, plan), self.simulated_steps)
         return [{} if rate is None else {"samples_per_s": rate} for rate in found]
 
