@@ -133,7 +133,7 @@ class _Work:
                 self.pool.submit(task)
 
     def drain(self, most: int) -> None:
-        """Write rows until at most so many tasks are left."""
+        """Write rows until at most `most` tasks are left."""
         if self.pool is None or self.pool.pending <= most:
             return
         for rows in self.pool.finished():

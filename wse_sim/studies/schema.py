@@ -39,7 +39,7 @@ Values = list[Any]
 
 
 class AxisRange(BaseModel):
-    """Values from one number to another: so many `steps`, or a `step` apart; `scale` log makes equal ratios."""
+    """Values from one number to another: the number of `steps`, or a `step` apart; `scale` log makes equal ratios."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
