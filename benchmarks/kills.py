@@ -263,7 +263,33 @@ def one_kill(command: str, folder: Path, known: Whole, chance: random.Random) ->
         if all(now.get(file) == value for file, value in state.items())
     ]
     odd = [name for name in now if Path(name).name.startswith(PREFIX)]
+    if odd or not of:
+        print(f"{command} {setting}: {described(now, known)}", flush=True)
     return (of[0] if of and not odd else ""), writing
+
+
+def described(now: Files, known: Whole) -> str:
+    """Which files are there of which setting, and which are missing or of none: to look at what was left."""
+    names = sorted({*now, *(name for state in known.files.values() for name in state)})
+    parts = []
+    for name in names:
+        of = [
+            setting
+            for setting, state in known.files.items()
+            if name in state and now.get(name) == state[name]
+        ]
+        compared = any(name in state for state in known.files.values())
+        what = (
+            "missing"
+            if name not in now
+            else "of " + " and ".join(of)
+            if of
+            else "of none"
+            if compared
+            else "not compared"
+        )
+        parts.append(f"{name} {what}")
+    return "; ".join(parts)
 
 
 @contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
 
 FAILED = 2
+LIMIT_S = 120.0
 
 
 def start_child(work: Callable[[], object]) -> int:
@@ -24,5 +27,16 @@ def start_child(work: Callable[[], object]) -> int:
 
 
 def status_of(child: int) -> int:
-    """How a child ended, once it has: its exit status, or minus the number of the signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """How a child ended, once it has: its exit status, or minus the number of the signal.
+
+    One that does not end within :data:`LIMIT_S` is killed: a copy of a process with threads can wait for ever for a lock.
+    """
+    end = time.monotonic() + LIMIT_S
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < end:
+        time.sleep(0.005)
+    is_late = time.monotonic() >= end
+    if is_late:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert not is_late, f"a child did not end within {LIMIT_S:g} s"
+    return status

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -532,7 +534,12 @@ def factories() -> Door:
     def make(chance: Chance) -> Case:
         content, must, change = blob(code, chance)
         name = f"factory_{next(number)}.py"  # a module is read once
-        return Case({name: content}, ["show", "model", f"{name}:make"], must=must, change=change)
+        return Case(
+            {name: content},
+            ["show", "model", f"{name}:make"],
+            must=must or not parses(content),
+            change=change,
+        )
 
     return Door(
         "factories",
@@ -541,6 +548,16 @@ def factories() -> Door:
         ("wse_sim.frontend.api:loaded",),
         Case({"factory.py": code}, ["show", "model", "factory.py:make"]),
     )
+
+
+def parses(code: bytes) -> bool:
+    """Whether Python itself takes a text for a program."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def all_doors(folder: Path) -> list[Door]:

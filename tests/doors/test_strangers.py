@@ -21,8 +21,6 @@ from wse_sim.errors import WseError
 
 pytestmark = pytest.mark.generated
 SHARE = {"quick": 0.07, "all": 1.0, "random": 5.0}[WHICH]
-NOT_SEEN = ("factories", "configurations of transformers")
-"""Doors whose cases are refused by others (Python, transformers) where our reader accepts all; where it crashes they see it."""
 Reader = Callable[..., object]
 
 
@@ -95,12 +93,12 @@ def test_each_generator_fails_on_a_broken_reader(
 ) -> None:
     """Each door in turn, with its readers broken: its cases find it, so they reach what they claim to try."""
     for door in doors:
-        if broken is accepts and door.name in NOT_SEEN:
-            continue
         with pytest.MonkeyPatch.context() as patch:
             for place in door.readers:
                 module, name = place.split(":")
                 read = attrgetter(name)(importlib.import_module(module))
                 patch.setattr(f"{module}.{name}", broken(read))
             fault_of(door.sound, Path.cwd())
-            assert campaign(door, Path.cwd(), 60, seed=1).faults, (door.name, door.readers)
+            # Most cases of a few doors are refused before their reader, by Python or by transformers: these take more.
+            found = any(campaign(door, Path.cwd(), count, seed=1).faults for count in (60, 240))
+            assert found, (door.name, door.readers)

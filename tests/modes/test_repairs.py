@@ -155,7 +155,8 @@ def test_lanes_of_least_time_give_way_where_their_buffers_do_not_fit():
         graph = lower(torch.nn.InstanceNorm3d(16, affine=True), (torch.zeros(2, 16, 64, 64, 64),))
 
     def plan(wafer, batch=1, lanes=None):
-        return compile_streaming(graph, wafer, CLUSTER, batch=batch, choice=StreamingChoice(lanes=lanes))
+        choice = StreamingChoice(lanes=lanes, rectangle=(wafer.program_rows, wafer.program_cols))
+        return compile_streaming(graph, wafer, CLUSTER, batch=batch, choice=choice)
 
     best = plan(WAFER)
     cycles = {n: sum(p.compute_cycles for p in plan(WAFER, lanes=n).phases) for n in range(1, 6)}

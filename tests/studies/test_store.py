@@ -116,7 +116,7 @@ def test_committed_rows_outlive_a_kill_and_no_transaction_is_torn(tmp_path):
             break
     os.kill(writer.pid, signal.SIGKILL)
     rest = writer.stdout.read().split()
-    writer.wait()
+    writer.wait(60)
     said = int(rest[-1]) if rest else said
     with Store(path) as store:
         kept = store.db.execute("SELECT count(*) FROM runs").fetchone()[0]

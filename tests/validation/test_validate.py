@@ -21,7 +21,7 @@ MLP = {"family": "mlp", "layers": 3, "hidden": 32, "input": 64, "classes": 10}
 
 def point(**changes) -> Point:
     fields = {
-        "id": "mlp", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 1.0,
+        "id": "mlp", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 1.0, "unit": "samples/s",
         "params": {"mode": "weight_streaming", "model": MLP, "batch": 8},
     }  # fmt: skip
     return Point(**(fields | changes))
@@ -83,6 +83,10 @@ def test_means_count_gated_points_that_ran():
     means = answer.mape()
     assert means["total"] == pytest.approx(15)
     assert (means["model.training"], means["kernel.gemm"]) == (pytest.approx(10), pytest.approx(20))
+    text = answer.table()
+    assert "100          110 samples/s" in text
+    assert "total                     15.00 %     2 points" in text
+    assert "kernel                    20.00 %     1 points" in text
     data = answer.as_dict()
     assert data["points"][3]["reason"] == "why"
     assert data["points"][0]["error"] == pytest.approx(0.1)

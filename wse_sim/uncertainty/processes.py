@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from wse_sim.ended import end_with_command
+from wse_sim.copies import COPIES, Copies
 
 T = TypeVar("T")
 _TASKS: list[Callable[[int], Any]] = []
@@ -14,15 +13,23 @@ _TASKS: list[Callable[[int], Any]] = []
 
 
 def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator[T]:
-    """Results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made."""
-    if workers < 2 or count < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    """Results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made.
+
+    Raises
+    ------
+    WseError
+        If a worker is ended by the system, or waits for ever.
+    """
+    if workers < 2 or count < 2 or not COPIES:
         yield from map(task, range(count))
         return
     _TASKS.append(task)
+    copies, abort = Copies(min(workers, count)), True
     try:
-        with multiprocessing.get_context("fork").Pool(min(workers, count), end_with_command) as pool:
-            yield from pool.imap(_run, range(count))
+        yield from copies.in_order([copies.submit(_run, number) for number in range(count)])
+        abort = False
     finally:
+        copies.close(abort=abort)
         _TASKS.pop()
 
 

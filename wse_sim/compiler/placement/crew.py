@@ -7,11 +7,9 @@ schedule short, and its outcome says so.
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +20,7 @@ from wse_sim.compiler.placement.curves import build_curves
 from wse_sim.compiler.placement.peel import Peeler, Seed
 from wse_sim.compiler.placement.problem import Block, ListedShapes, PlacementProblem, wire_length
 from wse_sim.compiler.placement.windows import solve_window
-from wse_sim.ended import end_with_command
+from wse_sim.copies import Copies
 
 COMPACT_LIMIT = 1500  # blocks; 1000 take 0.3 s a round
 
@@ -174,7 +172,6 @@ _bench: list[Worker] = []
 
 
 def _start(problem: PlacementProblem) -> None:
-    end_with_command()
     _bench[:] = [Worker(problem)]
 
 
@@ -198,12 +195,7 @@ class Crew:
     def __init__(self, problem: PlacementProblem, processes: int) -> None:
         self.bench = Worker(problem)
         self.processes = processes
-        self.pool: ProcessPoolExecutor | None = None
-        if processes > 1:
-            method = "fork" if sys.platform.startswith("linux") else "spawn"
-            self.pool = ProcessPoolExecutor(
-                processes, multiprocessing.get_context(method), _start, (problem,)
-            )
+        self.copies = Copies(processes, _start, problem) if processes > 1 else None
 
     def run(self, tasks: Sequence[Task], done: Callable[[TaskOutcome], None]) -> list[TaskOutcome]:
         """Outcomes in the order of `tasks`; `done` sees each as soon as it is there."""
@@ -214,22 +206,17 @@ class Crew:
         return [r for r in results if r is not None]
 
     def _finished(self, tasks: Sequence[Task]) -> Iterator[tuple[int, TaskOutcome]]:
-        if self.pool is None:
+        if self.copies is None:
             for index, task in enumerate(tasks):
                 yield index, self.bench.run(task)
             return
         futures: dict[Future[TaskOutcome], int] = {
-            self.pool.submit(_work, task): i for i, task in enumerate(tasks)
+            self.copies.submit(_work, task): i for i, task in enumerate(tasks)
         }
-        for future in as_completed(futures):
+        for future in self.copies.as_completed(futures):
             yield futures[future], future.result()
 
     def close(self, abort: bool) -> None:
         """Let the workers go; `abort` does not wait for their tasks."""
-        if self.pool is None:
-            return
-        workers = list((getattr(self.pool, "_processes", None) or {}).values())
-        self.pool.shutdown(wait=not abort, cancel_futures=True)
-        if abort:
-            for worker in workers:
-                worker.terminate()
+        if self.copies is not None:
+            self.copies.close(abort=abort)

@@ -9,7 +9,10 @@ from wse_sim.options import Batch, Declared, Density, Lanes, MicroBatch, Recompu
 
 
 class StreamingChoice(Declared):
-    """None leaves it to the compiler; ``search_micro_batch`` tries several micro-batches and takes the fastest."""
+    """None leaves it to the compiler; ``search_micro_batch`` tries several micro-batches and takes the fastest.
+
+    `rectangle` is rows and columns of cores that kernels use: that of an earlier plan.
+    """
 
     fault: ClassVar[type[WseError]] = ModelError
 
@@ -20,3 +23,4 @@ class StreamingChoice(Declared):
     density: Density = 1.0
     send: Send = None
     search_micro_batch: bool = False
+    rectangle: tuple[int, int] | None = None

@@ -6,7 +6,8 @@ blocks, W bytes in use while one block runs.
 
 Rules, each a documented or a fitted mechanism:
 
-* one kernel at a time on the whole program rectangle; weights stream in, activations rest;
+* one kernel at a time on the whole program rectangle, or on a part where words have a shorter way and
+  that is faster (:mod:`rectangle`); weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
 * keep everything if ``A + W <= C``; else keep all but the scores of attention, which are worked out again
   without any weight, if that fits; else keep only the inputs of the blocks and run each block forward
@@ -22,7 +23,7 @@ One file, because the steps are read in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -47,9 +48,11 @@ from wse_sim.modes.weight_streaming.estimate import estimated_s, hinted
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores, on_rectangle
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
+Attempted = WeightStreamingPlan | Infeasible
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
 
@@ -151,11 +154,26 @@ def try_micro_batches(
     default: with it GPT-J 6B, as measured on one and on two systems, would be predicted 13 and 22 % too fast (5 % too slow
     and 7 % too fast without).
     """
-    given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
+    given = {
+        "graph": graph,
+        "cluster": cluster,
+        "systems": systems,
+        "options": options,
+        "per_system": per_system,
+    }
 
-    def attempt(micro_batch: int) -> WeightStreamingPlan | Infeasible:
-        return _plan_of(run_steps(ATTEMPT, {**given, "per_system": per_system, "micro_batch": micro_batch}))
+    def attempt(micro_batch: int, rectangle: Rectangle | None = options.rectangle) -> Attempted:
+        on = on_rectangle(wafer, rectangle)
+        return _plan_of(run_steps(ATTEMPT, {**given, "wafer": on, "micro_batch": micro_batch}))
 
+    plan = _micro_batch(attempt, options, per_system)
+    if isinstance(plan, Infeasible) or options.rectangle:
+        return plan
+    return on_fewer_cores(plan, lambda rectangle: attempt(plan.micro_batch, rectangle))
+
+
+def _micro_batch(attempt: Callable[[int], Attempted], options: StreamingChoice, per_system: int) -> Attempted:
+    """The plan of the given micro-batch, of the fastest divisor, or of the largest half that fits."""
     if options.search_micro_batch and options.micro_batch is None:
         divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
         # The largest of equally fast ones.

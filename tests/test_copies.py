@@ -1,0 +1,127 @@
+"""Worker processes: what they give, and that no wait for one that is killed or stuck lasts for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from wse_sim import copies
+from wse_sim.errors import WseError
+from wse_sim.uncertainty.processes import in_processes
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not copies.COPIES, reason="no copies of a process here"),
+]
+
+
+def faults(task: Callable[[int], object]) -> str:
+    """The sentence that two workers end with; none of them is left."""
+    with pytest.raises(WseError) as found:
+        list(in_processes(task, 4, 2))
+    for child in multiprocessing.active_children():
+        child.join(30)
+        assert not child.is_alive()
+    return str(found.value)
+
+
+def test_results_are_in_order_whoever_is_first() -> None:
+    def task(number: int) -> tuple[int, bool]:
+        time.sleep(0.02 * (number == 0))
+        return number, os.getpid() != here
+
+    here = os.getpid()
+    assert list(in_processes(task, 5, 2)) == [(number, True) for number in range(5)]
+
+
+def test_what_a_task_raises_comes_back() -> None:
+    def task(number: int) -> float:
+        return 1 / (number - 1)
+
+    with pytest.raises(ZeroDivisionError):
+        list(in_processes(task, 3, 2))
+
+
+def test_a_worker_that_the_system_kills_ends_the_wait() -> None:
+    def task(number: int) -> int:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    assert "ended by the system" in faults(task)
+
+
+def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a thread held when the process was copied: nobody lets it go in the copy."""
+    monkeypatch.setattr(copies, "LOOK_S", 0.05)
+    monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
+    lock = threading.Lock()
+
+    def task(number: int) -> int:
+        with lock:
+            return number
+
+    with lock:
+        assert "have done nothing" in faults(task)
+
+
+def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of many times the limit that computes all the while."""
+    monkeypatch.setattr(copies, "LOOK_S", 0.02)
+    monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
+    monkeypatch.setattr(copies, "QUIET_S", 0.0)
+
+    def task(number: int) -> int:
+        end = time.process_time() + 0.6
+        while time.process_time() < end:
+            pass
+        return number
+
+    assert list(in_processes(task, 2, 2)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_command_whose_worker_is_killed_says_so() -> None:
+    """Status 2 and one sentence behind lines of progress; a pool of multiprocessing would wait for ever."""
+    words = [
+        "run",
+        "fc-mnist",
+        "--mode",
+        "pipelined",
+        "--batch",
+        "64",
+        "--interval",
+        "90",
+        "--interval-workers",
+        "2",
+    ]
+    code = (
+        "import os, signal, sys\n"
+        "from wse_sim.uncertainty import spread\n"
+        "real = spread.in_processes\n"
+        "def killing(task, count, workers):\n"
+        "    here = os.getpid()\n"
+        "    def one(number):\n"
+        "        if number == 3 and os.getpid() != here: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return task(number)\n"
+        "    return real(one, count, workers)\n"
+        "spread.in_processes = killing\n"
+        "from wse_sim.door import main\n"
+        f"sys.argv[1:] = {words!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 2, done.stderr
+    *progress, last = done.stderr.splitlines()
+    assert "a worker process was ended by the system" in last
+    assert not any("Traceback" in line for line in progress), done.stderr

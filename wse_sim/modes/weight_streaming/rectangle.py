@@ -1,0 +1,96 @@
+"""Part of the wafer: fewer rows or columns where the way of words costs more than the cores gain.
+
+A phase lasts at least as long as its words are on their way, which is longer on more rows and columns.  A short step (a
+small batch, a small model) needs few cores, so the compiler may leave rows and columns out.  Symbols: R rows, C columns::
+
+    candidates  R, C, and all of 2, 3, 4, 6, 8, 12, ... below them, whatever the wafer is
+    taken       the first after which the next four gain nothing, rows before columns; all of the wafer unless that gains
+
+The candidates do not depend on the wafer, so a larger one has those of a smaller.  That is what makes more rows no slower.
+Words of the rows that are left out pass them as routers do: the rate of the edges stays [assumed].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.engine.host import InputPath
+from wse_sim.hardware import Wafer
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.recurrence import step_seconds
+
+Rectangle = tuple[int, int]  # rows, columns
+Attempt = Callable[[Rectangle], WeightStreamingPlan | Infeasible]
+
+SIZES = tuple(sorted({2 << n for n in range(20)} | {3 << n for n in range(20)}))
+LEAST_GAIN = 2e-3
+"""Of the time of a step, for which rows or columns are left out."""
+
+STEP_GAIN = 5e-4  # of the time, for which one size is taken after another
+PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not tried
+_FREE = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
+
+
+def on_rectangle(wafer: Wafer, rectangle: Rectangle | None) -> Wafer:
+    """The wafer with a program rectangle of at most `rectangle`; as it is for None."""
+    if rectangle is None:
+        return wafer
+    rows, cols = min(rectangle[0], wafer.program_rows), min(rectangle[1], wafer.program_cols)
+    return wafer.model_copy(update={"program_rows": rows, "program_cols": cols})
+
+
+def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
+    """Rows and columns that kernels of a plan use."""
+    return plan.wafer.program_rows, plan.wafer.program_cols
+
+
+def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreamingPlan:
+    """The plan on the rectangle of least time, with a note; as it is where all of the wafer is as fast."""
+    if not may_gain(plan):
+        return plan
+    whole_s = best_s = free_seconds(plan)
+    best = plan
+    for axis in (0, 1):
+        slower = 0
+        for size in reversed([size for size in SIZES if size < rectangle_of(plan)[axis]]):
+            rectangle = (size, rectangle_of(best)[1]) if axis == 0 else (rectangle_of(best)[0], size)
+            tried = attempt(rectangle)
+            seconds = float("inf") if isinstance(tried, Infeasible) else free_seconds(tried)
+            if seconds < best_s * (1 - STEP_GAIN) and isinstance(tried, WeightStreamingPlan):
+                best, best_s, slower = tried, seconds, 0
+            else:
+                slower += 1
+            if slower == PATIENCE:
+                break
+    gain = 1.0 - best_s / whole_s
+    if gain < LEAST_GAIN:
+        return plan
+    (rows, cols), (all_rows, all_cols) = rectangle_of(best), rectangle_of(plan)
+    note = (
+        f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: words have a shorter way, so a step takes "
+        f"{gain:.2%} less time (edges as fast as before: assumed)"
+    )
+    return replace(best, notes=(*best.notes, note))
+
+
+def free_seconds(plan: WeightStreamingPlan) -> float:
+    """Seconds of a step without the host."""
+    return step_seconds(plan, _FREE)
+
+
+def may_gain(plan: WeightStreamingPlan) -> bool:
+    """Whether a step without any way of words would be shorter by enough; most plans are bound by other things."""
+    clock = plan.wafer.clock_hz
+    edge = min(plan.wafer.io_bytes_per_s, plan.cluster.swarmx_bytes_per_s, plan.cluster.memoryx_bytes_per_s)
+
+    def seconds(phase: StreamedPhase, *, with_way: bool) -> float:
+        size = max(phase.edge_weight_bytes, phase.edge_gradient_bytes)
+        moves_s = size / edge + (phase.way_cycles / clock if size and with_way else 0.0)
+        cycles = phase.compute_cycles - (0.0 if with_way else phase.parts.get("idle", 0.0))
+        return max(cycles / clock, moves_s, phase.floor_s) + phase.spill_bytes / edge
+
+    with_way = sum(seconds(phase, with_way=True) for phase in plan.phases)
+    without = sum(seconds(phase, with_way=False) for phase in plan.phases)
+    return 1.0 - without / with_way > LEAST_GAIN if with_way else False
