@@ -20,7 +20,8 @@ from typing import ParamSpec, TypeVar
 from wse_sim.ended import end_with_command
 from wse_sim.errors import WseError
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 COPIES = sys.platform.startswith("linux")
 """Whether workers are copies of this process; elsewhere they start without its memory."""
 
