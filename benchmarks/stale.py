@@ -28,7 +28,14 @@ NUMBERS = "numbers:"
 
 _GPT2 = ("numbers:models/gpt2-small, training, pipelined", "numbers:plans/gpt2-small")
 _MAPS = ("wse_sim/report/heatmap.py", "wse_sim/report/views.py", "docs/pictures/make.py:gpt2")
-_PAGE = ("wse_sim/report/html.py", "wse_sim/report/data.py", "wse_sim/report/templates")
+_PAGE = (
+    "wse_sim/report/html.py",
+    "wse_sim/report/data.py",
+    *(
+        f"wse_sim/report/templates/{name}"
+        for name in ("report.html.j2", "report.js", "report.css", "timeline.js")
+    ),
+)
 _EXECUTORS = ("wse_sim/fabric/executors", "wse_sim/fabric/run.py")
 _SIMULATOR = ("numbers:models", "numbers:plans")
 _PLACERS = ("wse_sim/compiler/placers", "wse_sim/compiler/contest.py")
