@@ -20,7 +20,8 @@ from typing import ParamSpec, TypeVar
 from wse_sim.ended import end_with_command
 from wse_sim.errors import WseError
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 COPIES = sys.platform.startswith("linux")
 """Whether workers are copies of this process; elsewhere they start without its memory."""
 
@@ -100,7 +101,7 @@ class Copies:
         total = 0
         for number in list(getattr(self._pool, "_processes", None) or {}):
             try:
-                fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             except OSError:
                 return None
             total += int(fields[11]) + int(fields[12])
