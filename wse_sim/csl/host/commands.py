@@ -232,7 +232,9 @@ def fill_command_folder(folder: Path) -> None:
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = folder / name
         # -P: a random.py beside the program is no module of ours; without it the working folder comes first
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8")
+        path.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
+        )
         path.chmod(0o755)
 
 
