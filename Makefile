@@ -50,7 +50,8 @@ numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
 	$(BIN)/python -m benchmarks.numbers
 	$(BIN)/python -m benchmarks.pages
 
-numbers-check: $(STAMP)  # which numbers moved since the file was written?
+numbers-check: $(STAMP)  # which numbers moved since the file was written? which pictures and tables are older than their sources?
+	-$(BIN)/python -m benchmarks.stale
 	$(BIN)/python -m benchmarks.numbers --check
 
 clean:

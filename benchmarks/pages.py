@@ -9,7 +9,11 @@ A page marks a table by two comments; what stands between them is replaced::
     ...
     <!-- end of table -->
 
-The tables stand in ``benchmarks/tables``, by subject.  So no number of a table is typed by hand, and a test fails where a page and the file disagree.
+Within a sentence a golden number is marked by its group, key and field::
+
+    it trains <!-- number: models / gpt2-small, training, pipelined / samples_per_s -->1,168<!-- end --> samples/s
+
+The functions that write tables are in ``benchmarks/tables``, by subject.  A test fails where a page and the file disagree.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from pathlib import Path
 
 from benchmarks import numbers
 from benchmarks.tables import declared, models, placement, programs, random_models, reliability
-from benchmarks.tables.base import TABLES
+from benchmarks.tables.base import TABLES, group, quantity
 
 __all__ = [
     "MARK",
@@ -39,16 +43,23 @@ __all__ = [
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
 MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)
+NUMBER = re.compile(r"(<!-- number: ([^/\n]+) / ([^/\n]+) / (\w+) -->)([^<\n]*)(<!-- end -->)")
+
+
+def _number(found: re.Match[str]) -> str:
+    value = float(group(found[2])[found[3]][found[4]])
+    return f"{found[1]}{quantity(value)}{found[6]}"
 
 
 def rendered(text: str) -> str:
-    """The text of a page with every marked table written anew.
+    """The text of a page with every marked table and number written again.
 
     Raises
     ------
     KeyError
-        If a page names a table that nobody writes.
+        If a page names a table that nobody writes, or a number that the file does not have.
     """
+    text = NUMBER.sub(_number, text)
     return MARK.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[4]}", text)
 
 

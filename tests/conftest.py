@@ -78,6 +78,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return work_unit(nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            """The test that ended a worker has failed; the others of the worker go on elsewhere.  (It would run again.)"""
+            left = self.assigned_work.pop(node)
+            crashed = next((name for unit in left.values() for name, done in unit.items() if not done), None)
+            if crashed is not None:
+                left[work_unit(crashed)][crashed] = True
+                self.workqueue.update({name: unit for name, unit in left.items() if not all(unit.values())})
+                for other in self.assigned_work:
+                    self._reschedule(other)
+            return crashed
+
     return Units(config, log)
 
 

@@ -181,6 +181,7 @@ def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
         read_yaml(file)
 
 
+@pytest.mark.slow
 def test_the_compiler_imports_nothing_that_lies_beside_a_program(tmp_path: Path) -> None:
     """`cslc` of a command file starts in the program's folder: random.py there is the program's, not Python's."""
     (tmp_path / "random.py").write_text("import pathlib\npathlib.Path('MARK').touch()\nraise SystemExit(7)\n")

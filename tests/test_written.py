@@ -81,6 +81,7 @@ def by_file(folder: Path, tag: str) -> None:
     write_whole(folder / "page.html", tag)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("write", [by_save, by_command, by_file])
 def test_a_kill_at_every_step_leaves_the_old_or_the_new(
     tmp_path: Path, write: Callable[[Path, str], None]
@@ -105,6 +106,7 @@ def test_a_kill_at_every_step_leaves_the_old_or_the_new(
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_second_kill_while_files_take_their_places(tmp_path: Path) -> None:
     """Who finishes the work of a killed command may be killed as well, at every step of it."""
     by_command(tmp_path, "old")
@@ -168,6 +170,7 @@ def test_the_disk_has_it_before_the_next_step(tmp_path: Path, monkeypatch: pytes
     assert {("fsync", folder.stat().st_ino) for folder in (tmp_path, tmp_path / "more")} <= set(after)
 
 
+@pytest.mark.slow
 def test_commands_on_one_folder_at_once(tmp_path: Path) -> None:
     """Four processes write without a pause, two of them are killed: at any time a reader finds files of one of them."""
 

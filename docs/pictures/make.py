@@ -224,5 +224,13 @@ PICTURES = {
 }
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parents[1]))
+    from benchmarks import stale
+
     for name in sys.argv[1:] or PICTURES:
         PICTURES[name]()
+        stale.made(
+            picture
+            for picture, sources in stale.SOURCES.items()
+            if f"docs/pictures/make.py:{name}" in sources
+        )

@@ -117,7 +117,7 @@ def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> 
     vectors = {name for name in vector.names if shapes[name].kind != one}
     speed = _rate(vector, shapes, wafer, len(vectors & set(vector.of)))
     if vector.to not in vectors:
-        return min(1.0, speed)  # a single accumulator
+        return np.minimum(1.0, speed) if np.ndim(speed) else min(1.0, speed)  # a single accumulator
     # Of three vectors, two are read at a time.
     return speed / wafer.bank_conflict_factor if vector.op == "mac" and len(vectors) == 3 else speed
 

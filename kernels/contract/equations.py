@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
+FloatArray = NDArray[np.float64]
 PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")
 
 # Functions that a core computes element by element in scalar code.
@@ -72,8 +74,10 @@ def least_share(items: int, cores: Size) -> Size:
     return divisors[np.searchsorted(divisors, ceil_div(items, np.asarray(cores)))]
 
 
-def ceil_rate(n: Size, rate: float) -> Size:
-    """Cycles to issue `n` elements at `rate` elements per cycle: ``ceil(n / rate)``."""
+def ceil_rate(n: Size, rate: float | FloatArray) -> Size:
+    """Cycles to issue `n` elements at `rate` elements per cycle, one rate or one per draw: ``ceil(n / rate)``."""
+    if isinstance(rate, np.ndarray):
+        return np.where(rate == 1.0, np.asarray(n) * 1.0, np.ceil(np.asarray(n) / rate - 1e-9))
     if rate == 1.0:
         return n * 1.0
     # A relative nudge keeps 3 x 1.1 / 1.1 from rounding up.

@@ -62,6 +62,7 @@ def test_a_stage_of_a_block_pays_a_second_forward_pass():
     assert 0 < inside < len(kept.groups)
 
 
+@pytest.mark.slow
 def test_blocks_run_again_only_where_memory_asks_for_it():
     """With little SRAM the model fits no other way; with enough it is as fast as it was, unless asked for."""
     tight = SMALL.derive(sram_bytes=14 * 1024)

@@ -56,6 +56,7 @@ def pace(made: PipelinedPlan) -> float:
     return max(stage.cycles_per_sample for stage in made.stages)
 
 
+@pytest.mark.slow
 def test_replicas_are_equal_copies_with_streams_of_their_own():
     """Two replicas: twice the stages in the same order, streams stay within a copy."""
     one, two = plan(replicas=1), plan(replicas=2)
@@ -69,6 +70,7 @@ def test_replicas_are_equal_copies_with_streams_of_their_own():
     assert pace(two) >= pace(one)  # half the cores each
 
 
+@pytest.mark.slow
 def test_replicas_of_a_tiny_model_raise_the_simulated_rate():
     """A model that cannot use the wafer, fed by 8 workers, is replicated and runs faster for it."""
     from wse_sim.modes.simulation import simulate
@@ -126,7 +128,7 @@ def test_spares_make_good_for_dead_rows_and_cores():
     assert usable_cores(SMALL.derive(dead_cores=tuple((9, c) for c in range(8)))) == 130 * 130 - 1
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_regions_avoid_any_dead_cores(seed):
     """Random dead cores and rows: always legal, never faster than whole."""
@@ -173,6 +175,7 @@ def test_a_repaired_wafer_keeps_its_pace_and_delays_words():
         SMALL.derive(defect_repair="glue")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repair_by", ["avoid", "shift"])
 def test_more_dead_cores_never_speed_up(repair_by):
     """Each set of dead cores contains the one before: the slowest kernel never gets faster (0.5 % of search)."""
@@ -221,6 +224,7 @@ def test_scores_and_pictures(tmp_path):
     assert (tmp_path / "p.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [2, 4])
 def test_more_links_never_slow_the_plan(scale):
     """Wider links leave the pace as it is and never load a link more."""
@@ -237,6 +241,7 @@ def test_too_large_answers_name_need_and_limit():
         assert "times as much" in answer.message
 
 
+@pytest.mark.slow
 def test_edges_of_copies_are_disjoint():
     """Regions of two replicas never overlap, whatever the placer."""
     made = plan(replicas=2, placer="snake", time_limit_s=0.5)

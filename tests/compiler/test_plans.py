@@ -32,6 +32,7 @@ def pipeline(graph=None, wafer=WAFER, batch=64, layouts=False):
     return compile_pipelined(graph or transformer(), wafer, CLUSTER, batch=batch, layouts=layouts)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("blocks", "layouts"), [(6, False), (1, True)])
 def test_regions_do_not_overlap_and_lie_on_the_program_rectangle(blocks, layouts):
     """Every kernel gets a rectangle of its own, in the layout of a short batch as well."""
@@ -59,6 +60,7 @@ def test_areas_equalise_the_times_of_large_stages():
     assert sum(s.region.cores for s in plan.stages) > 0.85 * WAFER.program_cores
 
 
+@pytest.mark.slow
 def test_dead_rows_are_left_out_and_cost_pace():
     """Regions avoid dead rows; fewer rows never make the pipeline faster."""
     graph = transformer(4, 512, 8, 128)
@@ -96,6 +98,7 @@ def test_halving_sram_never_makes_the_pipeline_faster():
     assert times[1] <= times[2] * 1.003
 
 
+@pytest.mark.slow
 def test_plans_are_deterministic_and_load_back_equal(tmp_path: Path):
     """Two compilations are equal bit by bit, and so is what was saved."""
     one, two = pipeline(layouts=True), pipeline(layouts=True)
@@ -167,6 +170,7 @@ def test_impossible_requests_are_sentences(change, says):
         request()
 
 
+@pytest.mark.slow
 @examples(15)
 @given(
     layers=st.integers(1, 4),

@@ -238,6 +238,7 @@ def test_no_router_has_two_tensors_on_one_color(training, colors):
     assert highest <= colors - HOST_COLORS - KERNEL_COLORS * ways
 
 
+@pytest.mark.slow
 def test_too_few_colors_are_infeasible_and_named():
     """24 colors leave 15 to streams of a training pipeline; 10 leave one, and a pair is needed."""
     assert len({FEED, *SUMS}) == KERNEL_COLORS  # what the programs of products have

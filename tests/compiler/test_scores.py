@@ -53,6 +53,7 @@ def test_backward_pays_the_score_product_and_the_softmax_again():
     assert float(np.asarray(forward.special)) < more < float(np.asarray(forward.total))
 
 
+@pytest.mark.slow
 def test_scores_are_recomputed_only_when_they_do_not_fit():
     """With the memory of a whole wafer nothing is recomputed; on a corner of it the model only fits so."""
     whole = compile_pipelined(LONG, WAFER, CLUSTER, batch=16, replicas=1, layouts=False)

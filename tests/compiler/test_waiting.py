@@ -168,6 +168,7 @@ def test_a_pinned_region_without_room_for_its_streams_is_named() -> None:
     assert "samples that wait in streams on a core of 'h.0.proj' on the 3 x 3" in found.message
 
 
+@pytest.mark.slow
 def test_more_sram_is_never_slower() -> None:
     """Where memory sets the sizes; from SRAM that does not hold the model to SRAM that hardly matters."""
     graph, rates = with_skips(transformer(4, 128, 8, 256)), []

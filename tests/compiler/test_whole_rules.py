@@ -214,6 +214,7 @@ def passes(
     return forward, backward
 
 
+@pytest.mark.slow
 def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_that_does_not():
     """Each kind of core on paper, a vector instruction starts in 21 cycles, two products a cycle.
 

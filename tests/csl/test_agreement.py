@@ -30,6 +30,7 @@ def check(folder: Path, seed: int, executor: str) -> None:
             assert known.tobytes() == found.tobytes(), (seed, k, kind, known, found)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("executor", ["fast", "oracle"])
 def test_first_seed_on_both_executors(tmp_path: Path, executor: str) -> None:
     check(tmp_path, 1, executor)

@@ -54,7 +54,7 @@ def emitted(name: str, arch: str, **given: object) -> int:
     return cycles_of(name, arch, tuple(given.items()))
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_a_kernel_in_csl_is_the_kernel(name: str, given: dict[str, object], arch: str) -> None:
@@ -98,6 +98,7 @@ def test_a_product_of_matrices(arch: str) -> None:
     assert p * step < cycles < p * (step + tile * 1.5 * wafer.fma_turn_cycles)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_stencil_takes_nine_issues_a_cell(arch: str) -> None:
     """Four words sent, a product, four products with what comes: 9 cycles a cell; WSE-3 waits for words that come every 1.125 cycles."""
@@ -106,6 +107,7 @@ def test_a_stencil_takes_nine_issues_a_cell(arch: str) -> None:
     assert 9 * 448 <= more <= (9 + wait) * 448
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_product_with_a_vector_takes_a_map_per_element(arch: str) -> None:
     """64 elements of x more per core: each maps a column of 64 fp16, 4 or 2.92 a cycle (one issue for the first 8 there), and pays the map."""

@@ -90,6 +90,7 @@ def static(compiled: CompiledProgram, function: str) -> Launch:
     return StaticTimes(compiled.image, load_wafer(compiled.options.arch)).launch(function)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize(
     ("name", "function", "params"),
@@ -438,6 +439,7 @@ task after() void {}"""
         assert any("depends on data of the host" in verdict.reason for verdict in verdicts) == found
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_few_of_many_columns_give_the_cycles_of_all(tmp_path: Path, arch: str) -> None:
     """Forty columns repeat in pairs: eight pairs and the ends are run, two launches, as the machine runs all."""

@@ -78,6 +78,7 @@ def trained(half: str | None, steps: int = 6, level: int = 1, scale: float | Non
     return scales if scale else losses
 
 
+@pytest.mark.slow
 def test_mixed_numerics_are_close_to_fp32_by_the_bits_of_the_type() -> None:
     """Ten bits of mantissa stay nearer to fp32 than nine, nine nearer than seven; none is fp32."""
     exact = np.array(trained(None, steps=1))
@@ -90,6 +91,7 @@ def test_mixed_numerics_are_close_to_fp32_by_the_bits_of_the_type() -> None:
     assert (np.diff(later) < 0).mean() > 0.5  # it trains
 
 
+@pytest.mark.slow
 def test_a_level_of_two_also_rounds_softmax() -> None:
     assert trained("bfloat16", steps=1, level=1) != trained("bfloat16", steps=1, level=2)
     assert trained("bfloat16", steps=1, level=0) == trained("bfloat16", steps=1, level=1)

@@ -140,6 +140,7 @@ def dynamic():
     return cstorch.amp.GradScaler("dynamic", init_scale=2.0**10, steps_per_increase=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clip", [{"max_gradient_norm": 0.5}, {"max_gradient_value": 0.05}], ids=lambda c: next(iter(c))
 )
@@ -155,6 +156,7 @@ def test_schedule_scaling_and_clipping_replay_as_eager(clip, tmp_path) -> None:
         assert float(runtime.host_value(replayed.scaler.get_scale())) == 2.0 ** (10 + STEPS // 4)
 
 
+@pytest.mark.slow
 def test_a_captured_step_leaves_out_what_overflows(tmp_path) -> None:
     job = Job("CSX", tmp_path, whole, dynamic, warm_then_decay)
     job.run(STEPS, poison=3)

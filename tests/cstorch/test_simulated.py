@@ -51,6 +51,7 @@ def compiled(clip: float | None = None, scale: bool = False, **options):
     return runtime.run().compiled[0]
 
 
+@pytest.mark.slow
 def test_a_script_costs_what_its_model_costs(tmp_path):
     ids = torch.zeros(4, 8, dtype=torch.long)
     expected = wse_sim.lower(WithLoss(), (ids, ids), training=True, optimizer="sgd")

@@ -179,6 +179,7 @@ def test_forms_of_sparsity(form, values) -> None:
     assert [float(form(torch.tensor(t))) for t in range(3)] == pytest.approx(values)
 
 
+@pytest.mark.slow
 def test_captured_masks_change_as_eager_ones_do(tmp_path, monkeypatch) -> None:
     def compiled(run, program, trace_s):
         found = Compiled(program.name, None, None, 1, True, 0.0, 0.0)

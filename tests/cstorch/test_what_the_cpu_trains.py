@@ -185,6 +185,7 @@ def made_with(loss):
     return make
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["poisson", "gaussian", "ctc", "quantile"])
 def test_losses_without_a_rule_are_lowered(name):
     graph = lowered(made_with(LOSSES[name]))

@@ -19,6 +19,7 @@ KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_prints_the_five_lines_first(wse):
     """The lines that users of the real system know, in their order, within 80 columns."""
     ran = wse("run", "fc-mnist", "--mode", "pipelined", "--phase", "inference", "--batch", "128")
@@ -66,6 +67,7 @@ def test_two_runs_are_byte_identical(wse, tmp_path: Path):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_an_answer(wse):
     """GPT-3 13B holds 13 G weights x 18 B; the pipelined wafer has 33.5 GB: status 1, need and limit."""
     ran = wse("run", "gpt3-13b", "--mode", "pipelined", "--json")
@@ -87,6 +89,7 @@ def test_compare_has_a_row_per_mode_even_if_one_does_not_fit(wse):
     assert rows[1]["binding"] in rows[1]["bindings_s"]
 
 
+@pytest.mark.slow
 def test_auto_takes_the_faster_mode(wse):
     """`--mode auto` gives the better of the two rows of compare."""
     rows = json.loads(wse("compare", "fc-mnist", "--batch", "64", "--json").out)["rows"]
@@ -144,6 +147,7 @@ def test_faults_are_one_sentence_with_status_2(wse, words, says):
     assert len(ran.err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_factory_and_a_yaml_file_are_models_too(wse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`package.module:factory` from the current folder; a YAML like those shipped."""
     (tmp_path / "mine.py").write_text(
@@ -164,6 +168,7 @@ def test_a_factory_and_a_yaml_file_are_models_too(wse, tmp_path: Path, monkeypat
     assert json.loads(ran.out)["parameters"] > 0
 
 
+@pytest.mark.slow
 def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
     """A made-up instance goes through `place` and its own placement passes `--check`."""
     from tests.placement.graphs import kgraph_text
@@ -211,6 +216,7 @@ def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
     assert wse(*words, "--timing", "both").status == 2
 
 
+@pytest.mark.slow
 def test_checkpoints_take_their_share_of_every_step(wse):
     """AdamW keeps an fp32 weight and two fp32 moments: 12 bytes per parameter at 0.1 GB/s, in one step of ten."""
     words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--json")

@@ -44,6 +44,7 @@ def gone(pids: list[int], limit_s: float = 60.0) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
     """kill -9 of the command while its workers run: they end by themselves."""
@@ -75,7 +76,7 @@ def test_an_early_interrupt_is_one_line(tmp_path: Path, after_s: float) -> None:
     assert process.stdout.readline() == "go\n"
     time.sleep(after_s)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=240)
+    _, err = process.communicate(timeout=300)
     if process.returncode == 0:
         pytest.skip("the command was faster than the signal")
     assert process.returncode == 130

@@ -265,6 +265,7 @@ RAW = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("command", "folder", "name"), [
     ("show wafer", "wafers", "wse2.yaml"), ("show cluster", "clusters", "default.yaml"),
 ])  # fmt: skip

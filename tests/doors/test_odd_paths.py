@@ -148,7 +148,7 @@ def test_the_list_holds_what_it_should() -> None:
         assert (command, parameter) in found
 
 
-@pytest.mark.thinned(30)
+@pytest.mark.thinned(28)
 @pytest.mark.parametrize(("command", "parameter", "flag"), cases())
 def test_every_path_of_a_command_line(odd: Path, command: str, parameter: str, flag: str) -> None:
     """One sentence and status 2, whatever the path; nothing is left behind."""
@@ -156,7 +156,7 @@ def test_every_path_of_a_command_line(odd: Path, command: str, parameter: str, f
         check(line(command, parameter, flag, path), odd, must=TAKEN.get((command, parameter), 2))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("form", AS_MODEL)
 def test_models_named_by_odd_paths(odd: Path, form: str) -> None:
     """Files, factories, programs, configurations of transformers and instances of the contest."""

@@ -26,6 +26,7 @@ def test_import_pulls_in_neither_torch_nor_matplotlib_nor_numba(tmp_path: Path):
     assert _run(sys.executable, "-c", code, cwd=tmp_path).strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_core_works_without_torch(tmp_path: Path):
     """A hand-made graph compiles and runs in both modes while torch cannot be imported."""
     code = (

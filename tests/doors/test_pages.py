@@ -47,6 +47,7 @@ def test_words_are_defined_once():
     assert len(words) == len(set(words))
 
 
+@pytest.mark.thinned(20)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in EXAMPLES],

@@ -70,7 +70,7 @@ def test_a_command_of_the_readme_runs(wse, command: str, folder: Path, monkeypat
     assert "fault of the simulator" not in ran.err
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [text for kind, text in BLOCKS if kind == "python"])
 def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As printed, from an empty folder."""

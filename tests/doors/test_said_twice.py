@@ -278,6 +278,7 @@ def test_lines_of_graphs(old: str, new: str, says: str) -> None:
         parse_kgraph(GRAPH.replace(old, new, 1))
 
 
+@pytest.mark.slow
 def test_lines_of_graphs_that_would_blow_up() -> None:
     """300,000 characters of any short pattern, repeated: each is answered, so the test ends."""
     parts = [

@@ -235,6 +235,7 @@ VISION = {"family": "vit", "layers": 6, "hidden": 768, "heads": 12, "ffn": 3072,
 SMALL = {"family": "encoder", "layers": 2, "hidden": 256, "heads": 4, "ffn": 1024, "seq": 128, "vocab": 1000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -395,6 +396,7 @@ def test_books_balance(
         assert sums[name] == sums[name.replace("_sent_", "_received_")]
 
 
+@pytest.mark.slow
 def test_a_long_pipeline_runs_in_time() -> None:
     """250 stages and a batch of 1024 take seconds, not minutes."""
     names = [f"s{i}" for i in range(250)]

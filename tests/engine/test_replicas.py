@@ -24,7 +24,7 @@ def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> P
     return pipelined(stages, streams, batch=batch, training=training)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("replicas", "batch"), [(2, 7), (3, 10), (3, 112), (5, 113), (7, 8)])
 @pytest.mark.parametrize("extrapolate", [True, False])
@@ -37,6 +37,7 @@ def test_uneven_shares_end_and_the_largest_sets_the_step(replicas, batch, traini
     assert result.step_s <= (share + 4) * pace
 
 
+@pytest.mark.slow
 def test_extrapolated_and_full_runs_agree():
     """The steady state of uneven shares gives the step of the full simulation."""
     plan = copies(3, 1000, True)

@@ -210,6 +210,7 @@ def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batche
         assert simulate(faster).step_s <= result.step_s * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_thousands_of_phases_run_in_time() -> None:
     """6,000 phases and three steps: a few events per phase, whatever the number of phases."""
     phases = [phase(f"l{i}", 1.0, weight_bytes=1.0) for i in range(3000)]

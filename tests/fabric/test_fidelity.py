@@ -32,6 +32,7 @@ def test_programs_meet_their_closed_forms() -> None:
     assert {row.limit for row in rows} == {0.0, fidelity.TREE_LIMIT}
 
 
+@pytest.mark.slow
 def test_the_executors_agree_on_both_wafers() -> None:
     """Ten random programs each."""
     for seen in fidelity.agreement(10):

@@ -80,6 +80,7 @@ def _graph(edit: Callable[[dict[str, Any]], None]) -> Change:
     return change
 
 
+@pytest.mark.slow
 def test_a_good_file_gives_the_kernels_of_the_module(good: Path) -> None:
     """Shapes, ties, buffers and constants arrive; a parameter's values do not (zeros stand for them)."""
     graph = load_model(str(good))
@@ -190,6 +191,7 @@ def test_nothing_in_the_description_of_the_graph_runs(
     assert not Path("MARK").exists()
 
 
+@pytest.mark.slow
 def test_guards_are_dropped(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts of Python that torch compiles into the module."""
     monkeypatch.chdir(tmp_path)

@@ -308,6 +308,7 @@ class Asks(nn.Module):
         return self.fc(x[marked].view(-1, 8) + ends.float().sum() + means.sum())
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_lists_of_tensors_and_masks_of_the_shape_of_activations(device):
     """Two of the ids are 3, so the product has two rows of 8: 2 x 2 x 8 x 8 FLOP; eager torch gives that shape too."""
@@ -354,6 +355,7 @@ class PerDegree(nn.Module):
         return made
 
 
+@pytest.mark.slow
 def test_a_product_of_no_rows_is_no_work():
     """Five rows in all, 2 x 5 x 8 x 4 FLOP; three times that in training but for the inputs, which need no gradient."""
     assert lower(PerDegree(), (torch.zeros(5, 8),)).total_flops == 2 * 5 * 8 * 4

@@ -167,6 +167,7 @@ def test_pins_in_python_and_yaml(tmp_path: Path) -> None:
     assert [k.attrs.get("pin_region") for k in marked] == [None, "east"]
 
 
+@pytest.mark.slow
 def test_blocks_pinned_apart_are_no_longer_equal() -> None:
     """One block of two pinned: they do not fold as whole blocks any more."""
     graph = pin_kernels(load_model(FAMILIES["gpt"]), Pin(module="h.0", region="west"))
@@ -232,7 +233,7 @@ HF: dict[str, tuple[str, dict[str, Any], int, int]] = {
 _QUICK = ("gpt2", "llama", "gptj", "vit")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k if k in _QUICK else pytest.param(k, marks=pytest.mark.slow) for k in HF])
 def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
     """A config.json is enough: whole model, attention found, masks folded, FLOPs as torch counts them."""

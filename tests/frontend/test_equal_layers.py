@@ -136,6 +136,7 @@ def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_graph_is_that_of_layers_traced_one_by_one(
@@ -160,6 +161,7 @@ def test_weights_that_layers_share_stay_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert once.facts["training_flops"] == "as torch counts"
 
 
+@pytest.mark.slow
 def test_hooks_and_other_settings_make_layers_unequal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook on the third layer changes its result; the graph has it."""
     model = Deep(Block)

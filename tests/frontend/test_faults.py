@@ -14,6 +14,7 @@ from wse_sim.errors import ConfigError, ModelError, UnsupportedOpError  # noqa: 
 from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
 
 
+@pytest.mark.thinned(35)
 @pytest.mark.parametrize(("module", "args", "parts"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
 def test_bad_program(module: Any, args: Any, parts: tuple[str, ...]) -> None:
     """Each program of the collection gives its own sentence, on one line."""

@@ -49,7 +49,7 @@ def check_wired(graph: KernelGraph) -> None:
         assert len({len(instance) for instance in repeat.instances}) == 1
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seq", "flops", "parameters"), COUNTED, ids=[c[0] for c in COUNTED])
 def test_published_models(name: str, seq: int | None, flops: int, parameters: int) -> None:
     """FLOPs and parameters, exactly."""
@@ -59,7 +59,7 @@ def test_published_models(name: str, seq: int | None, flops: int, parameters: in
     check_wired(graph)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_flops_of_every_family(name: str) -> None:
     """Small models of all families against torch's registry."""
@@ -96,6 +96,7 @@ def test_every_shipped_model_is_valid() -> None:
         assert named_model(name).source
 
 
+@pytest.mark.slow
 def test_facts_are_carried() -> None:
     """What the compiler asks for is in the facts."""
     facts = load_model(FAMILIES["gpt"], seq=20, training=True).facts

@@ -82,6 +82,7 @@ def _forms() -> dict[str, tuple[Any, ...]]:
     }
 
 
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("form", list(_forms()))
 def test_every_form_is_the_same_product(form: str) -> None:
     """Whatever holds the module: one product of the worked-out FLOPs, and twice of them more in training.
@@ -97,6 +98,7 @@ def test_every_form_is_the_same_product(form: str) -> None:
     assert diagnose(*given).flops == FLOPS
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("form", ["module, tensor", "tuple", "factory", "program", "graph, inputs"])
 def test_every_door_takes_them(form: str) -> None:
     """Run, compare and compile, with and without options behind the inputs."""

@@ -33,6 +33,7 @@ class Convolution(nn.Module):
         return torch.zeros_like(y).index_add(0, target, y[source]) / degree[:, None]
 
 
+@pytest.mark.slow
 def test_edges_in_a_buffer_and_as_an_argument_are_captured_as_they_are():
     """A mask of edges changes the number of edges: it is worked out from the example's edges, and a note says so."""
     held = lower(Convolution(), (torch.zeros(NODES, WIDTH),))
@@ -74,6 +75,7 @@ def test_constant_masks_and_counts_say_the_shape():
     assert shapes[-1] == (6, 4)
 
 
+@pytest.mark.slow
 def test_edges_become_work_by_index_and_gradients_go_back():
     """12 nodes, EDGES without loops, 12 loops added: taken, then added; the gradients are taken, then added."""
     edges = EDGES - LOOPS + NODES
@@ -103,6 +105,7 @@ class ByElement(nn.Module):
         return x.clone().index_put((torch.arange(2)[:, None], torch.tensor([[0, 1, 2]])), a + b)
 
 
+@pytest.mark.slow
 def test_which_part_of_an_index_is_a_vector():
     """Of (2, 6, 4): 8 columns of 6 elements each, 2 tables of 6 vectors, one table of 12 vectors."""
     graph = lower(ByElement(), (torch.zeros(2, 6, 4),))

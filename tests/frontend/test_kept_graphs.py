@@ -49,6 +49,7 @@ def test_a_kept_graph_is_the_graph(kept):
     assert speeds[0] == speeds[1]
 
 
+@pytest.mark.slow
 def test_torch_is_not_loaded_again(kept):
     """A second process reads the graph without it."""
     load_model("fc-mnist")
@@ -96,6 +97,7 @@ def test_a_damaged_file_is_worked_out_again(kept, damage):
     assert same(store.get(file.name), fresh)
 
 
+@pytest.mark.slow
 def test_writers_at_the_same_time(kept):
     """Many threads keep and read one graph: each reads nothing or the whole graph."""
     graph = load_model(SIZES)
@@ -124,6 +126,7 @@ def test_a_folder_that_cannot_be_written_is_left_alone(kept):
     assert load_model(SIZES).kernels
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_kept_plan_is_the_plan(kept, mode):
     """The same object field by field, the same result; another batch is another plan."""

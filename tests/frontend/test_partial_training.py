@@ -61,6 +61,7 @@ def test_an_option_freezes_as_requires_grad_does() -> None:
     assert asked.trained_parameters == sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
+@pytest.mark.slow
 def test_gradients_stop_where_nothing_before_them_trains() -> None:
     """Only the last block trains: one block of three has gradient kernels, and only its gradients leave the wafer."""
     graph = load_model(SMALL, training=True, train="h.2")
@@ -77,6 +78,7 @@ def test_gradients_stop_where_nothing_before_them_trains() -> None:
     assert sent == 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64)
 
 
+@pytest.mark.slow
 def test_adapters_train_and_the_model_rests() -> None:
     """Rank 4 beside q, k, v (64 to 192) and the output (64 to 64) of three blocks; the user's module stays as it was."""
     graph = load_model(SMALL, training=True, lora=4)
@@ -89,6 +91,7 @@ def test_adapters_train_and_the_model_rests() -> None:
     assert all(p.requires_grad for p in module.parameters())
 
 
+@pytest.mark.slow
 def test_a_frozen_model_moves_less_and_is_faster() -> None:
     """Weights come twice instead of three times, and no gradients go back: the step shrinks by a third or more."""
     runs = {

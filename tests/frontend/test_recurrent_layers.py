@@ -16,6 +16,7 @@ from wse_sim.frontend.capture import export  # noqa: E402
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", sorted(GATES))
 def test_a_recurrent_layer_is_one_scan_per_layer(kind: str):
     """g gates of h numbers from h inputs and h states at each of s steps: 2 s g h (h + h) FLOP a layer."""
@@ -56,6 +57,7 @@ class Cell(nn.Module):
         return state[0] if isinstance(state, tuple) else state
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "RNNCell"])
 def test_a_cell_is_two_products_a_step(kind: str):
     """FLOPs of torch's counter in inference and training: the gradient of the input is not asked, nor that of a zero state."""

@@ -212,6 +212,7 @@ def test_gated_activation() -> None:
     assert graph.kernels[2].dims["elements"] == 2 * 16 * 64
 
 
+@pytest.mark.slow
 def test_convolution_takes_its_batch_norm_at_inference() -> None:
     """conv + bn + relu + add: one kernel at inference; in training the statistics need their own."""
     image = torch.randn(2, 8, 10, 10)

@@ -95,6 +95,7 @@ GOLDEN = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_captured_operators(name: str) -> None:
     """Composite operators stay whole, and every node knows its module and line."""

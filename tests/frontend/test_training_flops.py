@@ -203,6 +203,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.thinned(27)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_has_the_flops_of_torch(name: str) -> None:
     """Against a real run; the check of the capture, which is another count, agrees."""
@@ -283,6 +284,7 @@ def test_the_captured_program_is_counted_where_the_module_reads_values() -> None
     assert graph.facts[FLOPS_CHECKED] == EQUAL
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass back in time without products: 3,072 FLOPs of 18,432 are missing, in notes and in the diagnosis."""
     monkeypatch.setattr(Scan, "_flops_back", lambda self, kernel, wanted: 0)

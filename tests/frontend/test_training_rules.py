@@ -78,6 +78,7 @@ def test_gelu_keeps_its_operand() -> None:
     assert sizes["gelu"] - sizes["relu"] == 2 * 3 * 20
 
 
+@pytest.mark.slow
 def test_attention_keeps_or_recomputes() -> None:
     """Attention weights are 2 x heads x q x kv bytes a layer; computing them again costs their product."""
     none = load_model(FAMILIES["gpt without dropout"], training=True)
@@ -88,6 +89,7 @@ def test_attention_keeps_or_recomputes() -> None:
     assert full.facts["recompute"] == "full"
 
 
+@pytest.mark.slow
 def test_dropout_only_in_training() -> None:
     """Learned positions drop a tenth unless told otherwise; rotary ones nothing; inference never."""
     count = lambda g: sum(k.family == "dropout" and k.phase is Phase.FORWARD for k in g)  # noqa: E731
@@ -98,6 +100,7 @@ def test_dropout_only_in_training() -> None:
     assert count(load_model(FAMILIES["llama"], training=True)) == 0
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("momentum", 4), ("adamw", 8)])
 def test_optimizers(optimizer: str, state: int) -> None:
     """Every parameter is updated once; the moments are fp32."""
@@ -110,6 +113,7 @@ def test_optimizers(optimizer: str, state: int) -> None:
     assert {k.attrs["algorithm"] for k in updates} == {optimizer}
 
 
+@pytest.mark.slow
 def test_precision_levels() -> None:
     """Training stores fp32; products compute in the level's type; inference stores that type."""
     for precision, dtype in (
@@ -151,6 +155,7 @@ def test_broadcast_addends_are_reduced() -> None:
     assert reduced.sample_dim == "cols"
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama", "resnet", "vit", "mlp", "dit"])
 def test_training_graphs_are_wired(name: str) -> None:
     """Everything is made before it is read, every weight has a gradient and an update."""
@@ -162,6 +167,7 @@ def test_training_graphs_are_wired(name: str) -> None:
     assert max(made.values()) == 1
 
 
+@pytest.mark.slow
 @examples(4)
 @given(
     layers=st.integers(2, 5), heads=st.sampled_from([1, 2, 4]), width=st.sampled_from([4, 8]), ffn=st.integers(8, 40),
@@ -193,6 +199,7 @@ def test_add_training_equals_the_door() -> None:
     assert Counter(k.phase for k in trained)[Phase.UPDATE] == 4
 
 
+@pytest.mark.slow
 def test_half_type_and_level_are_two_settings():
     """Level 0 computes what sums over rows in fp32, level 2 sums products in the half type; the type stays."""
     graphs = {

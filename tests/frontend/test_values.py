@@ -49,7 +49,7 @@ ZOO = ["mlp", "gpt", "grouped", "bert", "resnet", "vit"]
 ZOO += [pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "gpt untied", "bert with 5 masked")]  # type: ignore[misc]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name: str) -> None:
     """Every kernel within 1e-4 of PyTorch in fp32, and the model's result within 1e-3 when chained."""
@@ -74,6 +74,7 @@ WRITTEN = {
 HEADS = {"GPT2": "LMHeadModel", "Bert": "ForMaskedLM", "Llama": "ForCausalLM"}
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in ("Bert", "ViT", "ResNet") else n for n in WRITTEN],
@@ -92,6 +93,7 @@ def test_transformers(name: str) -> None:
     assert relative(run_whole(model).numpy(), model.result) < 1e-3
 
 
+@pytest.mark.slow
 def test_the_check_finds_faults() -> None:
     """A kernel that states something else than the model does is found."""
     module, args = build(parse_parameters(FAMILIES["gpt"]))

@@ -85,6 +85,7 @@ def ours(x, p, g):
     return y, add.compute(d_middle, d_norm), grads
 
 
+@pytest.mark.slow
 def test_gpt2_block_forward_and_backward():
     """Output, input gradient and all twelve parameter gradients within 1e-4 of PyTorch in fp32."""
     p, rng = weights(), np.random.default_rng(1)

@@ -12,6 +12,7 @@ from wse_sim.kernels.contract.registry import REGISTRY, load_families
 WSE2, WSE3 = load_wafer("wse2"), load_wafer("wse3")
 
 
+@pytest.mark.thinned(37)
 @pytest.mark.parametrize("name", sorted(kernel_commands()))
 def test_every_kernel_runs_both_ways_by_default(name):
     """Defaults run on the fabric; model and fabric agree within 10 %; values are numpy's."""
@@ -77,6 +78,7 @@ def test_published_long_reductions_on_the_fabric(group, measured):
     assert measure("reduce", params, WSE2, timing="fabric").value == pytest.approx(measured, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_sampled_points_agree():
     """Thirty points of the agreement benchmark: median within 1 %, none beyond 12 %."""
     from benchmarks.kernel_agreement import agreement

@@ -234,6 +234,7 @@ def test_embedding(vocab, cols, n, seed):
     close(family("embedding").gradient(ids, g, vocab), tt.grad)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(
     b=st.integers(1, 2),
@@ -295,6 +296,7 @@ def test_reduce_topk_layout(rows, cols, parts, k, seed):
     close(family("layout").compute(x, x, op="cat", axes=1), np.concatenate([x, x], 1))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(steps=st.integers(1, 6), batch=st.integers(1, 4), width=st.integers(1, 9), seed=seeds)
 def test_scan(steps, batch, width, seed):

@@ -179,6 +179,7 @@ READ_BY_PLANS = {
 }
 
 
+@pytest.mark.thinned(38)
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_stated_attribute_is_read(name: str) -> None:
     """An attribute that no face of its family looks at says nothing."""
@@ -200,6 +201,7 @@ def test_a_stated_default_changes_nothing(name: str) -> None:
         assert found.flow(call.dims, full) == found.flow(call.dims, call.attrs)
 
 
+@pytest.mark.thinned(38)
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_the_faces_of_every_family_agree(name: str) -> None:
     """Each small command of a family: values of its program, cycles within its band, SRAM within its footprint.

@@ -51,6 +51,7 @@ def large_case(name: str) -> Case:
     raise AssertionError(f"{name}: no size fits 128 x 128 cores; add one to GIVEN")
 
 
+@pytest.mark.thinned(42)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_is_the_same_on_both(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its default size; all programs count as large ones."""

@@ -224,6 +224,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_cells_and_old_cells_swap_roles_from_step_to_step() -> None:
     """Three steps of a stencil are one step run three times; only `program` writes them out."""
     case = family("stencil25").program(

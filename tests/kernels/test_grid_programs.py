@@ -34,6 +34,7 @@ def test_shifting_products_take_what_the_cost_says(algorithm: str, m: int, k: in
     check_faces(family("gemm"), dims, tiling, WSE2, band=0.01, dtype="fp16")
 
 
+@pytest.mark.slow
 def test_cannon_pays_the_wrap_around_once_per_axis() -> None:
     """Steps shorter than the way across the grid: later than MeshGEMM by that difference, for each axis once.
 

@@ -71,6 +71,7 @@ def test_no_family_is_known_by_name(room: str) -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_the_exceptions_are_needed() -> None:
     """Every exception still stands for a literal: a list of exceptions that nobody needs hides the next one."""
     seen = {(file, text) for room in ROOMS for file, _, text in named_families(room)}

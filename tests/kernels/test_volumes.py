@@ -194,6 +194,7 @@ class Volumes(nn.Module):
         return x.mean() + self.wide(self.line(lines)).mean()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("training", [False, True])
 def test_flops_equal_those_of_the_counter(training):
     """Forward, and backward with it, exactly; but torch counts the weight gradient of a group as if all channels met."""

@@ -46,6 +46,7 @@ def run(**options) -> Result:
     return answer
 
 
+@pytest.mark.slow
 def test_one_region_decodes_layer_after_layer_and_then_the_head():
     # 700 x 700 leaves one region on the wafer: no hand-over, eight layers one after the other.
     answer, wafer = run(grid=700, context=2048), load_wafer("wse2")
@@ -56,6 +57,7 @@ def test_one_region_decodes_layer_after_layer_and_then_the_head():
     assert sum(answer.kernels[0].parts.values()) == pytest.approx(answer.step_s)
 
 
+@pytest.mark.slow
 def test_requests_fill_the_pipeline_and_then_share_it():
     # Four regions of two layers: four requests run side by side, more take turns.
     rates = {batch: run(grid=360, context=1024, batch=batch) for batch in (1, 2, 4, 8)}
@@ -79,6 +81,7 @@ def test_the_simulated_round_is_the_closed_form(batch, systems):
     )
 
 
+@pytest.mark.slow
 def test_generation_has_a_map_a_timeline_and_areas_like_the_other_modes(tmp_path):
     answer = run(grid=360, context=1024, batch=4)
     busy, used = answer.core_map("busy"), np.zeros(answer.core_map("busy").shape, bool)
@@ -123,6 +126,7 @@ def test_the_longest_context_is_the_longest_that_runs():
     assert longest <= answer.plan.max_context_wafer
 
 
+@pytest.mark.slow
 def test_more_wafers_hold_more_cache_and_never_lower_the_total_rate():
     one, two = (run(grid=360, context=1024, batch=16, systems=systems) for systems in (1, 2))
     assert two.plan.max_context > one.plan.max_context
@@ -130,11 +134,13 @@ def test_more_wafers_hold_more_cache_and_never_lower_the_total_rate():
     assert two.plan.handover_s > one.plan.handover_s
 
 
+@pytest.mark.slow
 def test_a_longer_prompt_takes_longer_to_the_first_token():
     times = [run(grid=360, prompt=prompt).figures["time_to_first_token_s"] for prompt in (256, 1024, 2048)]
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 def test_a_larger_grid_is_not_faster_for_ever():
     # Hops bind decode: measured 2,700 tokens/s on 420 x 420 and 2,243 on 660 x 660 for LLaMA-3 8B.
     wide = [run(grid=grid).samples_per_s for grid in (300, 500, 700)]
@@ -157,6 +163,7 @@ def test_impossible_requests_are_sentences(change, says):
         generate(**change)
 
 
+@pytest.mark.slow
 def test_the_graph_of_a_published_shape_is_the_published_layer():
     """Every head with keys of its own: the products of the paper, in the published order of sizes."""
     full = api.load_model({"name": "full", "model": SMALL | {"kv_heads": 16}}, seq=512, training=False)
@@ -199,6 +206,7 @@ def test_a_head_size_of_its_own_and_norms_on_heads_cost_what_they_add():
     assert more == pytest.approx(scalar + 2 * tree_allreduce(1, 256, best_groups(256), wafer).total)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("model", "says"), [("bert-base", "sees later tokens"), ("resnet18", "no kernel of attention")]
 )
@@ -207,7 +215,7 @@ def test_what_is_no_decoder_is_refused(model, says):
         api.run(model, mode="generation", phase="inference")
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2-small", "mistral-7b"])
 def test_the_other_decoders_run(model):
     answer = api.run(model, mode="generation", phase="inference", seq=512, batch=1)

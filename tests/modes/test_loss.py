@@ -26,6 +26,7 @@ def training_plan(sizes: tuple[int, ...], side: int, batch: int = 16, **how: obj
     )
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
 @pytest.mark.parametrize("logits", [20, 40])
 def test_the_price_is_what_the_core_issues(loss: str, logits: int) -> None:
@@ -53,6 +54,7 @@ def test_cycles_on_paper() -> None:
     assert loss_cycles("cross entropy", 20, wafer) == (20 * 58 + 12 * 21 + 52 + 50 + 4, 11)
 
 
+@pytest.mark.slow
 def test_a_slow_loss_sets_the_pace_of_both_simulators() -> None:
     """64 to 64: cross entropy takes 4103 cycles a sample, the layer 40.  16 cores in turn take 256, and let words pass."""
     plan = training_plan((64, 64), 24, batch=64)

@@ -77,6 +77,7 @@ def test_endless_inference_goes_at_the_slowest_stage_of_both_wafers():
     assert result.samples_per_s == pytest.approx(SMALL.clock_hz / slowest, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_longer_line_delays_a_lone_sample_once_each_way(two):
     """A training step of one sample waits for a hop on the way there and one on the way back, cut by cut."""
     more_s = 40e-6
@@ -113,6 +114,7 @@ def test_what_is_sent_is_received(two):
     assert simulate(two, trace=False) == result
 
 
+@pytest.mark.slow
 def test_more_systems_are_never_slower():
     rates = [api.run(GRAPH, mode="pipelined", batch=256, wafer=SMALL, trace=False).samples_per_s]
     for systems in (2, 3, 4):
@@ -162,6 +164,7 @@ def test_nobody_gets_what_the_machine_does_not_offer_without_asking():
     assert api.run(GRAPH, wafer=SMALL, batch=64, systems=2, trace=False).mode == "weight-streaming"
 
 
+@pytest.mark.slow
 def test_a_tensor_may_pass_several_wafers():
     """Output of the first block read by the last: it crosses every cut, is sent on, and both ends count it alike."""
     last = GRAPH.kernel("h.5.out")

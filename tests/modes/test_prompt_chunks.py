@@ -128,6 +128,7 @@ def test_the_flow_line_is_its_recurrence(turns):
     assert line_s([times for _, times in turns], [count for count, _ in turns]) == free[-1]
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("layers", [8, 7])
 @pytest.mark.parametrize(("systems", "chunk"), [(1, 3), (1, 7), (2, 16), (2, None), (1, 2048)])
 def test_closed_form_and_run_agree(layers, systems, chunk):
@@ -172,6 +173,7 @@ def test_one_block_is_the_way_of_the_prompt_through_all_regions():
     assert answer.figures["time_to_first_token_s"] == pytest.approx(cycles / wafer.clock_hz)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("prompt", [16, 200, 1000])
 def test_the_chosen_chunk_is_the_earliest_of_those_that_leave_cache(prompt):
     """Every chunk is asked for; those with half of the cache beside four tokens compete, by the bytes of their rows."""
@@ -190,6 +192,7 @@ def test_the_chosen_chunk_is_the_earliest_of_those_that_leave_cache(prompt):
     assert any(text.startswith(note) for text in chosen.notes)
 
 
+@pytest.mark.slow
 def test_rows_of_a_chunk_are_taken_from_the_cache():
     """The longest context beside a chunk is the longest that runs with it, and a longer chunk leaves less."""
     longest = [run(context=1024, prompt=360, chunk=n).plan.max_context for n in (40, 80, 160)]

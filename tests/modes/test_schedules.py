@@ -57,6 +57,7 @@ def test_a_round_goes_forward_before_it_comes_back(size: int) -> None:
                 assert forward[i][0] >= backward[i - 1][1] - 1e-6
 
 
+@pytest.mark.slow
 def test_a_stage_holds_all_samples_of_its_batch() -> None:
     """8, 16 and 24 samples, and 24 on two replicas: each sample takes as many bytes of a stage as the one before it."""
     made = {held: plan("gpipe", held) for held in (8, 16, 24)}

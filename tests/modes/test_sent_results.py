@@ -25,6 +25,7 @@ def gpt2(mode: str, send: str | None = None, batch: int = 64, **more) -> Result:
     return result
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("send", "wanted_bytes"),
     [
@@ -71,6 +72,7 @@ def test_the_wafer_sends_no_faster_than_its_edge(mode: str) -> None:
     assert not any("leave the wafer" in note for note in everything.notes)
 
 
+@pytest.mark.slow
 def test_results_that_bind_are_named() -> None:
     """A sixteenth of the edge holds up a pipeline; where weights pass the edge too, a large batch does."""
     slow = load_wafer("wse2").derive(io_bytes_per_s=IO_BYTES_PER_S / 16)
@@ -79,6 +81,7 @@ def test_results_that_bind_are_named() -> None:
         assert any(note.startswith("results bind") for note in result.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("pipelined", marks=pytest.mark.slow), STREAMED])
 def test_the_number_of_workers_that_is_named_lifts_the_bound(mode: str) -> None:
     found = api.run("resnet50", mode=mode, phase="inference", batch=256)
@@ -95,6 +98,7 @@ def test_the_number_of_workers_that_is_named_lifts_the_bound(mode: str) -> None:
     assert lifted.samples_per_s > 0.95 * found.compute_samples_per_s
 
 
+@pytest.mark.slow
 def test_a_chain_of_wafers_sends_the_results_of_the_last() -> None:
     """What one wafer hands to the next is no result."""
     plan = api.compile(
@@ -112,6 +116,7 @@ def test_what_cannot_be_sent_is_refused(send: str) -> None:
             api.compile(api.load_model("fc-mnist", training=training), mode="pipelined", send=send)
 
 
+@pytest.mark.slow
 def test_training_says_that_it_sends_the_loss_alone() -> None:
     plan = api.compile(api.load_model("fc-mnist", training=True), mode="pipelined", send="everything")
     assert any("send=everything has no effect in training" in note for note in plan.notes)

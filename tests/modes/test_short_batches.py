@@ -39,7 +39,7 @@ def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
     return made
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
     """Without the host, fill + samples + drain + update by formula lie near the discrete events.
@@ -51,6 +51,7 @@ def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
     assert step_cycles(made) == pytest.approx(free_step_cycles(made), rel=0.15)
 
 
+@pytest.mark.slow
 def test_one_sample_by_hand():
     """One sample in one stage: forward, its fill, backward, update, nothing else."""
     made = plan(batch=1)
@@ -66,7 +67,7 @@ def test_one_sample_by_hand():
     assert batch_cycles([first], [], 3, 100.0, training=False) == 300.0
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 5, 24])
 def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
     """Two batches, every pass: the compiled schedule and the processes of the engine end in the same cycle."""
@@ -77,6 +78,7 @@ def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
     assert quick_step_cycles(made.stages, links_of(made), batch) == pytest.approx(events, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
     """Arrays instead of stages: the same schedule but for the ways that the router takes, or a formula near to it."""
     batch = 4
@@ -98,6 +100,7 @@ def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
     assert LayoutCycles(sizer.priced_on(tiny), batch)(boxes) == inf
 
 
+@pytest.mark.slow
 def test_a_layout_whose_links_bind_is_compared_by_its_links():
     """The same rectangles with a crowded link: a batch of 16 takes 16 turns on that link, as the result says."""
     made = plan(batch=16)
@@ -126,6 +129,7 @@ def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
     assert few == first[0]  # more may compute, none has to
 
 
+@pytest.mark.slow
 def test_sram_that_is_left_keeps_more_samples_and_they_pay(monkeypatch):
     """A pipeline of long fill holds few samples by sizing alone; what is left of SRAM lets it run at its pace."""
     monkeypatch.setattr(steps, "NOTICEABLE", 2.0)  # the layout is the same for both
@@ -138,6 +142,7 @@ def test_sram_that_is_left_keeps_more_samples_and_they_pay(monkeypatch):
     assert free_step_cycles(roomy) < 0.8 * free_step_cycles(tight)
 
 
+@pytest.mark.slow
 def test_a_short_batch_gets_other_rectangles_and_is_faster(monkeypatch):
     """The plan for throughput leaves cores unused and updates for long; faster arithmetic made that worse."""
     graph = load_model(PERCEPTRON, training=True)
@@ -158,7 +163,7 @@ def test_long_batches_keep_the_plan_for_throughput(monkeypatch):
     ]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "better",
     [

@@ -63,6 +63,7 @@ def test_what_bounds_a_phase_that_the_edges_set_the_pace_of() -> None:
     assert [phase.ahead_bytes for phase in plan.phases] == [4 * 48 * 20] * 2
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("sizes", "cols"), [((196, 64, 64, 10), 24), ((64, 32, 10), 48)])
 def test_as_many_bytes_as_the_program_sends(sizes: tuple[int, ...], cols: int, training: bool) -> None:

@@ -35,6 +35,7 @@ def alternating():
     forget_mode("alternating")
 
 
+@pytest.mark.slow
 def test_a_third_schedule_compiles_runs_and_reports(alternating, tmp_path):
     """Two halves: twice the areas of one, half of them in the south, and the rate is the sum of both."""
     result = api.run("fc-mnist", mode=alternating, batch=64)
@@ -84,6 +85,7 @@ def test_an_order_in_which_a_step_lacks_its_input_is_refused():
         check_steps(list(reversed(STEPS)), given | {"plan"})
 
 
+@pytest.mark.slow
 def test_the_pipelined_mode_reads_its_own_options():
     """It read `recompute` of weight streaming's choice; now an option that it does not have is refused."""
     graph = api.load_model("fc-mnist", training=True)
@@ -110,6 +112,7 @@ def test_a_named_mode_without_a_given_option_is_a_fault(mode, asked, lacks):
         api.run(graph, mode=mode, batch=8, **asked)
 
 
+@pytest.mark.slow
 def test_a_comparison_gives_every_mode_its_options():
     """Weight streaming reads the density, the pipeline does without."""
     rows = {row.mode: row for row in api.compare("fc-mnist", batch=64, density=0.5, trace=False)}

@@ -87,7 +87,8 @@ def test_a_table_typed_by_hand_is_noticed():
     """A digit changed inside the marks is written over."""
     page = next(page for page in pages.PAGES if page.name == "numbers.md")
     text = page.read_text(encoding="utf-8")
-    assert pages.rendered(text.replace("1,206", "1,260")) == text
+    row = next(line for line in text.splitlines() if line.startswith("| gpt2-small | training | pipelined"))
+    assert pages.rendered(text.replace(row, row.replace("112", "113"))) == text
 
 
 def test_a_benchmark_keeps_its_values_with_where_and_when(tmp_path, monkeypatch):
@@ -97,6 +98,7 @@ def test_a_benchmark_keeps_its_values_with_where_and_when(tmp_path, monkeypatch)
     copy = tmp_path / "measured.json"
     copy.write_text(measured.FILE.read_text())
     monkeypatch.setattr(measured, "FILE", copy)
+    monkeypatch.setattr("benchmarks.stale.FILE", tmp_path / "digests.json")
     before = measured.read("fabric")["values"]
     measured.keep("fabric", {"dense_256": 5.0e8}, "a made-up machine")
     after = measured.read("fabric")

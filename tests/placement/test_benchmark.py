@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks.placement import main, seed_range
 from tests.placement.graphs import chain, kgraph_text
 
 
+@pytest.mark.slow
 def test_generated_case_as_json(capsys):
     """A generated instance is placed and its cost, time and seed are in the JSON."""
     assert main(["--dir", "", "--cases", "chain32", "--seeds", "3", "--placer", "snake", "--json"]) == 0

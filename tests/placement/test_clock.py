@@ -55,6 +55,7 @@ def test_a_clock_that_ends_before_the_first_placement_is_named(monkeypatch):
     assert any("the clock cut" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_cut_annealing_still_cools_down():
     """An annealing that cannot finish by its deadline ends there with the work it did."""
     problem = residual_problem()

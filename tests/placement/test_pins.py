@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from tests.handmade import transformer
+from wse_sim.compiler.pins import uneven_copies
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.frontend.hints import make_pin, pin_kernels, shard
@@ -24,7 +25,7 @@ def plan(*pins, **options):
     return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("placer", ["shelves", "snake"])
 def test_a_pinned_rectangle_is_exact(placer):
     """The stage gets 20 x 30 cores, the others make room; no two overlap."""
@@ -36,6 +37,7 @@ def test_a_pinned_rectangle_is_exact(placer):
         assert not one.region.overlaps(other.region)
 
 
+@pytest.mark.slow
 def test_a_narrow_pin_slows_the_pipeline():
     """On 8 x 8 cores the stage sets the pace."""
     free, tight = plan(), plan(make_pin("h.0.fc", rows=8, cols=8))
@@ -109,3 +111,20 @@ def test_sharding_is_said_by_axes_of_a_mesh():
         plan(make_pin("h.0.ln_1", parts_in=2))
     with pytest.raises(ConfigError, match="rectangle and parts"):
         make_pin("h.0.fc", rows=2, cols=2, parts_in=2)
+
+
+def test_copies_that_share_a_batch_unevenly_are_said():
+    """16 samples on 3 copies: the fullest has 6, as in a batch of 18; on 4 copies, or without a pin, nothing is said."""
+    pinned = pin_kernels(GRAPH, make_pin("h.0.fc", replicas=3))
+    (note,) = uneven_copies(pinned, 3, 16)
+    assert "'h.0.fc' asks for 3 copies" in note
+    assert "fullest has 6 samples" in note
+    assert "batch 18" in note
+    assert uneven_copies(pinned, 4, 16) == uneven_copies(GRAPH, 3, 16) == ()
+
+
+@pytest.mark.slow
+def test_a_plan_has_the_note_of_its_uneven_copies():
+    """The sentence reaches who reads the plan."""
+    notes = plan(make_pin("h.0.fc", replicas=3)).notes
+    assert any("'h.0.fc' asks for 3 copies" in note for note in notes)

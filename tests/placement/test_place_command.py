@@ -69,6 +69,7 @@ def test_faults_are_one_sentence_with_status_2(words, says, capsys, monkeypatch)
     assert told.out == ""
 
 
+@pytest.mark.slow
 def test_an_illegal_placement_is_named_with_status_2(graph, tmp_path, capsys, monkeypatch):
     """Two kernels on one place: the sentence names both."""
     out = tmp_path / "out"

@@ -201,6 +201,7 @@ def test_time_without_weight_takes_the_smallest_blocks():
     assert found.cost == 1.0
 
 
+@pytest.mark.slow
 def test_a_late_level_far_behind_worse_ones_is_found():
     """Wire that only the last level makes short wins though the levels before it cost more and more."""
     # 10 x 10 at time 1, then slower and no smaller in effect (10 x 9, ..., 10 x 5), then 1 x 1 at time 40:

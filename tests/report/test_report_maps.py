@@ -70,6 +70,7 @@ def test_the_page_carries_every_slice(wafer_result: Result) -> None:
     assert (np.diff(rows[:, 0]) >= 0).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("quantity", ["busy", "sram", "kernel", "queue", "links"])
 def test_pictures_of_a_small_fabric(small_result: Result, tmp_path: Path, quantity: str) -> None:
     """Every quantity can be drawn at 4 x 4."""
@@ -78,6 +79,7 @@ def test_pictures_of_a_small_fabric(small_result: Result, tmp_path: Path, quanti
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_pictures_of_a_wafer_are_equal_when_drawn_twice(wafer_result: Result, tmp_path: Path) -> None:
     """No date or random number gets into a picture."""
     for name in ("one.png", "two.png"):
@@ -124,6 +126,7 @@ def unpack(packed: dict) -> np.ndarray:
     return np.asarray(packed["palette"], np.float32)[np.frombuffer(raw, "<" + packed["kind"])]
 
 
+@pytest.mark.slow
 def test_packed_maps_are_exact(wafer_result: Result) -> None:
     """The page carries the result's own values, bit by bit."""
     for name in QUANTITIES:

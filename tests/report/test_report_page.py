@@ -28,6 +28,7 @@ def page(wafer_result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path
     return html.write_report(wafer_result, tmp_path_factory.mktemp("page"))
 
 
+@pytest.mark.slow
 def test_page_is_small_fast_and_self_contained(wafer_result: Result, tmp_path: Path) -> None:
     """Under 2.5 MB and a million calls for 850,000 cores; it names no address to load from."""
     html.write_report(wafer_result, tmp_path)  # what happens once, when libraries are imported
@@ -72,6 +73,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield found
 
 
+@pytest.mark.slow
 def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any, tmp_path: Path) -> None:
     """Loads without errors and without the network; layers switch, the map zooms, hover is exact, tables sort."""
     from selenium.webdriver.common.action_chains import ActionBuilder

@@ -145,6 +145,7 @@ def test_importing_the_report_pulls_no_heavy_library() -> None:
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_layers_that_are_only_numbers_keep_their_names() -> None:
     """Blocks of a model share a name like `h.*.ln_1`; the 0 and 3 of a plain nn.Sequential are different layers."""
     from wse_sim.frontend import load_model

@@ -17,7 +17,7 @@ from wse_sim.serving.base import (
     open_load,
 )
 from wse_sim.serving.latency import TurnTable
-from wse_sim.serving.router import ROUND_ROBIN, ROUTERS
+from wse_sim.serving.router import ROUTERS
 
 
 def table_of_ticks(
@@ -66,7 +66,8 @@ def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
         return open_load(np.sort(rng.integers(0, span, count)), *sizes), rules, table
     after = np.arange(count) - users
     after[after < 0] = NEVER
-    return Load(np.zeros(count, np.int64), *sizes, after, rng.integers(0, 3000, count)), rules, table
+    think = rng.integers(0, draw(st.sampled_from([1, 3000])), count)  # without, many come at one instant
+    return Load(np.zeros(count, np.int64), *sizes, after, think), rules, table
 
 
 @st.composite
@@ -108,5 +109,4 @@ def services(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable, int, str]:
         edge=edge,
         prefill=prefill,
     )
-    router = ROUND_ROBIN if load.is_closed else draw(st.sampled_from(ROUTERS))
-    return load, rules, table, draw(st.integers(1, 3)), router
+    return load, rules, table, draw(st.integers(1, 3)), draw(st.sampled_from(ROUTERS))

@@ -139,6 +139,7 @@ def test_chat_copies_and_lists_of_prompts(port: int) -> None:
     assert [one.id for one in client(port).models.list()] == ["toy"]
 
 
+@pytest.mark.slow
 def test_many_at_once_and_their_metrics() -> None:
     """Sixty requests of two threads; the counters are those of the requests, histograms have a sample for each."""
     with serving() as port:
@@ -277,6 +278,7 @@ def test_loopback_is_the_default() -> None:
             listening(f"127.0.0.1:{place.getsockname()[1]}")
 
 
+@pytest.mark.slow
 def test_a_prefix_is_found_again() -> None:
     replica = Replica(TABLE, ServingRules(blocks=200, turn_tokens=8, prefix_cache=True))
     with serving(replica) as port:

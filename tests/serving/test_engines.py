@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.generated import cases, examples
 from tests.serving.made import open_of, replicas, services, table_of_ticks
-from wse_sim.serving.base import NEVER, EdgeLink, Load, Served, ServingRules, open_load
+from wse_sim.serving.base import NEVER, EdgeLink, Load, PrefillElsewhere, Served, ServingRules, open_load
 from wse_sim.serving.fast_state import SKIPPED
 from wse_sim.serving.latency import TurnTable
 from wse_sim.serving.line import serve_reference
@@ -100,10 +100,14 @@ def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
         np.testing.assert_array_equal(3 * getattr(one, name)[done], getattr(three, name)[done])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.integers(0, 2**32 - 1))
 def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
-    """Long answers of few requests on a line of uneven regions, against the reference, which plays every turn."""
+    """Long answers of few requests on a line of uneven regions, against the reference, which plays every turn.
+
+    Caches that are on their way for long, of preempted requests or read elsewhere, have no part in the rounds of the others.
+    """
     rng = np.random.default_rng(seed)
     regions, count = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     layers, base = rng.integers(0, 3, regions), np.cumsum(rng.integers(1, 900, (regions, 5)), axis=1)
@@ -112,18 +116,31 @@ def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
     table = TurnTable(int(rng.integers(20, 90)), layers, base, rng.integers(0, 90, regions), deep)
     rules = ServingRules(
         blocks=int(rng.integers(40, 200)), block_tokens=int(rng.integers(4, 17)), turn_tokens=4,
-        swap=bool(rng.integers(2)), reserve=bool(rng.integers(2)), edge=EdgeLink(50_000, 9),
+        swap=bool(rng.integers(2)), reserve=bool(rng.integers(2)), edge=EdgeLink(int(rng.integers(3_000_000)), 9),
+        prefill=PrefillElsewhere(np.arange(500) * 300, streams=bool(rng.integers(2))) if rng.integers(2) else None,
     )  # fmt: skip
     arrivals = np.sort(rng.integers(0, 300_000, count))
     load = open_load(arrivals, rng.integers(1, 20, count), rng.integers(1, 400, count))
     both(load, rules, table)
 
 
+def test_a_cache_on_its_way_is_no_part_of_rounds_that_repeat() -> None:
+    """Two requests decode in turn while the prompt of a third one is read elsewhere: rounds are those of two."""
+    rules = ServingRules(
+        blocks=9, block_tokens=7, most_running=3, turn_tokens=2, edge=EdgeLink(261_311, 318),
+        prefill=PrefillElsewhere(np.arange(100) * 255, streams=False),
+    )  # fmt: skip
+    deep = [0, 0, 13, 28, 30, 33, 33, 41, 81, 113, 158, 183, *range(200, 2000, 20)]
+    table = table_of_ticks([[2975, 3997]], grid=8, head=[237], deep=deep)
+    both(open_of((0, 35, 10), (0, 4, 17), (0, 3, 5), (0, 27, 25)), rules, table)
+
+
+@pytest.mark.slow
 def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
     """One request of 1,000 tokens, slots of 100: ten rounds at most begin another slot, each is found after a few turns."""
     table = table_of_ticks([[7, 9], [5, 8]], grid=100)
     rules = ServingRules(blocks=1000, turn_tokens=2)
-    _, every = play(open_of((0, 3, 1000)), rules, table, 1, ROUND_ROBIN)
+    _, every, _ = play(open_of((0, 3, 1000)), rules, table, 1, ROUND_ROBIN)
     assert every.at[0, SKIPPED] > 900
     both(open_of((0, 3, 1000)), rules, table)
 
@@ -174,6 +191,7 @@ def test_a_request_longer_than_the_cache_fails_alone() -> None:
     assert served.last_ticks[1] == served.admitted_ticks[1] == NEVER
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("rho", "sizes"),
     [(0.5, (1,)), (0.9, (1,)), (0.7, (1, 9))],
@@ -207,6 +225,32 @@ def test_waits_are_those_of_queueing_theory(rho: float, sizes: tuple[int, ...]) 
     assert integral == pytest.approx(float((served.last_ticks - arrivals).sum()), rel=1e-12)
 
 
+def test_a_queue_of_exponential_services_is_m_m_1() -> None:
+    """One request runs at a time, in one turn of as many ticks as its prompt has tokens: exponential, of 500 in the mean.
+
+    At a load of 0.8 the mean wait is rho / (mu - lambda) = 2,000 ticks, and one waits longer than t with probability
+    rho exp(-(mu - lambda) t).
+    """
+    count, mean, rho = cases(400_000), 500.0, 0.8
+    rng = np.random.default_rng(11)
+    prompts = np.ceil(rng.exponential(mean, count)).astype(np.int64)
+    arrivals = np.cumsum(rng.exponential((mean + 0.5) / rho, count)).round().astype(np.int64)
+    longest = int(prompts.max())
+    rules = ServingRules(blocks=10**6, turn_tokens=longest, most_running=1)
+    load = open_load(arrivals, prompts, np.ones(count, np.int64))
+    served = serve_fast(load, rules, table_of_ticks([list(range(1, longest + 1))]))
+    np.testing.assert_array_equal(served.last_ticks - served.admitted_ticks, prompts)
+    waits = (served.admitted_ticks - arrivals).astype(float)
+    for found, wanted in [
+        (waits, rho * (mean + 0.5) / (1 - rho)),
+        *((waits > t, rho * np.exp(-(1 - rho) / (mean + 0.5) * t)) for t in (0.0, 1000.0, 5000.0)),
+    ]:
+        parts = found[: count // 100 * 100].reshape(100, -1).mean(axis=1)
+        # Whole ticks: a mean half a tick long, arrivals rounded to half a tick.
+        assert abs(found.mean() - wanted) < 5 * parts.std() / 10 + 0.002 * wanted
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [1, 3, 20])
 def test_users_who_never_think_meet_the_bounds(users: int) -> None:
     """R regions of 100 ticks: N users get min(N / (R t), 1 / t) tokens a tick, if answers are long."""

@@ -32,6 +32,7 @@ def replay(replica: Replica, rows: list[tuple[int, int, int]], step: int) -> dic
     return {number: line.times(number) for number in range(len(rows))}
 
 
+@pytest.mark.slow
 @examples(40)
 @given(replicas(), st.integers(50, 20_000))
 def test_steps_of_any_size_give_the_times_of_a_run(

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.generated import examples
 from wse_sim.errors import WseError
+from wse_sim.service.answers import load_for
 from wse_sim.serving.base import TICK_S, ServingError
+from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.traces import FORMS, load_of
 from wse_sim.serving.workload import drawn_load, lengths
 
@@ -111,6 +113,11 @@ TRACES = {
         '{"input_toks": 374, "output_toks": 44, "arrival_time_ns": 1000000000}\n'
         '{"input_toks": 396, "output_toks": 109, "arrival_time_ns": 5314579000}\n'
     ),
+    "bailian": (
+        '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 61.0, "input_length": 374, "output_length": 44, "type": "text"}\n'
+        '{"chat_id": 2, "parent_chat_id": 1, "timestamp": 65.314579, "input_length": 396, "output_length": 109}\n'
+    ),
+    "vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396,109\n",
 }  # the first two rows of one trace, in every form
 
 
@@ -126,6 +133,36 @@ def test_a_trace_reads_as_it_is_published(tmp_path: Path, form: str) -> None:
         load_of(f"{form}:{file}", scale_rate=2).arrival_ticks, load.arrival_ticks / 2, atol=1
     )
     assert len(load_of(f"{form}:{file}", limit=1)) == 1
+
+
+def test_calls_of_a_session_come_after_answers_and_tools(tmp_path: Path) -> None:
+    """Two sessions that begin at 2 s and 1 s, of two calls and one: the second call comes 3 s after the first answer."""
+    file = tmp_path / "sessions.jsonl"
+    calls = '[{"input_toks": 7, "output_toks": 2, "tool_duration_ns": 3000000000}, {"input_toks": 12, "output_toks": 4}]'
+    file.write_text(
+        '{"session_id": "a", "arrival_time_ns": 2000000000, "sub_requests": ' + calls + "}\n"
+        '{"input_toks": 5, "output_toks": 1, "arrival_time_ns": 1000000000}\n'
+    )
+    load = load_of(f"llmservingsim:{file}")
+    assert load.input_tokens.tolist() == [5, 7, 12]
+    assert load.after.tolist() == [-1, -1, 1]
+    assert (load.arrival_ticks[:2] * TICK_S).tolist() == [0.0, 1.0]
+    assert load.think_ticks[2] * TICK_S == 3.0
+    file.write_text('{"arrival_time_ns": 2, "sub_requests": []}\n')
+    with pytest.raises(WseError, match="give a list of objects"):
+        load_of(f"llmservingsim:{file}")
+
+
+def test_files_without_times_come_as_a_law_says(tmp_path: Path) -> None:
+    """The arrivals of drawn requests, the lengths of the file."""
+    file = tmp_path / "lengths.csv"
+    file.write_text("num_prefill_tokens,num_decode_tokens,pd_ratio\n" + "74,918,0.08\n9,3,3.0\n" * 20)
+    options = ServingOptions(workload=f"lengths:{file}", rate=2.0, seed=5)
+    load, drawn = load_for(options), drawn_load(40, rate=2.0, inputs="9", outputs="9", seed=5)
+    np.testing.assert_array_equal(load.arrival_ticks, drawn.arrival_ticks)
+    assert (load.input_tokens[:2].tolist(), load.output_tokens[:2].tolist()) == ([74, 9], [918, 3])
+    assert load_for(options.replace(arrivals="users:3")).after[:5].tolist() == [-1, -1, -1, 0, 1]
+    assert not load_for(options.replace(rate=None)).arrival_ticks.any()
 
 
 def test_lengths_of_conversations_are_their_characters_by_four(tmp_path: Path) -> None:

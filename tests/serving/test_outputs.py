@@ -37,6 +37,7 @@ def serving() -> Serving:
     )
 
 
+@pytest.mark.slow
 def test_samples_are_what_requests_say(serving: Serving) -> None:
     """Who runs and waits at each sample, counted from the requests' own times; sums at the end; busy fractions in mean.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from wse_sim import api, door
 from wse_sim.cli import app
 from wse_sim.errors import WseError
 from wse_sim.modes.generation.plan import GenerationPlan
-from wse_sim.serving import run
+from wse_sim.serving import loop, run
 from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
 from wse_sim.serving.energy import draw_of, energy_of
 from wse_sim.serving.latency import read_table, table_of
@@ -37,6 +38,7 @@ def plan() -> GenerationPlan:
     return found
 
 
+@pytest.mark.slow
 def test_a_lone_request_takes_what_the_plan_says(plan: GenerationPlan) -> None:
     """The first token is the plan's, to a tick for each turn and region, and its way back to the entry; a decode its latency."""
     replica = run.replica_of(plan, most_context=1024)
@@ -81,6 +83,55 @@ def test_replicas_share_the_requests_in_turn() -> None:
     users = drawn_load(40, arrivals="users:6", inputs="5", outputs="5")
     rows = shares(users, 4)
     assert [sorted({int(n) % 6 for n in part}) for part in rows] == [[0, 4], [1, 5], [2], [3]]
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
+def test_an_interrupt_keeps_what_was_answered(monkeypatch: pytest.MonkeyPatch, router: str) -> None:
+    """After some looks at the host's interrupts: answered requests have the times of the whole run, others are not there."""
+    load = drawn_load(200, rate=100.0, inputs="uniform:1:40", outputs="uniform:1:9")
+    whole = run.serve(load, REPLICA, replicas=2, router=router)
+    looks, place = iter(range(100)), loop._serve_routed
+
+    def look(*given: object) -> object:
+        if next(looks) == 12:
+            raise KeyboardInterrupt
+        return place(*given) if given else time.perf_counter()
+
+    monkeypatch.setattr(loop, "STEPS", 10)
+    monkeypatch.setattr(loop.time, "monotonic", look)
+    monkeypatch.setattr(loop, "_serve_routed", look)
+    cut = run.serve(load, REPLICA, replicas=2, router=router, keeps=True)
+    assert cut.is_cut
+    assert 0 < len(cut.load) < 200
+    assert f"of 200 requests {len(cut.load)} were answered" in cut.notes[-1]
+    rows = np.searchsorted(load.arrival_ticks, cut.served.arrival_ticks)
+    np.testing.assert_array_equal(cut.served.last_ticks, whole.served.last_ticks[rows])
+    assert bench_result(cut.load, cut.served, model="m", rate=100.0)["failed"] == 0
+    looks = iter(range(100))
+    with pytest.raises(KeyboardInterrupt):
+        run.serve(load, REPLICA, replicas=2, router=router)
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_writes_what_was_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table_of_ticks([[MS_TICKS] * 8] * 3).save(tmp_path / "turns.json")
+    looks = iter(range(100))
+
+    def look() -> float:
+        if next(looks) == 12:
+            raise KeyboardInterrupt
+        return 0.0
+
+    monkeypatch.setattr(loop.time, "monotonic", look)
+    words = "none", "--turns", str(tmp_path / "turns.json"), "--rate", "50", "--requests", "1000", "-q"
+    status, text = called(capsys, *words, "--input", "9", "--output", "5", "--out", str(tmp_path / "out"))
+    assert status == 130
+    assert "interrupted after" in text
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert 0 < result["completed"] == result["num_prompts"] < 1000
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_the_numbers_of_a_run_are_those_of_its_requests() -> None:

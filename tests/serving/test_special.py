@@ -258,6 +258,7 @@ def test_unpacking_is_paid_once_for_all_tokens_of_a_turn() -> None:
         assert float(more - plain) == pytest.approx(2 * tile / GROUP * group_cycles(4, wafer))
 
 
+@pytest.mark.slow
 def test_fewer_bits_leave_more_cache_and_need_fewer_wafers() -> None:
     def planned(bits: str, systems: int = 1) -> GenerationPlan | Infeasible:
         options = api.RunOptions(

@@ -12,7 +12,7 @@ import wse_sim
 pytest.importorskip("pandas")
 CLOCKS = [8e8, 1e9]
 SPEC = {
-    "fixed": {"model": "fc-mnist", "mode": "pipelined"},
+    "fixed": {"model": "fc-mnist", "mode": "weight-streaming"},
     "grid": {"batch": [64, 256], "wafer.clock_hz": CLOCKS},
     "draws": 0,
 }
@@ -23,7 +23,7 @@ def test_rows_are_those_of_runs(tmp_path: Path) -> None:
     frame = found.frame()
     assert frame["status"].tolist() == ["done"] * 4
     wafer = wse_sim.load_wafer("wse2").derive(clock_hz=CLOCKS[0])
-    alone = wse_sim.run("fc-mnist", mode="pipelined", batch=256, wafer=wafer)
+    alone = wse_sim.run("fc-mnist", mode="weight-streaming", batch=256, wafer=wafer)
     row = frame[(frame["batch"] == 256) & (frame["wafer.clock_hz"] == CLOCKS[0])]
     assert row["samples_per_s"].item() == alone.samples_per_s
     assert repr(found).startswith("<Study over batch, wafer.clock_hz: 4 runs: 4 with a result")
@@ -33,6 +33,7 @@ def test_rows_are_those_of_runs(tmp_path: Path) -> None:
     assert again.frame()["key"].tolist() == frame["key"].tolist()
 
 
+@pytest.mark.slow
 def test_outputs_have_an_axis_for_what_varies() -> None:
     pytest.importorskip("xarray")
     found = wse_sim.study(SPEC)

@@ -56,6 +56,7 @@ def rows_of_table(browser):
     return browser.execute_script(script)
 
 
+@pytest.mark.slow
 def test_a_reader_filters_points_and_opens_a_run(page, browser):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
@@ -171,3 +172,43 @@ def test_light_and_dark_and_a_phone(page, browser):
     assert faults(browser) == []
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.slow
+def test_rings_follow_the_axes_and_rows_link_their_reports(page, browser):
+    """The rings are the Pareto front of the two outputs shown, worked out here over all pairs."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    path, read = page
+    browser.get(f"file://{path}")
+    wait(browser, "document.querySelectorAll('#table tbody tr').length === 12")
+    browser.execute_script(
+        "const arc = CanvasRenderingContext2D.prototype.arc;"
+        "window.rings = [];"
+        "CanvasRenderingContext2D.prototype.stroke = function () { if (this.lastArc) window.rings.push(this.lastArc); };"
+        "CanvasRenderingContext2D.prototype.beginPath = function () { this.lastArc = null; };"
+        "CanvasRenderingContext2D.prototype.arc = function (x, y, r) { this.lastArc = [x, y]; };"
+    )
+    directions = {"samples_per_s": 1, "sample_joules": -1, "step_s": -1}
+    for across, up in (
+        ("sample_joules", "samples_per_s"),
+        ("batch", "samples_per_s"),
+        ("step_s", "samples_per_s"),
+    ):
+        Select(browser.find_element(By.ID, "x")).select_by_value(across)
+        Select(browser.find_element(By.ID, "y")).select_by_value(up)
+        browser.execute_script("window.rings = []; dispatchEvent(new Event('resize'))")
+        names = [name for name in (across, up) if name in directions]
+        points = [tuple(directions[name] * row["outputs"][name] for name in names) for row in read.done]
+        unbeaten = [
+            p
+            for p in points
+            if not any(q != p and all(a >= b for a, b in zip(q, p, strict=True)) for q in points)
+        ]
+        assert len(browser.execute_script("return window.rings")) == len(unbeaten), (across, up)
+        hint = browser.find_element(By.ID, "hint").text
+        assert hint.count("more samples_per_s (samples/s)") == 1
+    links = browser.find_elements(By.CSS_SELECTOR, "#table tbody a")
+    assert [link.text for link in links] == ["open"]
+    assert faults(browser) == []

@@ -118,6 +118,7 @@ run_study(study(grid={"batch": list(range(8, 128))}), sys.argv[1], workers=0, sa
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -244,7 +245,7 @@ sys.exit(door(app, ["study", sys.argv[2], "--out", sys.argv[3], "--workers", "0"
 
 @pytest.mark.slow
 def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
-    """Files may grow to 600 kB only: the system refuses more, as a full disk does; with room the same command ends."""
+    """Files may grow to 300 kB only: the system refuses more, as a full disk does; with room the same command ends."""
     import yaml
 
     (tmp_path / "s.yaml").write_text(
@@ -253,7 +254,7 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
     )
     words = [str(tmp_path / "s.yaml"), str(tmp_path / "out")]
     full = subprocess.run(
-        [sys.executable, "-c", FULL, "600000", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FULL, "300000", *words], capture_output=True, text=True, check=False
     )
     assert full.returncode == 2
     assert full.stderr.count("\n") == 1
@@ -292,3 +293,83 @@ def test_without_the_engine_the_sentence_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(WseError, match=r"pip install 'wse-sim\[study\]'.*--workers 0"):
         run_study(study(grid={"batch": [8]}), tmp_path, workers=2)
+
+
+def test_a_study_is_planned_in_chunks_and_few_tasks_wait(tmp_path, monkeypatch):
+    """Chunks of 5 settings, tasks of 2: no setting is lost or run twice, and tasks that wait stay few."""
+    from wse_sim.studies import planned, runner
+
+    spec = study(grid={"batch": [8, 8.0, *range(9, 27)], "micro_batch": [None]}, constraints=["batch != 11"])
+    monkeypatch.setattr(runner, "planned_chunks", lambda given: planned.planned_chunks(given, 5))
+    monkeypatch.setattr(runner, "cut", lambda requests, *_: [pools.Portion((one,)) for one in requests])
+    waiting, ran = [], []
+    submit, evaluate = pools.Inline.submit, pools.evaluate
+    monkeypatch.setattr(
+        pools.Inline, "submit", lambda pool, task: (submit(pool, task), waiting.append(pool.pending))
+    )
+    monkeypatch.setattr(
+        pools,
+        "evaluate",
+        lambda graph, requests: ran.extend(r.key for r in requests) or evaluate(graph, requests),
+    )
+    texts: list[str] = []
+    done = run_study(spec, tmp_path, workers=0, say=texts.append)
+    frame = frame_of(tmp_path)
+    assert frame["batch"].tolist() == [8, 8, 9, 10, *range(12, 27)]
+    assert done.counts[DONE] == len(frame) == 19
+    assert len(ran) == len(set(ran)) == 18  # 8 and 8.0 are one run
+    assert max(waiting) <= runner.AHEAD + 1
+    assert texts[-1].startswith("18 of 18 runs")
+    again = run_study(spec, tmp_path, workers=0)
+    assert (again.reused, len(ran)) == (18, 18)
+
+
+def test_a_task_carries_differences_and_a_worker_makes_the_same_requests_of_them(tmp_path):
+    """Other constants, chips, options and models: equal requests, in a fraction of the bytes."""
+    import pickle
+
+    from wse_sim.studies.packed import pack, unpack
+
+    grid = {
+        "batch": [8, 9],
+        "wafer.sram_bytes": [49152, 131072],
+        "wafer": ["wse2", "wse3"],
+        "chip.most_power_w": [3e4, 9e4],
+        "cluster.swarmx_hop_s": [1e-6, 5e-6],
+    }
+    settings = plan(study_from({"fixed": FIXED, "grid": grid, "draws": 0, "derive": ["equal-area"]}))
+    requests = list(settings.requests.values())
+    base = requests[3]
+    assert len(requests) == 32
+    for request in requests:
+        assert unpack(pickle.loads(pickle.dumps(pack(request, base))), base) == request
+    near = [one for one in requests if one.options.wafer.name == base.options.wafer.name]
+    assert len(near) == 16
+    assert len(pickle.dumps([pack(one, base) for one in near])) < len(pickle.dumps(near)) / 5
+
+
+def test_a_summary_names_the_causes_of_runs_without_a_result(tmp_path):
+    """What binds, and sentences with their numbers left out, each with its count."""
+    from wse_sim.studies.runner import summary
+
+    ran = run_study(
+        study(grid={"wafer.sram_bytes": [4200, 4300, 49152], "systems": [1, 500, 600]}), tmp_path, workers=0
+    )
+    lines = summary(ran).splitlines()
+    assert lines[0].startswith("9 runs: 1 with a result, ")
+    assert sum(int(line.split()[0]) for line in lines[1:]) == 8
+    assert any(line.startswith("  6 x refused: N systems exceed the N of cluster") for line in lines[1:]), (
+        lines
+    )
+    assert "  2 x does not fit: SRAM" in lines, lines
+
+
+def test_a_study_of_program_rows_alone_is_told_that_no_area_moves():
+    """With rows along, or without either, nothing is said."""
+    from wse_sim.studies.schema import remarks
+
+    (text,) = remarks(study_from({"fixed": FIXED, "grid": {"wafer.program_rows": [58, 60]}}))
+    assert "'wafer.rows'" in text
+    both = {"zip": [{"wafer.program_rows": [58, 60], "wafer.rows": [60, 62]}]}
+    assert remarks(study_from({"fixed": FIXED, **both})) == []
+    assert remarks(study_from({"fixed": FIXED, "grid": {"batch": [8]}})) == []

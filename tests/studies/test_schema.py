@@ -68,6 +68,7 @@ def test_zipped_lists_walk_together_beside_a_grid():
     ]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", ["latin", "sobol"])
 @hypothesis_settings(deadline=None)
 @given(runs=st.integers(1, 40), seed=st.integers(0, 1000))

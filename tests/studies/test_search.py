@@ -31,6 +31,7 @@ def search(trials=24, **more):
     return study_from({"mode": "search", "fixed": FIXED, "draws": 0, "search": data, "constraints": []})
 
 
+@pytest.mark.slow
 def test_the_best_of_a_search_is_the_best_of_the_grid(tmp_path):
     over = {"batch": [1, 4, 16, 64, 256], "wafer.launch_floor_s": [1e-4, 2e-4, 4e-4]}
     run_study(search(trials=40, over=over), tmp_path / "search", workers=0)

@@ -104,6 +104,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_committed_rows_outlive_a_kill_and_no_transaction_is_torn(tmp_path):
     path = tmp_path / "s"
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)

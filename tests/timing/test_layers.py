@@ -32,6 +32,7 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
     assert report.factors["decode"] == pytest.approx(1.0, abs=0.12)
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("grid", [64, 60])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 32])
 def test_the_parts_of_a_joined_layer_are_programs(grid: int, tokens: int):
@@ -53,6 +54,7 @@ def test_one_token_of_a_joined_layer_is_measured_as_decode():
     assert sum(p.probe.cost.total for p in joined) == pytest.approx(sum(p.probe.cost.total for p in decoded))
 
 
+@pytest.mark.slow
 def test_the_parts_of_prefill_leave_skew_and_short_sums():
     """Without the skew of six products and four row all-reduces the parts are the layer."""
     cost = prefill_layer_cycles(SHAPE, CONTEXT, 64, WAFER)
@@ -79,6 +81,7 @@ def test_a_run_of_the_parts_own_size_takes_the_cycles_of_the_program():
     assert once + part.extra_cycles == pytest.approx(form, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_part_that_stands_for_others_scales_their_formula():
     """Without runs of its own size the formula is kept in absolute terms and multiplied by the ratio."""
     part = prefill_parts(SHAPE, CONTEXT, 64, WAFER)[0]

@@ -37,6 +37,7 @@ def slow_attention(monkeypatch):
     return register_slow(monkeypatch, "attention")
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_products_agree_with_their_programs(mode):
     timed = timing.run_timed(plan_of(mode), trace=False)
@@ -67,6 +68,7 @@ def test_the_fill_of_a_rectangle_is_measured_in_lines_as_long():
     assert [c.part for c in fill_probes(800.0, tiling, WAFER)] == ["way along a row", "way down a column"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_cycle_of_the_plan_is_in_one_row(mode):
     """Rows measured and rows that keep their formula add up to what the plan states."""
@@ -109,6 +111,7 @@ def test_a_factor_is_the_cycles_of_its_kernels_with_their_ratios(slow_attention)
     assert largest.why in report.text().splitlines()[1]
 
 
+@pytest.mark.slow
 def test_a_slower_stage_slows_the_pipeline_as_a_longer_formula_would(slow_attention):
     """A stage of factor 3 has three times its cycles in the plan that is simulated."""
     plan = plan_of("pipelined")
@@ -119,6 +122,7 @@ def test_a_slower_stage_slows_the_pipeline_as_a_longer_formula_would(slow_attent
             assert stage.forward_cycles == pytest.approx(SLOWER * before[stage.name].forward_cycles)
 
 
+@pytest.mark.slow
 def test_zero_weights_scale_what_was_measured():
     """With half the weights a product has half its multiply-accumulates; it counts no more than its phase."""
     plan = plan_of("weight-streaming", density=0.5)

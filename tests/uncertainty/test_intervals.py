@@ -70,7 +70,7 @@ def test_interval_without_draws_is_the_own_error():
         interval_of(1.0, [1.0], 0.1, 99.9)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_plan_priced_with_its_own_constants_is_itself(mode):
     """And with a clock of half the rate a compute-bound rate halves; the quick figure follows the simulation."""
@@ -234,6 +234,7 @@ def test_a_refit_finds_constants_that_made_up_points_were_made_with() -> None:
     assert found.factors * [stated.loop_cycles, stated.step_cycles] == pytest.approx([42.0, 60.0], rel=0.01)
 
 
+@pytest.mark.slow
 def test_correlations_of_the_newer_wafer_are_those_of_its_fit() -> None:
     """The file states what benchmarks.fits prints: values within their ranges, correlations to a tenth.
 

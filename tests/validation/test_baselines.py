@@ -24,6 +24,7 @@ def data(step_s: float, batch: int = 64) -> Baselines:
     return Baselines(schema=1, series={"hand": ("small",)}, devices={"chip": device}, points=(point,))
 
 
+@pytest.mark.slow
 def test_a_slow_baseline_is_matched_by_one_system():
     (row,) = compare_baselines("hand", data=data(step_s=10.0))
     assert (row.systems, row.is_match) == (1, True)

@@ -50,6 +50,7 @@ def test_a_line_is_solved_as_the_closed_form_says():
     assert cut.x[0] == pytest.approx(0.05, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_constants_that_made_the_points_are_found_again():
     """One constant of each side of its range; four points, more than enough for what moves them most."""
     stated = load_wafer("wse3")
@@ -76,6 +77,7 @@ def test_constants_that_move_points_alike_are_not_told_apart():
     assert told_apart({"a": column}, 0.1 * np.array([1.0, -1.0, 1.0, -1.0])) == []
 
 
+@pytest.mark.slow
 def test_a_machine_beyond_a_range_leaves_the_constant_at_its_end():
     """9.5 cycles where the range ends at 8: it stops there, and the table says so."""
     (found,) = refit(made_with(vector_start_cycles=9.5))
@@ -107,6 +109,7 @@ def test_two_points_say_that_they_are_too_few_and_leave_none_out():
     assert not any(move.is_moved for move in found.moves)
 
 
+@pytest.mark.slow
 def test_the_file_that_is_written_predicts_as_the_refit_says(tmp_path):
     points = made_with(vector_start_cycles=7.6, loop_cycles=37.5)
     (found,) = refit(points)

@@ -21,7 +21,7 @@ MLP = {"family": "mlp", "layers": 3, "hidden": 32, "input": 64, "classes": 10}
 
 def point(**changes) -> Point:
     fields = {
-        "id": "mlp", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 1.0,
+        "id": "mlp", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 1.0, "unit": "samples/s",
         "params": {"mode": "weight_streaming", "model": MLP, "batch": 8},
     }  # fmt: skip
     return Point(**(fields | changes))
@@ -83,12 +83,17 @@ def test_means_count_gated_points_that_ran():
     means = answer.mape()
     assert means["total"] == pytest.approx(15)
     assert (means["model.training"], means["kernel.gemm"]) == (pytest.approx(10), pytest.approx(20))
+    text = answer.table()
+    assert "100          110 samples/s" in text
+    assert "total                     15.00 %     2 points" in text
+    assert "kernel                    20.00 %     1 points" in text
     data = answer.as_dict()
     assert data["points"][3]["reason"] == "why"
     assert data["points"][0]["error"] == pytest.approx(0.1)
     assert Validation(()).as_dict()["mape"] == {"total": None}
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -155,6 +160,7 @@ def test_a_file_that_is_no_suite_is_one_sentence(tmp_path):
         load_suite(path)
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_zero_and_prints_json(tmp_path):
     import typer
 

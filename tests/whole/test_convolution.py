@@ -120,6 +120,7 @@ def test_a_residual_block_with_batch_norms() -> None:
         run_whole(plan, weights, images.numpy())
 
 
+@pytest.mark.slow
 def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
     """16 x 16 pixels of 4 channels are 512 words: the sum's operands come over one link, 2 x (512 words and one that turns back).
 
@@ -137,6 +138,7 @@ def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
         assert region.busiest == pytest.approx(region.engine, rel=0.01), region
 
 
+@pytest.mark.slow
 def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean of all pixels of 16 channels in one stream: eight words of each of 8 x 8 pixels go by every inlet.
 
@@ -155,6 +157,7 @@ def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -
 GROUPED = "a filter for every channel, then groups of channels"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means", GROUPED])
 def test_regions_issue_what_their_instructions_take(name: str) -> None:
     """The busiest core of every region, and all start in the order of the layers."""
@@ -166,6 +169,7 @@ def test_regions_issue_what_their_instructions_take(name: str) -> None:
     assert found.same_order
 
 
+@pytest.mark.slow
 def test_cycles_of_a_convolution_on_paper() -> None:
     """4 channels of 4 x 6 pixels to 2 filters of one tap on a column of v = 2 outputs: T = 24 pixels.
 
@@ -204,6 +208,7 @@ def test_poolings_that_are_not_whole_are_refused() -> None:
             check_graph(graph)
 
 
+@pytest.mark.slow
 def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     """16 x 16 pixels of 4 channels are 512 words.  A region whose rows take 512 cycles has inlets that also send: one word for each
     of T = 64 pixels.  Two streams of two channels leave 256 + 64 cycles, and the pace is that of the rows.

@@ -103,6 +103,7 @@ def check_inference(model: tuple[nn.Module, tuple[int, ...]], seed: int, side: i
         assert stepped(made.program, made.config, None).words_left == 0
 
 
+@pytest.mark.slow
 @examples(4)
 @given(case=TRAINING)
 def test_no_training_stops(case: dict[str, Any]) -> None:

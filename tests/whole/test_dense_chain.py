@@ -68,6 +68,7 @@ def case(request: pytest.FixtureRequest) -> tuple[nn.Sequential, PipelinedPlan]:
     return model, plan_of(inputs_over_rows(graph_of(model, sizes[0])), side)
 
 
+@pytest.mark.thinned(4)
 def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan]) -> None:
     """Five samples in flight.  Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""
     model, plan = case
@@ -84,6 +85,7 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.thinned(3)
 def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     case: tuple[nn.Sequential, PipelinedPlan],
 ) -> None:
@@ -104,6 +106,7 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     assert found.engine_period == pytest.approx(plan.pace_cycles, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_cycles_of_a_finishing_core_on_paper() -> None:
     """64 to 64 on 24 rows and 16 columns: n = 4 outputs of a column, two words of inputs in the fullest of 23 rows.
 
@@ -116,6 +119,7 @@ def test_cycles_of_a_finishing_core_on_paper() -> None:
     assert region.engine == 12
 
 
+@pytest.mark.slow
 def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
     """The first rows do not depend on those behind them."""
     model = network((33, 21, 7))
@@ -193,6 +197,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
         run_whole(rows, weights, np.zeros((3, 16), np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placer", ["shelves", "peel"])
 def test_every_region_has_a_column_that_moves_data(placer: str) -> None:
     """A layer with 10 outputs would fit one column of 24 rows; nothing could hand it its inputs there."""

@@ -36,6 +36,7 @@ def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> Pipe
     return plan
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("base", ["wse2", "wse3"])
 def test_inlets_issue_what_the_price_of_a_chain_says(base: str) -> None:
     """An inlet hears i words of a sample and deals d out, forward and backward: i + 2 d cycles, whatever the links take.
@@ -78,6 +79,7 @@ def test_a_chain_with_many_inlets_keeps_the_pace_of_its_cores(sizes: tuple[int, 
     assert compare_training(chain_plan(sizes, "wse2", side, 32)).difference == pytest.approx(0, abs=0.07)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("base", ["wse2", "wse3"])
 def test_a_lone_sample_takes_the_sum_of_its_parts_through_a_chain_and_back(base: str) -> None:
     """Nothing overlaps for one sample, so the engine's step is fills and ways: links of 1 or 1.125 cycles a word, hops, corners, dies.

@@ -64,6 +64,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     return region
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("tokens", "features", "cores", "rounds"),
     [
@@ -99,6 +100,7 @@ def test_a_prime_number_of_tokens_on_six_rows() -> None:
     assert len(region.senders) == 6
 
 
+@pytest.mark.slow
 def test_a_softmax_lies_as_a_norm_does() -> None:
     """Its logarithm has a matrix more; both on 4 cores for 13 tokens."""
     for model in (nn.Softmax(-1), nn.LogSoftmax(-1)):

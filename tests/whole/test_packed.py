@@ -64,7 +64,7 @@ MODELS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_modules_of_pytorch_give_their_values(name: str) -> None:
     """Dropout is off in eval(); every kernel rounds to fp16 (2^-11) a few times, and so do those after it."""

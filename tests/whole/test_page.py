@@ -35,6 +35,7 @@ def test_the_page_shows_the_counters_of_every_core() -> None:
         assert part.max() * found.fabric_step >= region.busiest - 0.5
 
 
+@pytest.mark.slow
 def test_a_page_has_the_layers_only_where_the_fabric_ran() -> None:
     """The payload of the page, and its text."""
     plan = training_plan(network((16, 8, 6)), 16)

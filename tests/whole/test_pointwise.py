@@ -87,6 +87,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["gated", "special function alone", "positions", "early operand"])
 def test_busiest_cores_issue_what_their_operators_take(name: str) -> None:
     """By the wafer's rates: words in and out, a start and the elements of every operator; and that is what the plan counts."""
@@ -141,6 +142,7 @@ def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], m
         check_graph(graph)
 
 
+@pytest.mark.slow
 def test_images_pass_pixel_by_pixel() -> None:
     """A product of two convolutions, read by a third: all three streams have the pixels of an image in a row."""
 

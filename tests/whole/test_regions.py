@@ -125,7 +125,7 @@ def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
     return model, plan_of(graph, case.side)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_equal_those_of_pytorch(name: str) -> None:
     """Samples in flight, against PyTorch in fp32: a kernel rounds to fp16 (2^-11) a few times, and so do those after it."""
@@ -144,7 +144,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["tokens", "norm", "norms of fewer parameters", "perceptrons", "attention", "causal attention", "block"],
@@ -161,6 +161,7 @@ def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
     assert found.fabric_period >= 0.95 * max(region.busiest for region in found.regions)
 
 
+@pytest.mark.slow
 def test_a_tensor_with_several_readers_leaves_once() -> None:
     """The first norm of a block feeds three layers: its words fork on the way, and every layer takes all of them."""
     case = CASES["block"]
@@ -176,6 +177,7 @@ def test_a_tensor_with_several_readers_leaves_once() -> None:
     assert outlet[["N", "E", "S", "W"].index(tree.ports(tree.source)[0])] == words
 
 
+@pytest.mark.slow
 def test_rows_share_slow_functions_and_send_their_tokens_themselves() -> None:
     """GELU of 8 tokens on 12 rows: each of 8 rows has one, so a row takes e v = 240 v of it, a last row alone 8 times that.
 
@@ -219,6 +221,7 @@ def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_rows_that_share_slow_functions_wait_for_no_words_of_others() -> None:
     """GELU of 12 tokens of 96 features: a round's 12 x 48 words leave while rows work on the next one, 21 + 240 v cycles.
 
@@ -234,6 +237,7 @@ def test_rows_that_share_slow_functions_wait_for_no_words_of_others() -> None:
     assert found.fabric_period == pytest.approx(layer.issued_cycles(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_result_goes_to_the_host_in_bundles_where_one_link_is_too_slow() -> None:
     """Two layers 48-96-48 of 12 tokens: 12 x 24 words are 288 cycles on one link; every bundle ends in a core of its own."""
     case = Case(lambda: nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 48)), (12, 48), 48)
@@ -248,6 +252,7 @@ def test_a_result_goes_to_the_host_in_bundles_where_one_link_is_too_slow() -> No
     assert compare_with_engine(plan, 6).fabric_period < 288
 
 
+@pytest.mark.slow
 def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
     """Whole words, outputs finished by the last row: the engine's busy time of a layer is that of its program."""
     for name in ("tokens", "norm", "two blocks"):
@@ -258,6 +263,7 @@ def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
                 assert region.engine == pytest.approx(region.issued, rel=0.05), region
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape", "side"),
     [
@@ -283,6 +289,7 @@ def test_a_plan_keeps_what_cores_issue_apart_from_what_they_wait_for(
     assert attention.forward_stalls[0] > 0.05 * attention.forward_cycles
 
 
+@pytest.mark.slow
 def test_a_region_may_start_late_in_a_short_run() -> None:
     """One sample on its long way: the last of 18 regions starts near the middle of a run of two samples."""
     _, plan = made(Case(lambda: nn.Sequential(Block(16, 2), Block(16, 2)), (4, 16), 96))
@@ -292,6 +299,7 @@ def test_a_region_may_start_late_in_a_short_run() -> None:
     assert starts[0] < 100  # the first has its words at once
 
 
+@pytest.mark.slow
 def test_a_column_sends_into_two_bundles_where_features_do_not_part_at_columns() -> None:
     """64 features on columns of 6 are ten columns and two thirds; a result of 8 tokens over one link would take 256 cycles.
 

@@ -45,6 +45,7 @@ def stepped(case: Case) -> tuple[Dense, Compared]:
     return next(region for region in dense if "residual" in region.items), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "wide", "tokens", "side"),
     [(24, 24, 17, 18), pytest.param(32, 64, 31, 24, marks=pytest.mark.slow)],
@@ -62,6 +63,7 @@ def test_a_store_sets_the_pace_that_the_plan_says(features: int, wide: int, toke
     assert found.fabric_period == pytest.approx(tokens * each, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "wide", "tokens", "side", "off"),
     [
@@ -94,6 +96,7 @@ def test_rows_beside_keepers_finish_tokens_in_turn(
     assert found.fabric_period == pytest.approx(found.engine_period, rel=off)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("after", "shape", "side"),
     [

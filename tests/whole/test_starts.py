@@ -58,6 +58,7 @@ def test_a_layer_starts_after_the_branch_that_it_adds() -> None:
     assert found.same_order
 
 
+@pytest.mark.slow
 def test_a_block_that_trains_starts_as_the_engine_says() -> None:
     """Norms and attention give all tokens at the end: the last region starts within 15 % of the plan, not at half of it."""
     found = compare_training(training_plan(Block(16, 2, nn.ReLU()), (4, 16), 64, 4))
@@ -67,6 +68,7 @@ def test_a_block_that_trains_starts_as_the_engine_says() -> None:
     assert last.started == pytest.approx(last.engine_started, rel=0.15)
 
 
+@pytest.mark.slow
 def test_links_between_regions_carry_what_the_plan_says() -> None:
     """Norms, attention and layers one link wide: the busiest link outside of all regions has the words that the map has.
 

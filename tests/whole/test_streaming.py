@@ -77,6 +77,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_and_updated_weights_equal_those_of_pytorch(name: str) -> None:
     """Loss, gradients and the update that MemoryX makes, beside fp32 in PyTorch.
@@ -135,6 +136,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("function", "lanes"), [(name, 1 + n % 2) for n, name in enumerate(FUNCTIONS)])
 def test_functions_train(function: str, lanes: int) -> None:
     """Loss, gradients and updates beside PyTorch in fp32, with a function between layers and one behind the last.
@@ -182,6 +184,7 @@ def test_a_function_that_trains_takes_as_long_as_the_engine_says() -> None:
         compare_streaming(plan)
 
 
+@pytest.mark.slow
 def test_two_steps_of_training_follow_pytorch() -> None:
     """The second step starts from the weights that the first one made: both in fp32, rounded to fp16 on their way in.
 
@@ -255,6 +258,7 @@ def test_every_weight_crosses_the_edge_once(lanes: int) -> None:
     assert words == sent == sum(phase.weight_bytes for phase in plan.phases) / 4 == 1040
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("training", "band"), [(False, 0.05), (True, 0.10)])
 def test_step_is_near_the_engines(training: bool, band: float) -> None:
     """The engine counts per phase, the fabric overlaps their ends: single phases differ by more than the step."""

@@ -52,6 +52,7 @@ def laid(model: nn.Module, training: bool = False) -> KernelGraph:
     return inputs_over_rows(api.lower(model, (torch.zeros(1, T, INPUTS),), **how))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("tail", ["mean", "first"])
 def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
     """Three samples in flight; five roundings on the way of a value of about one, and the period is that of the plan."""
@@ -68,6 +69,7 @@ def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
     assert abs(compare_with_engine(plan).difference) < 0.05
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("tail", ["mean", "first"])
 def test_one_row_of_tokens_trains(tail: str) -> None:
     """One label a sample; beside a reference that rounds alike, every gradient is within three roundings."""

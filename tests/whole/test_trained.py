@@ -96,7 +96,7 @@ def copying(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("samples", "most"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (7, 5)])
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
 def test_sums_stores_and_loss_of_a_network_of_copies(
@@ -152,6 +152,7 @@ class Woven(nn.Module):
         return found[-1]
 
 
+@pytest.mark.slow
 @examples(12)
 @given(
     reads=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
@@ -247,7 +248,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("name", "loss"),
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],

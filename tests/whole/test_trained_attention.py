@@ -94,7 +94,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_cycles(name: str) -> None:
     """Result and gradients equal autograd's within fp16, and the busiest core issues what its instructions take.
@@ -124,6 +124,7 @@ def test_any_region_gives_all_streams(
     run(Case(tokens, heads, 2 * half, rows, cols, in_flight * rounds, in_flight, is_causal))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("needs", [(0,), (1, 2), (2,)])
 def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None:
     """An operand that the host feeds gets none."""
@@ -131,7 +132,7 @@ def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None
     assert set(found.operand_gradients) == {found.region.operands[i] for i in needs}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "in_flight"), [(1, 6), (2, 3), (3, 1), (2, 4)])
 def test_one_reader_of_all_gradients_stops_nothing(
     rounds: int, in_flight: int, monkeypatch: pytest.MonkeyPatch

@@ -56,12 +56,14 @@ def checked(name: str, **how: Any) -> tuple[Alone, int]:
     return check_alone(region, op, operands, gradient, weights, in_flight=in_flight), samples
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str) -> None:
     """Output, gradients of image, filters and bias, new weights; cores issue what their program says (``check_alone``)."""
     checked(name, **({"needs": ()} if CASES[name][1][0] % 2 else {}))
 
 
+@pytest.mark.slow
 def test_images_of_the_host_need_no_gradient() -> None:
     """Nothing goes west, and no image of gradients is kept."""
     run, _ = checked("stride 2, two rounds", needs=())
@@ -109,6 +111,7 @@ PRICED: dict[str, tuple[tuple[int, ...], dict[str, int], tuple[int, int, int], i
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", PRICED)
 def test_the_plan_prices_what_cores_issue(name: str) -> None:
     """Busiest compute cores of both convolutions, forward and back, within 4 % of the plan; one link for every stream.
@@ -147,6 +150,7 @@ NETWORKS: dict[str, tuple[list[nn.Module], tuple[int, int, int], int, int, str]]
 }  # fmt: skip
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_convolutions_trains_as_in_pytorch(name: str) -> None:
     """Several samples in flight; loss, outputs, gradients and new weights, the flatten's order folded into the reader.

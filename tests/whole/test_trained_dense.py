@@ -115,7 +115,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str) -> None:
     """Outputs, gradients of inputs, residual, weight and bias, and the update, of a batch and of one twice as long.
@@ -126,6 +126,7 @@ def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str)
     checked(case), checked(case, 2)
 
 
+@pytest.mark.slow
 @examples(5, phases=[Phase.generate])
 @given(
     st.integers(3, 12), st.integers(3, 12), st.integers(1, 5), st.integers(1, 3),
@@ -138,6 +139,7 @@ def test_any_size_trains(
     checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, act, skip=skip))
 
 
+@pytest.mark.slow
 @examples(12, phases=[Phase.generate])
 @given(
     st.integers(2, 40), st.integers(2, 40), st.integers(2, 16), st.integers(14, 48),
@@ -166,6 +168,7 @@ def test_plan_has_the_price_of_the_region(
         assert stage.backward_cycles >= tokens * (region.features if not needs else widest) / 2
 
 
+@pytest.mark.slow
 def test_rows_share_an_activation_that_costs_much() -> None:
     """8 tokens of 32 features over 16 columns are 16 outputs a column; the last row alone takes 292 cycles for each."""
     _, plan, stage = plan_of_layer(Case((32, 32), 8, side=32, act=nn.GELU))
@@ -181,6 +184,7 @@ def test_rows_share_an_activation_that_costs_much() -> None:
     assert shared < alone / 3
 
 
+@pytest.mark.slow
 def test_trees_go_around_links_of_others() -> None:
     """Words of two trees on one link go at half pace each: no link has two, nor one that the loss deals tokens out on."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))

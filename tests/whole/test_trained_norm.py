@@ -85,6 +85,7 @@ def test_values_equal_those_of_autograd(kind: str) -> None:
     checked(region(kind, 6, 10), kind, samples=6, in_flight=2)
 
 
+@pytest.mark.slow
 @examples(8)
 @given(
     kind=st.sampled_from(sorted(NORMS)),
@@ -125,6 +126,7 @@ def test_every_core_has_the_same_parameters_after_the_update() -> None:
         assert np.abs(rows).max() > 0
 
 
+@pytest.mark.slow
 def test_without_a_gradient_of_its_token_only_parameters_train() -> None:
     """The first kernel of a model: nobody asks for the gradient of its input, and none is sent."""
     norm, whole = (region("layer", 4, 8, needs=needs) for needs in ((), None))

@@ -104,6 +104,7 @@ def test_slopes_of_large_and_small_operands(function: str) -> None:
     checked(region(function, 6, 10), function, samples=2, in_flight=2, spread=20.0)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     work=st.sampled_from(sorted(WORK)),

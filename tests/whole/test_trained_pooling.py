@@ -66,7 +66,7 @@ def checked(
     return check_alone(found, pool, {name: x}, gradient, {}, in_flight=in_flight, roundings=6)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("name", POOLS)
 def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:
@@ -74,6 +74,7 @@ def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:
     checked(region(name), POOLS[name][0], samples=6, in_flight=2, whole=whole)
 
 
+@pytest.mark.slow
 @examples(8)
 @given(
     taps=st.integers(1, 4),
@@ -142,6 +143,7 @@ def test_a_network_with_pooling_trains() -> None:
     assert all(found.worst(kind).rounded_error < 8 * EPS for kind in found.kinds), found.text()
 
 
+@pytest.mark.slow
 def test_the_plan_counts_turns_as_waiting() -> None:
     """Three cores of a word each, 8 x 8 pixels made 4 x 4: a core waits for two words of 64 + 16 pixels, and issues the rest.
 

@@ -23,7 +23,7 @@ def training_plan(model: nn.Sequential, side: int, batch: int = 16) -> Pipelined
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
 @pytest.mark.parametrize(
     ("sizes", "side", "rows"),
@@ -67,6 +67,7 @@ def test_loss_gradients_and_update_equal_those_of_pytorch(
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.slow
 def test_the_step_takes_what_the_event_engine_says() -> None:
     """Within 10 %, as asked of training; the busiest core of a region does what the plan counts, but for a few starts of the update."""
     found = compare_training(training_plan(network((64, 32, 32, 10)), 24, batch=64))
@@ -75,6 +76,7 @@ def test_the_step_takes_what_the_event_engine_says() -> None:
         assert region.busiest == pytest.approx(region.engine, rel=0.01), region
 
 
+@pytest.mark.slow
 def test_more_samples_in_flight_hide_their_way() -> None:
     """With none to spare a region waits for the samples that are on their way there and back."""
     model = network((33, 21, 14, 7))
@@ -86,6 +88,7 @@ def test_more_samples_in_flight_hide_their_way() -> None:
     assert cycles[0] > 1.2 * cycles[1]
 
 
+@pytest.mark.slow
 def test_a_longer_batch_takes_its_samples_more() -> None:
     """Between 48 and 96 samples every sample takes as long: the pipeline is full."""
     plan = training_plan(network((16, 8, 6)), 16)

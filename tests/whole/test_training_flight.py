@@ -62,6 +62,7 @@ def test_samples_in_flight_fit_together(
         given_by_host = one.last_row
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("room", [(2, 1), SAFE])
 def test_a_small_batch_needs_no_more_samples_than_it_is_given(room: tuple[int, int]) -> None:
     """A region that held all eight samples gave four before it waited for a gradient; the next one waited for a fifth."""
@@ -70,6 +71,7 @@ def test_a_small_batch_needs_no_more_samples_than_it_is_given(room: tuple[int, i
     assert words_left(plan, "cross entropy", room) == 0
 
 
+@pytest.mark.slow
 def test_cores_that_send_in_turn_let_their_sums_go_first() -> None:
     """Two columns with 16 outputs a core: gradients that waited for their turn held up the sums of the row above."""
     plan = plan_of((128, 128, 128, 32), 20, 16, "snake")

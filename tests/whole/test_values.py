@@ -75,7 +75,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, dic
 }  # fmt: skip
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_two_steps_of_a_model(name: str) -> None:
     """Outputs, gradients and what all weights have moved by after two updates; the loss of both steps."""

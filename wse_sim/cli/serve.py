@@ -72,7 +72,7 @@ def serve_command(
     if options.listen is not None:
         return _listen(model, options, screen)
     with progress(screen.quiet) as say:
-        answer = answer_of(model, options, say)
+        answer = answer_of(model, options, say, keeps=True)
     if isinstance(answer, Unserved):
         print(answer.message)
         raise typer.Exit(1)
@@ -81,7 +81,8 @@ def serve_command(
     goals = None if options.goodput is None else read_goals(options.goodput)
     label = ""
     curve: tuple[CurvePoint, ...] = ()
-    if options.out is not None and not options.no_curves:
+    is_cut = answer.serving.is_cut
+    if options.out is not None and not options.no_curves and not is_cut:
         with progress(screen.quiet) as say:
             say("serve at other loads")
             label, curve = curve_for(options, answer)
@@ -91,11 +92,13 @@ def serve_command(
         page = ServingPage(
             title, _load_words(options), answer.serving, data, answer.deployed.plan, goals, curve, label
         )
-        write_files(options.out, page, _trace(options, answer, title))
+        write_files(options.out, page, None if is_cut else _trace(options, answer, title))
     if screen.as_json:
         print_json(data)
     else:
         print(as_text(model, options, answer, data))
+    if is_cut:
+        raise KeyboardInterrupt
     return None
 
 
@@ -135,7 +138,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
 
 def _load_words(options: ServeCommand) -> str:
     """The load in words."""
-    if options.workload is not None:
+    if not options.draws_arrivals:
         return f"requests of {options.workload}" + (
             f", {options.scale_rate:g} times as fast" if options.scale_rate != 1 else ""
         )
@@ -145,6 +148,8 @@ def _load_words(options: ServeCommand) -> str:
         came = "all at once"
     else:
         came = f"{options.rate:g} requests/s, {options.arrivals}"
+    if options.workload is not None:
+        return f"{came}; lengths of {options.workload}"
     return f"{came}; prompts {options.input}, answers {options.output} tokens"
 
 
@@ -190,8 +195,11 @@ def _idle(options: ServeCommand) -> list[str]:
         return unused(options, OF_RUNS, "with --listen: requests are those of clients")
     idle = unused(options, OF_ENDPOINT, "without --listen")
     idle += [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
-    if options.workload is not None:
+    if not options.draws_arrivals:
         idle += unused(options, DRAWN, "with --workload: requests are those of the file")
+    elif options.workload is not None:
+        idle += unused(options, ("input", "output"), "with --workload: lengths are those of the file")
+        idle += unused(options, ("scale_rate",), "with --workload: the file has no times")
     else:
         alike = ("scale_rate", "prefix_caching", "policy")
         idle += unused(

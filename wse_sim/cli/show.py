@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,31 +22,35 @@ if TYPE_CHECKING:
     from wse_sim.hardware import Cluster, Wafer
     from wse_sim.hardware.chip import Chip
 
+PartArgument = Annotated[str, typer.Argument(help="Part of the names to show, such as clock.")]
+
 app = typer.Typer(cls=StrictGroup, help="Show what the simulator knows.", no_args_is_help=True)
 
 
 @app.command("wafer")
 def show_wafer(
     name: Annotated[str, typer.Argument(help="A wafer's name or YAML file.")] = "wse2",
+    part: PartArgument = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Every constant of a wafer with unit, source and evidence."""
+    """Constants of a wafer with unit, source and evidence: all, or those whose name has PART in it."""
     from wse_sim.hardware import load_wafer, wafer_names
 
     wafer = load_wafer(name)
-    _constants(f"wafer {wafer.name} (shipped: {', '.join(wafer_names())})", wafer, as_json)
+    _constants(f"wafer {wafer.name} (shipped: {', '.join(wafer_names())})", wafer, as_json, part)
 
 
 @app.command("cluster")
 def show_cluster(
     name: Annotated[str, typer.Argument(help="A cluster's name or YAML file.")] = "default",
+    part: PartArgument = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Every constant of a cluster with unit, source and evidence."""
+    """Constants of a cluster with unit, source and evidence: all, or those whose name has PART in it."""
     from wse_sim.hardware import cluster_names, load_cluster
 
     cluster = load_cluster(name)
-    _constants(f"cluster {cluster.name} (shipped: {', '.join(cluster_names())})", cluster, as_json)
+    _constants(f"cluster {cluster.name} (shipped: {', '.join(cluster_names())})", cluster, as_json, part)
 
 
 @app.command("chip")
@@ -89,20 +94,47 @@ def show_chip(
         raise typer.Exit(1)
 
 
-def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool) -> None:
-    rows = {key: constant.model_dump(mode="json") for key, constant in item.provenance.items()}
+PREFIXED = ("Hz", "bytes/s", "s", "W")
+"""Units that are shown with decimal prefixes."""
+
+
+def _shown(value: object, unit: str) -> str:
+    """A value for people: 1.1 GHz, 150 GB/s, 288 us; counts with commas."""
+    from wse_sim.report.text import seconds, si
+
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{value} {'' if unit == '1' else unit}".rstrip()
+    if unit == "s":
+        return seconds(value) if value else "0 s"
+    if unit in PREFIXED:
+        return si(value, unit.replace("bytes", "B"))
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    return number if unit == "1" else f"{number} {unit}"
+
+
+def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool, part: str = "") -> None:
+    rows = {
+        key: constant.model_dump(mode="json")
+        for key, constant in item.provenance.items()
+        if part.lower() in key
+    }
+    if not rows:
+        near = get_close_matches(part, item.provenance, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "leave it out to see all"
+        raise WseError(f"no constant of {item.name} has '{part}' in its name; {hint}")
     if as_json:
         print_json({"name": item.name, "constants": rows})
         return
     print(title)
     for key, row in rows.items():
-        unit = "" if row["unit"] == "1" else f" {row['unit']}"
-        band = "" if row["range"] is None else f"   90 %: {row['range'][0]:g} to {row['range'][1]:g}"
-        print(f"  {key:<30} {row['value']}{unit}{band}")
+        low, high = row["range"] or (None, None)
+        ends = [_shown(end, row["unit"]) for end in (low, high)]
+        band = "" if low is None else f"   90 %: {ends[0]} to {ends[1]}" if low < high else "   (exact)"
+        print(f"  {key:<30} {_shown(row['value'], row['unit'])}{band}")
         print(f"  {'':<30} {row['evidence']}: {row['source']}")
         if row["acts"] != "models":
             print(
-                f"  {'':<30} moves no model: acts on {row['acts'].replace('report', 'what is shown')} alone"
+                f"  {'':<30} used in {'reports' if row['acts'] == 'report' else row['acts']} only, not in the rates of models"
             )
         if row["because"]:
             print(f"  {'':<30} range: {row['because']}")

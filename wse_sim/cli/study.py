@@ -71,7 +71,7 @@ def run_command(
     """Run what the store lacks of a study; the same command goes on where another was cut off."""
     from wse_sim.studies import runner
     from wse_sim.studies.folder import plain_name
-    from wse_sim.studies.schema import read_study
+    from wse_sim.studies.schema import read_study, remarks
 
     spec, name = read_study(study), plain_name(study.stem)
     idle = unused(options, ("scheduler", "memory", "export"), "with --dry-run") if options.dry_run else []
@@ -80,6 +80,8 @@ def run_command(
     elif not options.workers:
         idle += unused(options, ("memory",), "with --workers 0")
     say_without_effect(idle, screen.strict)
+    for remark in remarks(spec) if not screen.quiet else ():
+        print(f"wse-sim: {remark}", file=sys.stderr)
     if options.dry_run:
         _dry_run(spec, options, screen)
         return

@@ -89,6 +89,20 @@ def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None
             )
 
 
+def uneven_copies(graph: KernelGraph, replicas: int, batch: int) -> tuple[str, ...]:
+    """A note where pinned copies of the pipeline share a batch unevenly: the step takes as long as the fullest copy."""
+    pinned = next(
+        (k.name for k in graph.kernels if k.phase is Phase.FORWARD and k.attrs.get("pin_replicas")), None
+    )
+    if pinned is None or batch % replicas == 0:
+        return ()
+    most = -(-batch // replicas)
+    return (
+        f"the pin of '{pinned}' asks for {replicas} copies, which share batch {batch} unevenly: the fullest has {most} samples, so a "
+        f"step takes as long as one of batch {most * replicas}; pin to a divisor of the batch, or leave replicas out",
+    )
+
+
 def pinned_replicas(graph: KernelGraph, asked: int | None) -> int | None:
     """Copies of the pipeline that the pins ask for, or `asked` if there are none.
 

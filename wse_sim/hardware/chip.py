@@ -78,7 +78,10 @@ class Chip(BaseModel):
         ConfigError
             If a name is no constant of a chip or a value is impossible.
         """
-        return _validated(CHIPS.changed(self, changes), f"chip {self.name}")
+        fields = CHIPS.changed(self, changes)
+        kept = fields["provenance"]  # what did not change was checked when it was read
+        fields["provenance"] = {name: stated for name, stated in kept.items() if name in changes}
+        return _validated(fields, f"chip {self.name}").model_copy(update={"provenance": kept})
 
     def core_mm2(self, sram_bytes: float) -> float:
         """Area of one core with `sram_bytes` of SRAM."""

@@ -57,7 +57,10 @@ class Cluster(BaseModel):
         ConfigError
             If a name is no constant of a cluster or a value is impossible.
         """
-        return _validated(CLUSTERS.changed(self, changes), f"cluster {self.name}")
+        fields = CLUSTERS.changed(self, changes)
+        kept = fields["provenance"]  # what did not change was checked when it was read
+        fields["provenance"] = {name: stated for name, stated in kept.items() if name in changes}
+        return _validated(fields, f"cluster {self.name}").model_copy(update={"provenance": kept})
 
 
 CLUSTER_UNITS: dict[str, str] = units_of(Cluster)

@@ -218,7 +218,10 @@ class Wafer(ScalarCosts):
         ConfigError
             If a name is no constant of a wafer or a value is impossible.
         """
-        return _validated(WAFERS.changed(self, changes), f"wafer {self.name}")
+        fields = WAFERS.changed(self, changes)
+        kept = fields["provenance"]  # what did not change was checked when it was read
+        fields["provenance"] = {name: stated for name, stated in kept.items() if name in changes}
+        return _validated(fields, f"wafer {self.name}").model_copy(update={"provenance": kept})
 
 
 MAX_CORES = 10**8

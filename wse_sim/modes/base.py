@@ -6,6 +6,7 @@
     scaled      plan, factors -> the plan with the cycles of another timing source
     quick_figures  plan -> rates without a whole simulation, for ratios
     repriced    plan, constants -> the same plan with what it costs on them
+    drawn_figures  plan, many machines -> their quick figures in one pass, if the mode can (PricesDraws)
     work        plan -> what fabric programs can measure of it
 
 A mode is one folder: its list of steps, its plan, its run, its result.  Compiler passes that several modes use lie
@@ -17,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from wse_sim.compiler.flow import PlanStep
 from wse_sim.compiler.plan import Infeasible, Plan
@@ -121,6 +122,20 @@ class Mode(Protocol):
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """Everything whose cycles the plan states."""
+        ...
+
+
+@runtime_checkable
+class PricesDraws(Protocol):
+    """A mode that prices a plan at many draws of the constants in one pass; of others every draw is priced alone."""
+
+    def drawn_figures(
+        self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
+    ) -> Sequence[Mapping[str, float]] | None:
+        """`quick_figures` of the plan repriced on every machine, in one pass; None if the mode has no such pass.
+
+        A machine that the plan does not fit has no figures.
+        """
         ...
 
 

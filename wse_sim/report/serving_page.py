@@ -184,7 +184,7 @@ def _over_time(page: ServingPage) -> list[Chart]:
     ]  # fmt: skip
     if "power_w" in columns:
         charts.append(
-            Chart("Power of all wafers", "time (s)", "kW", [ChartLine("power", at, columns["power_w"] / 1e3, 1, is_area=True)],
+            Chart("Power of all wafers", "time (s)", "kW", [ChartLine("power", at, columns["power_w"] / 1e3, 1)],
                   hint="idle power, and the rest by busy regions")
         )  # fmt: skip
     return charts

@@ -8,6 +8,7 @@ answer_of      a run, or the search that the options ask for
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ from wse_sim.serving.metrics import read_goals
 from wse_sim.serving.options import DEFAULT_CONTEXT, DEFAULT_PROMPT, ServingOptions
 from wse_sim.serving.run import Replica, Serving
 from wse_sim.serving.traces import load_of
-from wse_sim.serving.workload import drawn_load, shortened
+from wse_sim.serving.workload import arriving, drawn_load, shortened
 
 NO_MODEL = "none"
 Say = Callable[[str], None]
@@ -76,9 +77,9 @@ def _silent(_: str) -> None:
 
 
 def answer_of(
-    model: str | KernelGraph, options: ServingOptions, say: Say = _silent
+    model: str | KernelGraph, options: ServingOptions, say: Say = _silent, *, keeps: bool = False
 ) -> ServiceAnswer | Unserved:
-    """Serve a load, or search what the options ask for.
+    """Serve a load, or search what the options ask for; with `keeps`, an interrupt of a run leaves what was answered.
 
     Raises
     ------
@@ -101,26 +102,34 @@ def answer_of(
     if options.search == "rate" and goals is not None:
         return _highest(options, load, deployed, goals)
     served = run.serve(
-        load, deployed.replica, replicas=options.replicas, engine=options.engine, router=options.router
+        load,
+        deployed.replica,
+        replicas=options.replicas,
+        engine=options.engine,
+        router=options.router,
+        keeps=keeps,
     )
     return ServiceAnswer(served, deployed)
 
 
 def load_for(options: ServingOptions, rate: float | None = None) -> Load:
     """The requests that the options describe, at another rate if one is given (of a file: times as fast)."""
+    asked = rate if rate is not None else options.rate
+    come = {
+        "rate": float("inf") if asked is None else asked,
+        "arrivals": options.arrivals,
+        "seed": options.seed,
+    }
     if options.workload is not None:
         scale = options.scale_rate if rate is None else rate
-        load = load_of(options.workload, scale_rate=scale, limit=options.requests)
-    else:
-        asked = rate if rate is not None else options.rate
-        load = drawn_load(
-            options.requests,
-            rate=float("inf") if asked is None else asked,
-            arrivals=options.arrivals,
-            inputs=options.input,
-            outputs=options.output,
-            seed=options.seed,
+        load = load_of(
+            options.workload,
+            scale_rate=scale,
+            limit=options.requests,
+            arrive=functools.partial(arriving, **come),
         )
+    else:
+        load = drawn_load(options.requests, inputs=options.input, outputs=options.output, **come)
     return load if options.context is None else shortened(load, options.context)
 
 
@@ -332,9 +341,9 @@ def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tupl
     goals = None if options.goodput is None else read_goals(options.goodput)
     few = options.replace(requests=min(options.requests, CURVE_REQUESTS), engine="fast")
     name, _, rest = options.arrivals.partition(":")
-    if options.workload is None and name == "ramp":
+    if options.draws_arrivals and name == "ramp":
         return "", ()
-    if options.workload is None and name == "users":
+    if options.draws_arrivals and name == "users":
         users, _, think = rest.partition(":")
         loads = list(dict.fromkeys(max(1, round(int(users) * factor)) for factor in USER_FACTORS))
         colon = f":{think}" if think else ""
@@ -345,7 +354,7 @@ def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tupl
         points = curve_of(with_users, loads, answer.deployed.replica, replicas=serving.replicas, goals=goals)
         return "users", points
     bound, scale = serving.bounds.requests_per_s, 1.0
-    if options.workload is not None:
+    if not options.draws_arrivals:
         own_rate = _rate_of(load_for(few.replace(scale_rate=1.0)))
         if own_rate is None:
             return "", ()

@@ -6,7 +6,7 @@ Times are int64 ticks of 0.1 ns, so that engines agree bit for bit whatever the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ class ServingError(WseError):
 def ticks(seconds: NDArray[np.floating]) -> Ticks:
     """Seconds in ticks, rounded."""
     return np.rint(seconds / TICK_S).astype(np.int64)
+
+
+UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests come
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,19 @@ class Load:
     def is_closed(self) -> bool:
         """Whether some requests wait for the end of others."""
         return bool((self.after >= 0).any())
+
+    def only(self, kept: NDArray[np.bool_]) -> Load:
+        """Some of the requests; who follows one that is left out comes at its own time."""
+        rows, place = np.flatnonzero(kept), np.cumsum(kept) - 1
+        after = self.after[rows]
+        follows = (after >= 0) & kept[after]
+        return replace(
+            self, arrival_ticks=self.arrival_ticks[rows], input_tokens=self.input_tokens[rows],
+            output_tokens=self.output_tokens[rows], after=np.where(follows, place[after], NEVER),
+            think_ticks=self.think_ticks[rows],
+            content=None if self.content is None else tuple(self.content[row] for row in rows.tolist()),
+            priority=None if self.priority is None else self.priority[rows],
+        )  # fmt: skip
 
 
 def open_load(
@@ -221,6 +237,30 @@ class Served:
     def completed(self) -> NDArray[np.bool_]:
         """Which requests were answered."""
         return np.asarray(self.last_ticks != NEVER)
+
+    def only(self, kept: NDArray[np.bool_]) -> Served:
+        """What happened to some of the requests; what is summed over requests stays."""
+        return replace(
+            self, arrival_ticks=self.arrival_ticks[kept], admitted_ticks=self.admitted_ticks[kept],
+            first_ticks=self.first_ticks[kept], last_ticks=self.last_ticks[kept], preemptions=self.preemptions[kept],
+            cached=self.cached[kept], accepted=self.accepted[kept], replica=self.replica[kept],
+        )  # fmt: skip
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A run that somebody interrupted.
+
+    Attributes
+    ----------
+    served
+        What had happened by then; also of requests that were not answered yet.
+    is_answered
+        Which requests were, (requests,).
+    """
+
+    def __init__(self, served: Served, is_answered: NDArray[np.bool_]) -> None:
+        super().__init__("interrupted")
+        self.served, self.is_answered = served, is_answered
 
 
 COUNTERS = (

@@ -82,11 +82,13 @@ def jump(
 def _rounds(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int, shift: int, soon: int
 ) -> int:
-    """Rounds that are sure to repeat."""
+    """Rounds that are sure to repeat; none while somebody runs who did not decode in the last one, since its cache is on its way."""
     at = replica.at
     rounds = min((soon - now) // shift - 1, (at[FREE] - at[RUNNING]) * limits.block // at[RUNNING])
     for k in range(at[RUNNING]):
         number = replica.running[k]
+        if requests.enters[number] == NEVER or now - requests.enters[number] >= shift:
+            return 0
         computed = requests.computed[number]
         in_slot = (computed + table.grid - 1) // table.grid * table.grid - computed
         rounds = min(rounds, in_slot, requests.output[number] - requests.emitted[number] - 1)

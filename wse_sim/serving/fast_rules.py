@@ -97,7 +97,7 @@ def preempt(requests: Requests, replica: Replica, limits: Limits, number: int, n
     tally[PREEMPTIONS] += 1
     requests.preemptions[number] += 1
     requests.computed[number] = 0
-    requests.order[number] = NEVER
+    requests.order[number] = requests.enters[number] = NEVER
     push(requests, replica, limits, number, True)
 
 
@@ -366,21 +366,21 @@ def _verified(requests: Requests, replica: Replica, limits: Limits, number: int,
 
 
 @inlined_kernel
-def follow(requests: Requests, replica: Replica, number: int, now: int, pending: int) -> int:
+def follow(requests: Requests, replica: Replica, number: int, now: int) -> None:
     """Who waits for the end of a request comes after its time to think: arrivals to come, sorted from last to first."""
-    other = requests.after[number]
+    pending, other = replica.pending, requests.after[number]
     if other < 0:
-        return pending
-    when, k = now + requests.think[other], pending
+        return
+    when, k = now + requests.think[other], pending[0]
     requests.arrival[other] = when
     while k > 0:
-        before = requests.pending[k - 1]
+        before = pending[k]
         if requests.arrival[before] > when or (requests.arrival[before] == when and before > other):
             break
-        requests.pending[k] = before
+        pending[k + 1] = before
         k -= 1
-    requests.pending[k] = other
-    return pending + 1
+    pending[k + 1] = other
+    pending[0] += 1
 
 
 @inlined_kernel

@@ -29,10 +29,10 @@ MOST_HELD = 2**28  # places of blocks of running requests
 
 # Places in the array of scalars of a replica
 (
-    FREE, RUNNING, READY, PROMPTS, PENDING, NEXT, BACK_FROM, BACK_TO, ADMISSIONS, HEAD, TAIL, WAITING, WAITING_BLOCKS, NOW, IDLE,
+    FREE, RUNNING, READY, PROMPTS, NEXT, BACK_FROM, BACK_TO, ADMISSIONS, HEAD, TAIL, WAITING, WAITING_BLOCKS, NOW, IDLE,
     ENTERS, DRAFT_FREE, LINK_FREE, MACHINE_FREE, MOVE_FROM, MOVE_TO, FREE_ROWS, STREAK, STREAK_OF, SHIFT,
     SKIPPED, SCALARS,
-) = range(27)  # fmt: skip
+) = range(26)  # fmt: skip
 (
     TURNS, EMITTED, COMPUTED, RECOMPUTED, CACHED, PREEMPTIONS, GAP_TICKS, RUNNING_MOST, BLOCKS_MOST, DRAFTS, DRAFTED, ACCEPTED,
     SWAPPED, HANDED,
@@ -73,6 +73,7 @@ class Limits(NamedTuple):
     streams: bool
     stream_layers: int
     jumps: bool  # rounds that repeat are added at once
+    routed: bool  # who comes is placed when it comes
 
 
 class Requests(NamedTuple):
@@ -107,7 +108,6 @@ class Requests(NamedTuple):
     other: Int  # right child in a heap
     enters: Int  # when its last turn entered, if it was a decode alone
     leaves: Int
-    pending: Int  # arrivals of a closed load to come, in order of time, then number, from last to first
 
 
 class Replica(NamedTuple):
@@ -141,9 +141,10 @@ class Replica(NamedTuple):
     accepted_at: Int
     samples: Int  # (most + 1, columns); the last row is what was seen last
     sampled: Int  # rows, ticks between two of them, whether nothing has happened since the last row was seen
+    pending: Int  # how many, and then arrivals of a closed load to come, in order of time, then number, from last to first
 
 
-def limits_of(rules: ServingRules) -> Limits:
+def limits_of(rules: ServingRules, is_routed: bool) -> Limits:
     """The rules for machine code."""
     spec, edge, prefill = rules.speculation, rules.edge, rules.prefill
     acceptance = spec.acceptance if spec else ()
@@ -156,7 +157,7 @@ def limits_of(rules: ServingRules) -> Limits:
         0 if prefill is None else -1 if prefill.ticks is not None else prefill.lines,
         zeros(0) if prefill is None or prefill.ticks is None else prefill.ticks,
         bool(prefill and prefill.streams), prefill.layers if prefill else 1,
-        rules.joined == 1 and not rules.prefix_cache and not acceptance,
+        rules.joined == 1 and not rules.prefix_cache and not acceptance, is_routed,
     )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def requests_of(load: Load, rules: ServingRules) -> Requests:
         preemptions=zeros(count), cached=zeros(count), accepted=zeros(count), replica=nevers(count),
         chain=zeros(count if rules.prefix_cache else 1), row=zeros(count if rules.prefix_cache else 1),
         behind=nevers(count), other=nevers(count if rules.by_priority else 1),
-        enters=nevers(count), leaves=zeros(count), pending=zeros(count if load.is_closed else 1),
+        enters=nevers(count), leaves=zeros(count),
     )  # fmt: skip
 
 
@@ -209,6 +210,7 @@ def replicas_of(load: Load, rules: ServingRules, table: TurnTable, count: int) -
         rows=_short(count, rows, width), free_rows=zeros(count, rows), gaps=zeros(count, GAP_BINS), busy=zeros(count, regions),
         prefill_busy=zeros(count, regions), accepted_at=zeros(count, drafts),
         samples=zeros(count, most_samples(count) + 1, len(SAMPLED) + regions), sampled=zeros(count, 3),
+        pending=zeros(count, 1 + (int((load.after < 0).sum()) if load.is_closed else 0)),
     )  # fmt: skip
     made.at[:, [HEAD, TAIL]] = NEVER
     made.sampled[:, 1] = FIRST_SAMPLE_TICKS

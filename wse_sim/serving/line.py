@@ -6,6 +6,7 @@ what leaves lines, caches that were handed over, arrivals, then turns.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Generator
 from typing import cast
 
@@ -146,6 +147,7 @@ class ServingReplicas:
         )
         self.gaps = np.zeros(GAP_BINS, np.int64)
         self.emitted = self.gap_ticks = 0
+        self._due: list[tuple[int, int]] = []  # heap of arrivals to come: when, request
         self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
 
     def run(self) -> Served:
@@ -192,8 +194,10 @@ class ServingReplicas:
         )  # fmt: skip
 
     def _arrive(self, number: int, delay: int) -> Events:
+        heapq.heappush(self._due, (int(self.env.now) + delay, number))
         yield self.env.timeout(delay)
         yield _later(self.env, ARRIVES)
+        _, number = heapq.heappop(self._due)  # of one instant the smaller number comes first
         request = self.requests[number]
         self.arrival[number] = request.arrival = int(self.env.now)
         if self.rules.fits(request.input_tokens, request.output_tokens):

@@ -5,42 +5,41 @@ event queue, and a turn is one maximum and one addition a region::
 
     c_0 = entry + t_0        c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played one after the other; where a router looks at them, each is played up to every arrival.
+Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played side by
+side, in spans of time; where a router looks at them, each is played up to every arrival.
 """
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from wse_sim.jit import bare_kernel, inlined_kernel
-from wse_sim.serving.base import COUNTERS, GAP_EDGES, NEVER, Load, Served, ServingError, ServingRules
+from wse_sim.serving.base import (
+    COUNTERS,
+    GAP_EDGES,
+    NEVER,
+    Load,
+    RunInterrupted,
+    Served,
+    ServingError,
+    ServingRules,
+)
 from wse_sim.serving.fast_blocks import found
-from wse_sim.serving.fast_blocks import register as register_blocks
-from wse_sim.serving.fast_jump import jump
+from wse_sim.serving.fast_line import advance
 from wse_sim.serving.fast_queue import push
-from wse_sim.serving.fast_rules import admit, decodes, follow, prompts, returned
-from wse_sim.serving.fast_samples import sample, see
+from wse_sim.serving.fast_rules import follow
 from wse_sim.serving.fast_state import (
     BACK_FROM,
     BACK_TO,
-    BLOCKS_MOST,
-    COMPUTED,
     ENDLESS,
-    ENTERS,
     FREE,
     IDLE,
     MOVE_FROM,
     MOVE_TO,
-    NEXT,
     NOW,
-    PENDING,
-    PREEMPTIONS,
-    PROMPTS,
-    READY,
     RUNNING,
-    RUNNING_MOST,
-    STREAK,
-    TURNS,
     WAITING,
     WAITING_BLOCKS,
     Int,
@@ -58,6 +57,11 @@ from wse_sim.serving.shares import shares
 
 OVER, UNDER = MOST_OF_MEAN
 BY_LOAD, BY_REQUESTS, BY_PREFIX = range(3)
+FIRST_SPAN, SPAN_S, STEPS = (
+    10**7,
+    0.1,
+    2**14,
+)  # ticks, and seconds of the host, between two looks at interrupts; steps of a router
 
 
 def serve_fast(
@@ -67,72 +71,144 @@ def serve_fast(
 
     Raises
     ------
-    ServingError
-        If a router that looks at replicas is to place users, who come when they were answered; the reference engine can.
+    RunInterrupted
+        With what was answered, on an interrupt.
     """
-    requests, every = play(load, rules, table, replicas, router)
+    requests, every, is_whole = play(load, rules, table, replicas, router)
     counts = {
         name: int(every.tally[:, place].max() if name.endswith("most") else every.tally[:, place].sum())
         for place, name in enumerate(COUNTERS)
     }
-    return Served(
+    served = Served(
         requests.arrival, requests.admitted, requests.first, requests.last, requests.preemptions, every.gaps.sum(axis=0),
         every.busy.sum(axis=0), counts, requests.cached, requests.accepted, requests.replica, every.accepted_at.sum(axis=0),
         every.prefill_busy.sum(axis=0),
         tuple(np.concatenate([rows[:count], rows[-1:]]) for rows, (count, _, _) in zip(every.samples, every.sampled.tolist(), strict=True)),
         tuple(every.sampled[:, 1].tolist()),
     )  # fmt: skip
+    if not is_whole:
+        raise RunInterrupted(served, requests.emitted == requests.output)
+    return served
 
 
 def play(
     load: Load, rules: ServingRules, table: TurnTable, replicas: int, router: str
-) -> tuple[Requests, Replica]:
-    """What :func:`serve_fast` says, as the rows and the replicas that machine code left."""
+) -> tuple[Requests, Replica, bool]:
+    """What :func:`serve_fast` says, as the rows and the replicas that machine code left, and whether nobody interrupted it.
+
+    Machine code is left some times a second, so that an interrupt is heard.
+    """
     if router not in ROUTERS:
         raise ServingError(f"router '{router}' is not known; use one of {', '.join(ROUTERS)}")
     is_routed = replicas > 1 and router != ROUND_ROBIN
-    if is_routed and load.is_closed:
-        raise ServingError(
-            f"the fast engine cannot place users by {router}; use --router {ROUND_ROBIN} or --engine reference"
-        )
-    requests, limits = requests_of(load, rules), limits_of(rules)
+    requests, limits = requests_of(load, rules), limits_of(rules, is_routed)
     machine = Table(table.layers, table.base, table.head, table.deep, table.grid)
     every = replicas_of(load, rules, table, replicas)
-    if is_routed:
-        how = {LEAST_LOADED: BY_LOAD, LEAST_OUTSTANDING: BY_REQUESTS}.get(router, BY_PREFIX)
-        _serve_routed(requests, every, machine, limits, GAP_EDGES, how, np.zeros(replicas, np.int64))
-    else:
-        for number, rows in enumerate(shares(load, replicas)):
-            coming = rows[load.after[rows] < 0]
-            one = Replica(*(array[number] for array in every))
-            requests.replica[rows] = number
-            _advance(requests, one, machine, limits, GAP_EDGES, coming, ENDLESS)
-        requests.replica[requests.admitted == NEVER] = NEVER
-    return requests, every
+    try:
+        if is_routed:
+            how = {LEAST_LOADED: BY_LOAD, LEAST_OUTSTANDING: BY_REQUESTS}.get(router, BY_PREFIX)
+            coming, place, hits = (
+                np.flatnonzero(load.after < 0),
+                np.zeros(1, np.int64),
+                np.zeros(replicas, np.int64),
+            )
+            while not _serve_routed(
+                requests, every, machine, limits, GAP_EDGES, how, hits, coming, place, load.is_closed, STEPS
+            ):
+                pass
+        else:
+            _serve_in_turn(load, requests, every, machine, limits)
+            requests.replica[requests.admitted == NEVER] = NEVER
+    except KeyboardInterrupt:
+        return requests, every, False
+    return requests, every, True
+
+
+def _serve_in_turn(load: Load, requests: Requests, every: Replica, machine: Table, limits: Limits) -> None:
+    """Play the replicas side by side, for spans of time that take a fraction of a second."""
+    replicas, comings = [], []
+    for number, rows in enumerate(shares(load, len(every.at))):
+        requests.replica[rows] = number
+        replicas.append(Replica(*(array[number] for array in every)))
+        comings.append(rows[load.after[rows] < 0])
+    until, span = 0, FIRST_SPAN
+    while (every.at[:, NOW] < ENDLESS).any():
+        until, began = min(until + span, ENDLESS), time.monotonic()
+        for one, coming in zip(replicas, comings, strict=True):
+            advance(requests, one, machine, limits, GAP_EDGES, coming, until)
+        if time.monotonic() - began < SPAN_S:
+            span *= 2
 
 
 @bare_kernel
 def _serve_routed(
-    requests: Requests, every: Replica, table: Table, limits: Limits, edges: Int, how: int, hits: Int
-) -> None:
-    """Place every request when it arrives, by what the replicas look like."""
-    replicas, nobody = len(every.at), requests.pending[:0]
-    for number in range(len(requests.input)):
-        when = requests.arrival[number]
-        for k in range(replicas):
-            _advance(requests, _one(every, k), table, limits, edges, nobody, when)
-            if how == BY_PREFIX:
-                hits[k] = found(requests, _one(every, k), limits, number)[0]
+    requests: Requests, every: Replica, table: Table, limits: Limits, edges: Int, how: int, hits: Int, coming: Int, place: Int,
+    is_closed: bool, steps: int,
+) -> bool:  # fmt: skip
+    """Place requests when they arrive, by what the replicas look like then; whether all is done after so many steps.
+
+    A step plays all replicas up to the next arrival.  Where an answer brings the next request, it plays what comes back next, or
+    else the replica whose turn is next, until something may happen in another one.
+    """
+    replicas, nobody, pending = len(every.at), coming[:0], every.pending[0]
+    for _ in range(steps):
+        open_at = requests.arrival[coming[place[0]]] if place[0] < len(coming) else ENDLESS
+        when = min(open_at, requests.arrival[pending[pending[0]]] if pending[0] else ENDLESS)
+        until, from_, to = when, 0, replicas
+        if is_closed:
+            back_at, turn_at, other_at, first = _soonest(every)
+            if min(back_at, turn_at) < when:
+                if back_at <= turn_at:
+                    until = back_at
+                else:
+                    until, from_, to = max(turn_at + 1, min(when, back_at, other_at)), first, first + 1
+        for k in range(from_, to):
+            advance(requests, _one(every, k, 0), table, limits, edges, nobody, until)
+        if until != when or to - from_ != replicas:
+            continue
+        if when == ENDLESS:
+            return True
+        is_open = open_at == when
+        if pending[0]:
+            number = pending[pending[0]]
+            closed_at = requests.arrival[number]
+            is_open = open_at < closed_at or (open_at == closed_at and coming[place[0]] < number)
+        if is_open:
+            number = coming[place[0]]
+            place[0] += 1
+        else:
+            number = pending[pending[0]]
+            pending[0] -= 1
         size = requests.input[number] + requests.output[number] - 1
         if (size + limits.block - 1) // limits.block > limits.blocks:
+            follow(requests, _one(every, 0, 0), number, when)
             continue
+        if how == BY_PREFIX:
+            for k in range(replicas):
+                hits[k] = found(requests, _one(every, k, 0), limits, number)[0]
         chosen = _chosen(every, limits, how, hits)
         requests.replica[number] = chosen
-        push(requests, _one(every, chosen), limits, number, False)
+        push(requests, _one(every, chosen, 0), limits, number, False)
         if every.at[chosen, IDLE]:
             every.at[chosen, NOW] = min(every.at[chosen, NOW], when)
-    for k in range(replicas):
-        _advance(requests, _one(every, k), table, limits, edges, nobody, ENDLESS)
+    return False
+
+
+@inlined_kernel
+def _soonest(every: Replica) -> tuple[int, int, int, int]:
+    """When something comes back next, when a turn may be formed next, when one of another replica, and in which replica the first."""
+    back_at, turn_at, other_at, first = ENDLESS, ENDLESS, ENDLESS, 0
+    for k in range(len(every.at)):
+        at = every.at[k]
+        if at[BACK_FROM] < at[BACK_TO]:
+            back_at = min(back_at, every.back_at[k, at[BACK_FROM] & (every.back.shape[1] - 1)])
+        if at[MOVE_FROM] < at[MOVE_TO]:
+            back_at = min(back_at, every.moving_at[k, at[MOVE_FROM] & (every.moving.shape[1] - 1)])
+        if at[NOW] < turn_at:
+            other_at, turn_at, first = turn_at, at[NOW], k
+        else:
+            other_at = min(other_at, at[NOW])
+    return back_at, turn_at, other_at, first
 
 
 @inlined_kernel
@@ -164,157 +240,13 @@ def _load(every: Replica, limits: Limits, k: int) -> int:
 
 
 @inlined_kernel
-def _one(every: Replica, k: int) -> Replica:
-    """One of several replicas."""
+def _one(every: Replica, k: int, list_: int) -> Replica:
+    """One of several replicas, with the list of those to come of one."""
     return Replica(
         every.at[k], every.tally[k], every.running[k], every.ready[k], every.prompts[k], every.back[k], every.back_at[k],
         every.back_emits[k], every.moving[k], every.moving_at[k], every.moving_found[k], every.left[k], every.left_before[k],
         every.lines[k],
         every.before[k], every.behind[k], every.users[k], every.key_of[k], every.keys[k], every.block_of[k], every.rows[k],
         every.free_rows[k], every.gaps[k], every.busy[k], every.prefill_busy[k], every.accepted_at[k], every.samples[k],
-        every.sampled[k],
+        every.sampled[k], every.pending[list_],
     )  # fmt: skip
-
-
-@bare_kernel
-def _advance(
-    requests: Requests, replica: Replica, table: Table, limits: Limits, edges: Int, coming: Int, until: int
-) -> None:
-    """Play turns that enter before `until`, and what comes back up to it."""
-    at, tally, left, regions, ring = (
-        replica.at, replica.tally, replica.left, len(table.layers), len(replica.back) - 1,
-    )  # fmt: skip
-    now = at[NOW]
-    while True:
-        _comes(requests, replica, limits, edges, coming, min(now, until))
-        if now >= until:
-            at[NOW] = now
-            return
-        if replica.sampled[2]:
-            sample(replica, now)
-        while True:
-            before, from_ = tally[PREEMPTIONS], at[BACK_TO]
-            size, answers, more, count = decodes(requests, replica, table, limits, now)
-            is_decode = count == 1
-            size, answers, more, count, is_short = prompts(
-                requests, replica, table, limits, now, size, answers, more, count
-            )
-            if not is_short and tally[PREEMPTIONS] == before:
-                size, answers, more, count = admit(
-                    requests, replica, table, limits, now, size, answers, more, count
-                )
-            if size or tally[PREEMPTIONS] == before:
-                break
-        tally[RUNNING_MOST] = max(tally[RUNNING_MOST], at[RUNNING])
-        tally[BLOCKS_MOST] = max(tally[BLOCKS_MOST], limits.blocks - at[FREE])
-        at[IDLE] = 1 if size == 0 else 0
-        if size == 0:
-            see(replica, limits)
-            now = min(_next(requests, replica, coming), _wakes(requests, replica, now))
-            continue
-        free_at = max(now, at[ENTERS])
-        for r in range(regions):
-            took = table.base[r, size] + answers * table.head[r] + table.layers[r] * more
-            if r + 1 == regions:
-                took += count * limits.draft_tail
-            free_at = max(left[r], free_at) + took
-            left[r] = free_at
-            replica.busy[r] += took
-        for k in range(from_, at[BACK_TO]):
-            replica.back_at[k & ring] = free_at
-        tally[TURNS] += 1
-        tally[COMPUTED] += size
-        if limits.jumps:
-            if is_decode and size == 1:
-                soon = min(until, _arrives_at(requests, replica, coming), _moved_at(replica))
-                soon = min(soon, max(now, replica.sampled[0] * replica.sampled[1]))
-                jump(requests, replica, table, limits, edges, now, free_at, soon)
-            else:
-                at[STREAK] = 0
-                for k in range(from_, at[BACK_TO]):
-                    requests.enters[replica.back[k & ring]] = NEVER
-        now = left[0]
-        if replica.sampled[0] * replica.sampled[1] < now:
-            see(replica, limits)
-            sample(replica, now)
-
-
-@inlined_kernel
-def _comes(requests: Requests, replica: Replica, limits: Limits, edges: Int, coming: Int, now: int) -> None:
-    """What has come back, and who has arrived, in order of time; of one instant the line, then caches, then arrivals."""
-    at, ring = replica.at, len(replica.back) - 1
-    while True:
-        back_at = replica.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
-        moved_at = _moved_at(replica)
-        arrives_at = _arrives_at(requests, replica, coming)
-        soon = min(back_at, moved_at, arrives_at)
-        if soon > now or soon == ENDLESS:
-            return
-        if back_at == soon:
-            number = replica.back[at[BACK_FROM] & ring]
-            emits = replica.back_emits[at[BACK_FROM] & ring]
-            at[BACK_FROM] += 1
-            if returned(requests, replica, limits, number, emits, back_at, edges):
-                at[PENDING] = follow(requests, replica, number, back_at, at[PENDING])
-        elif moved_at == soon:
-            place = at[MOVE_FROM] & (len(replica.moving) - 1)
-            number = replica.moving[place]
-            at[MOVE_FROM] += 1
-            register_blocks(
-                requests, replica, limits, number, replica.moving_found[place], requests.computed[number]
-            )
-            if returned(requests, replica, limits, number, 1, moved_at, edges):
-                at[PENDING] = follow(requests, replica, number, moved_at, at[PENDING])
-        else:
-            if at[NEXT] < len(coming) and requests.arrival[coming[at[NEXT]]] == soon:
-                number = coming[at[NEXT]]
-                at[NEXT] += 1
-            else:
-                at[PENDING] -= 1
-                number = requests.pending[at[PENDING]]
-            size = requests.input[number] + requests.output[number] - 1
-            if (size + limits.block - 1) // limits.block <= limits.blocks:
-                push(requests, replica, limits, number, False)
-            else:
-                at[PENDING] = follow(requests, replica, number, soon, at[PENDING])
-
-
-@inlined_kernel
-def _moved_at(replica: Replica) -> int:
-    """When the next cache is there."""
-    at = replica.at
-    if at[MOVE_FROM] == at[MOVE_TO]:
-        return ENDLESS
-    return int(replica.moving_at[at[MOVE_FROM] & (len(replica.moving) - 1)])
-
-
-@inlined_kernel
-def _arrives_at(requests: Requests, replica: Replica, coming: Int) -> int:
-    """When the next request arrives."""
-    at = replica.at
-    open_at = requests.arrival[coming[at[NEXT]]] if at[NEXT] < len(coming) else ENDLESS
-    closed_at = requests.arrival[requests.pending[at[PENDING] - 1]] if at[PENDING] else ENDLESS
-    return min(open_at, closed_at)
-
-
-@inlined_kernel
-def _next(requests: Requests, replica: Replica, coming: Int) -> int:
-    """When something comes back or arrives."""
-    at, ring = replica.at, len(replica.back) - 1
-    back_at = replica.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
-    return min(back_at, _moved_at(replica), _arrives_at(requests, replica, coming))
-
-
-@inlined_kernel
-def _wakes(requests: Requests, replica: Replica, now: int) -> int:
-    """When somebody who runs can take part who cannot now."""
-    soon = ENDLESS
-    for k in range(replica.at[READY]):
-        ready_at = requests.ready_at[replica.ready[k]]
-        if ready_at > now:
-            soon = min(soon, ready_at)
-    for k in range(replica.at[PROMPTS]):
-        ready_at = requests.ready_at[replica.prompts[k]]
-        if ready_at > now:
-            soon = min(soon, ready_at)
-    return soon

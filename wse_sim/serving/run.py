@@ -14,7 +14,15 @@ import numpy as np
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
 from wse_sim.modes.generation.reading import SHORT
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import MOST_REPLICAS, Load, Served, ServingError, ServingRules
+from wse_sim.serving.base import (
+    MOST_REPLICAS,
+    TICK_S,
+    Load,
+    RunInterrupted,
+    Served,
+    ServingError,
+    ServingRules,
+)
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
 from wse_sim.serving.energy import HelperWafers, PowerDraw, draw_of
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
@@ -60,6 +68,7 @@ class Serving:
     sentence: str  # what binds
     notes: tuple[str, ...]
     sampled: SampledRun
+    is_cut: bool = False  # somebody interrupted it; only what was answered by then is here
 
 
 def replica_of(
@@ -107,29 +116,46 @@ def _why(plan: GenerationPlan) -> str:
 
 
 def serve(
-    load: Load, replica: Replica, *, replicas: int = 1, engine: str = "fast", router: str = ROUND_ROBIN
+    load: Load,
+    replica: Replica,
+    *,
+    replicas: int = 1,
+    engine: str = "fast",
+    router: str = ROUND_ROBIN,
+    keeps: bool = False,
 ) -> Serving:
-    """Serve a load on equal replicas; where users are placed by what replicas look like, on the reference engine.
+    """Serve a load on equal replicas; with `keeps`, an interrupt leaves what the fast engine has answered.
 
     Raises
     ------
     ServingError
         If the load is empty, or a turn or context is beyond the table.
+    KeyboardInterrupt
+        If it is interrupted and nothing is kept.
     """
     if not len(load):
         raise ServingError("the load has no request; give at least one")
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
     rules = replica.rules
-    if load.is_closed and replicas > 1 and router != ROUND_ROBIN:
-        engine = "reference"
     fits = [
         rules.fits(*sizes)
         for sizes in zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
     ]
     longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
     check_turns(replica.table, rules.turn_tokens, longest)
-    served = ENGINES[engine](load, rules, replica.table, replicas, router)
+    cut, whole = "", len(load)
+    try:
+        served = ENGINES[engine](load, rules, replica.table, replicas, router)
+    except RunInterrupted as stop:
+        if not keeps or not stop.is_answered.any():
+            raise
+        load, served = load.only(stop.is_answered), stop.served.only(stop.is_answered)
+        fits = [True] * len(load)
+        cut = (
+            f"interrupted after {int(served.last_ticks.max()) * TICK_S:,.4g} s of simulated time: of {whole:,} requests "
+            f"{len(load):,} were answered by then, and only these count"
+        )
     bounds = bounds_of(load, rules, replica.table, found=served.counters["cached"] / len(load))
     bounds = dataclasses.replace(
         bounds,
@@ -139,13 +165,22 @@ def serve(
     )
     averaged = dataclasses.replace(served, busy_ticks=served.busy_ticks // replicas)
     binding, sentence = binding_of(averaged, load, rules, replica.table)
-    notes = [*load.notes, *replica.notes]
+    notes = [*load.notes, *replica.notes, *([cut] if cut else [])]
     if failed := len(load) - sum(fits):
         notes.append(
             f"{failed:,} requests are longer than the cache of a replica ({rules.blocks * rules.block_tokens:,} tokens) and fail"
         )
     return Serving(
-        load, served, replica, replicas, bounds, binding, sentence, tuple(notes), sampled_run(served)
+        load,
+        served,
+        replica,
+        replicas,
+        bounds,
+        binding,
+        sentence,
+        tuple(notes),
+        sampled_run(served),
+        bool(cut),
     )
 
 

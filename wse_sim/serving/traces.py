@@ -3,7 +3,11 @@
     azure:FILE.csv            TIMESTAMP, ContextTokens, GeneratedTokens
     mooncake:FILE.jsonl       timestamp (ms), input_length, output_length, hash_ids
     burstgpt:FILE.csv         Timestamp (s), Request tokens, Response tokens; rows with 0 response tokens are failures
-    llmservingsim:FILE.jsonl  input_toks, output_toks, arrival_time_ns
+    bailian:FILE.jsonl        timestamp (s), input_length, output_length, hash_ids
+    llmservingsim:FILE.jsonl  input_toks, output_toks, arrival_time_ns; of a session arrival_time_ns and sub_requests, each of which
+                              comes tool_duration_ns after the answer before it
+    vidur:FILE.csv            arrived_at (s), num_prefill_tokens, num_decode_tokens
+    lengths:FILE.csv          num_prefill_tokens, num_decode_tokens; arrivals are drawn
     sharegpt:FILE.json        conversations of {from, value}: lengths alone, characters / 4; arrivals are drawn
 
 A faulty row is one sentence with file, line, field and value.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -24,10 +29,10 @@ import numpy as np
 
 from wse_sim.errors import ConfigError
 from wse_sim.files import Values, read_json, refusal
-from wse_sim.serving.base import Load, ServingError, open_load, ticks
-from wse_sim.serving.workload import MOST_TOKENS
+from wse_sim.serving.base import NEVER, UNTIMED_FORMS, Load, ServingError, ticks
+from wse_sim.serving.workload import MOST_TOKENS, Lengths
 
-CONTENT_TOKENS = {"mooncake": 512}  # tokens that an id of the file stands for
+CONTENT_TOKENS = {"mooncake": 512, "bailian": 16}  # tokens that an id of the file stands for
 CHARACTERS_PER_TOKEN = 4  # of English text: the rule of thumb of tokenizers' documentation
 MOST_SECONDS = 10**9
 
@@ -40,9 +45,16 @@ class TraceRow(NamedTuple):
     output_tokens: int
     content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
     priority: int = 0  # the smaller the sooner
+    pause_s: float | None = None  # after the answer to the row before; None: it comes at its own time
 
 
-def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) -> Load:
+def load_of(
+    named: str,
+    *,
+    scale_rate: float = 1.0,
+    limit: int | None = None,
+    arrive: Callable[[Lengths, Lengths], Load] | None = None,
+) -> Load:
     """The requests of `FORM:FILE`.
 
     Parameters
@@ -51,6 +63,8 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
         Divides the times between requests.
     limit
         Most requests, the first ones of the file.
+    arrive
+        When requests of these prompts and answers come, for a form without times; None: all at once.
 
     Raises
     ------
@@ -70,7 +84,13 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
     rows = list(itertools.islice(FORMS[form](Path(name), left_out), limit))
     if not rows:
         raise ServingError(f"{name} has no request of form {form}; is it the right file?")
-    rows.sort(key=lambda row: row.arrival_s)  # stable: equal times keep their order
+    order = sorted(
+        range(len(rows)), key=lambda number: rows[number].arrival_s
+    )  # equal times keep their order
+    place = np.empty(len(rows), np.int64)
+    place[order] = np.arange(len(rows))
+    after = np.array([NEVER if rows[n].pause_s is None else place[n - 1] for n in order], np.int64)
+    rows = [rows[number] for number in order]
     table = np.array([row[:3] for row in rows], float)
     arrival = ticks((table[:, 0] - table[0, 0]) / scale_rate)
     notes = (
@@ -78,7 +98,12 @@ def load_of(named: str, *, scale_rate: float = 1.0, limit: int | None = None) ->
         if left_out
         else ()
     )
-    load = open_load(arrival, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64), notes)
+    sizes = table[:, 1].astype(np.int64), table[:, 2].astype(np.int64)
+    if arrive is not None and form in UNTIMED_FORMS:
+        load = dataclasses.replace(arrive(*sizes), notes=notes)
+    else:
+        pauses = ticks(np.array([row.pause_s or 0.0 for row in rows]))
+        load = Load(arrival, *sizes, after, pauses, notes)
     if any(row.priority for row in rows):
         load = dataclasses.replace(load, priority=np.array([row.priority for row in rows], np.int64))
     size = CONTENT_TOKENS.get(form, 1)
@@ -112,32 +137,49 @@ def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         yield TraceRow(_seconds(path, line, "Timestamp", row["Timestamp"]), asked, answer)
 
 
-def _mooncake(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+def _vidur(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _csv(path, ("arrived_at", "num_prefill_tokens", "num_decode_tokens")):
+        asked, answer = _prefill_decode(path, line, row)
+        yield TraceRow(_seconds(path, line, "arrived_at", row["arrived_at"]), asked, answer)
+
+
+def _lengths(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    for line, row in _csv(path, ("num_prefill_tokens", "num_decode_tokens")):
+        yield TraceRow(0.0, *_prefill_decode(path, line, row))
+
+
+def _prefill_decode(path: Path, line: int, row: dict[str, str]) -> tuple[int, int]:
+    names = "num_prefill_tokens", "num_decode_tokens"
+    asked, answer = (_count(path, line, name, row[name]) for name in names)
+    return asked, answer
+
+
+def _hashed(unit_s: float, path: Path, left_out: list[str]) -> Iterator[TraceRow]:
+    """Mooncake (milliseconds) and Bailian (seconds)."""
     for line, row in _jsonl(path):
-        at = _seconds(path, line, "timestamp", row.get("timestamp"), unit_s=1e-3)
+        at = _seconds(path, line, "timestamp", row.get("timestamp"), unit_s=unit_s)
         asked, answer = (
             _count(path, line, name, row.get(name)) for name in ("input_length", "output_length")
         )
-        yield TraceRow(
-            at,
-            asked,
-            answer,
-            _ids(path, line, "hash_ids", row.get("hash_ids", [])),
-            _priority(path, line, row),
-        )
+        ids = _ids(path, line, "hash_ids", row.get("hash_ids", []))
+        yield TraceRow(at, asked, answer, ids, _priority(path, line, row))
 
 
 def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     for line, row in _jsonl(path):
         at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
-        asked, answer = (_count(path, line, name, row.get(name)) for name in ("input_toks", "output_toks"))
-        yield TraceRow(
-            at,
-            asked,
-            answer,
-            _ids(path, line, "input_tok_ids", row.get("input_tok_ids", [])),
-            _priority(path, line, row),
-        )
+        priority, pause_s = _priority(path, line, row), None
+        calls = row.get("sub_requests", [row])
+        if not isinstance(calls, list) or not calls or not all(isinstance(call, dict) for call in calls):
+            raise _fault(path, line, "sub_requests", calls, "give a list of objects")
+        for call in calls:
+            asked, answer = (
+                _count(path, line, name, call.get(name)) for name in ("input_toks", "output_toks")
+            )
+            ids = _ids(path, line, "input_tok_ids", call.get("input_tok_ids", []))
+            yield TraceRow(at, asked, answer, ids, priority, pause_s)
+            name = "tool_duration_ns"
+            pause_s = _seconds(path, line, name, call.get(name, 0), unit_s=1e-9)
 
 
 def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
@@ -159,9 +201,12 @@ def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
 
 FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
     "azure": _azure,
-    "mooncake": _mooncake,
+    "mooncake": functools.partial(_hashed, 1e-3),
+    "bailian": functools.partial(_hashed, 1.0),
     "burstgpt": _burstgpt,
     "llmservingsim": _llmservingsim,
+    "vidur": _vidur,
+    "lengths": _lengths,
     "sharegpt": _sharegpt,
 }
 

@@ -10,6 +10,7 @@ One stream of random numbers for each purpose, keyed by the seed: more requests 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -55,6 +56,19 @@ def drawn_load(
         raise ServingError(f"{requests} requests are not 1 to {MOST_REQUESTS:,}; give a number in that range")
     input_tokens = lengths(inputs, requests, _stream(seed, INPUTS))
     output_tokens = lengths(outputs, requests, _stream(seed, OUTPUTS))
+    return arriving(input_tokens, output_tokens, rate=rate, arrivals=arrivals, seed=seed)
+
+
+def arriving(
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    rate: float = 1.0,
+    arrivals: str = "poisson",
+    seed: int = 0,
+) -> Load:
+    """Requests of given lengths that arrive as a law says, as :func:`drawn_load`."""
+    requests = len(input_tokens)
     name, _, rest = arrivals.partition(":")
     if name == "users":
         return _closed(rest, requests, input_tokens, output_tokens, _stream(seed, ARRIVALS))
@@ -77,9 +91,8 @@ def shortened(load: Load, context: int) -> Load:
     long = load.input_tokens + load.output_tokens > context
     if not long.any():
         return load
-    kept = np.flatnonzero(~long)
     longest = int((load.input_tokens + load.output_tokens).max())
-    if not len(kept):
+    if long.all():
         raise ServingError(
             f"every request is longer than the context of {context:,} tokens (the longest has {longest:,}); "
             "use a longer context or shorter requests"
@@ -88,16 +101,10 @@ def shortened(load: Load, context: int) -> Load:
     for row in range(len(after)):
         while after[row] >= 0 and long[after[row]]:
             after[row] = after[after[row]]
-    place = np.cumsum(~long) - 1
-    arrival = load.arrival_ticks[kept]
-    after = np.where(after[kept] >= 0, place[after[kept]], NEVER)
     refused = int(long.sum())
     note = f"{refused:,} requests are longer than the context of {context:,} tokens (the longest has {longest:,}) and fail"
-    content = None if load.content is None else tuple(load.content[row] for row in kept.tolist())
-    return Load(
-        arrival, load.input_tokens[kept], load.output_tokens[kept], after, load.think_ticks[kept],
-        (*load.notes, note), content, load.content_tokens, refused, None if load.priority is None else load.priority[kept],
-    )  # fmt: skip
+    some = dataclasses.replace(load, after=after).only(~long)
+    return dataclasses.replace(some, notes=(*load.notes, note), refused=refused)
 
 
 def _stream(seed: int, purpose: int) -> np.random.Generator:

@@ -116,12 +116,13 @@ def _span(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a study ended: counts by status, how many runs the store had already, seconds."""
+    """How a study ended: counts by status, how many runs the store had already, seconds; why runs have no result."""
 
     study: int
     counts: Mapping[str, int]
     reused: int
     seconds: float
+    causes: Sequence[tuple[str, str, int]] = ()
 
 
 def stated(spec: StudySpec) -> dict[str, Any]:

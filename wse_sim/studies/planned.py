@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from wse_sim.errors import WseError
-from wse_sim.studies.expand import settings
+from wse_sim.studies.expand import dimensions, settings
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.settings import Request, Resolver
 from wse_sim.studies.store import Store
 
+CHUNK = 2000
+"""Settings that are planned at a time."""
 CAPTURE_S = 4.0
 RUN_S = {"weight-streaming": 0.06, "pipelined": 30.0, "generation": 0.5, "auto": 30.0}
 """Seconds of a capture and of a run on one core, about: for estimates where the store has no run of the mode."""
@@ -43,12 +47,17 @@ class Planned:
         return sorted(found.values(), key=len, reverse=True)
 
 
-def plan(spec: StudySpec, chosen: Iterable[Mapping[str, Any]] | None = None, first: int = 0) -> Planned:
-    """Settings (or those `chosen`) with their requests, nothing run.
+def plan(
+    spec: StudySpec,
+    chosen: Iterable[Mapping[str, Any]] | None = None,
+    first: int = 0,
+    resolver: Resolver | None = None,
+) -> Planned:
+    """Settings (or those `chosen`, numbered from `first`) with their requests, nothing run.
 
     A setting whose values do not go together is a fault of that setting: it becomes a row with the sentence.
     """
-    resolver = Resolver(spec)
+    resolver = resolver or Resolver(spec)
     numbered, requests, faults = [], {}, {}
     for number, setting in enumerate(settings(spec) if chosen is None else chosen, first):
         try:
@@ -76,6 +85,39 @@ def planned_sweep(spec: StudySpec) -> Planned:
     if not planned.requests:
         raise WseError(f"no setting of the study makes a run: {next(iter(planned.faults.values()))}")
     return planned
+
+
+def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
+    """The settings of a sweep, some at a time: what is planned is no more than what is about to run.
+
+    Raises
+    ------
+    WseError
+        If not one of them makes a run: before the first chunk is given.
+    """
+    resolver, every = Resolver(spec), settings(spec)
+    held: list[Planned] = []
+    first = 0
+    has_run = False
+    while chosen := list(itertools.islice(every, size)):
+        planned = plan(spec, chosen, first, resolver)
+        first += len(chosen)
+        held.append(planned)
+        has_run = has_run or bool(planned.requests)
+        if has_run:
+            yield from held
+            held.clear()
+    if not first:
+        raise WseError("no setting of the study meets its constraints; loosen them or vary more")
+    if not has_run:
+        raise WseError(f"no setting of the study makes a run: {next(iter(held[0].faults.values()))}")
+
+
+def count_of(spec: StudySpec) -> int:
+    """How many settings a sweep has: of those with constraints each is looked at."""
+    if spec.conditions:
+        return sum(1 for _ in settings(spec))
+    return prod(len(axis) for axis in dimensions(spec))
 
 
 def _digest(data: object) -> str:

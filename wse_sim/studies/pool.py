@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from wse_sim.errors import WseError
 from wse_sim.frontend.parameters import model_names
 from wse_sim.graph import KernelGraph
 from wse_sim.studies.evaluate import DIED, StudyRow, capture, evaluate
+from wse_sim.studies.packed import evaluated, pack
 from wse_sim.studies.private import temporary_keys
 from wse_sim.studies.provenance import code_digest
 from wse_sim.studies.settings import Request
@@ -29,6 +30,7 @@ from wse_sim.written import scratch
 
 TRIES = 2  # of a setting alone, or of a capture, before it is given up
 CONNECT_S = 20.0
+GRAPHS_KEPT = 4  # in this process: the next chunk of a study may come back to a graph
 CAPTURE = "capture-"
 LOST = "the worker ended by itself while it ran this setting, most likely out of memory; give workers more memory"
 
@@ -45,6 +47,11 @@ class Pool(Protocol):
 
     dashboard: str
     workers: int
+
+    @property
+    def pending(self) -> int:
+        """Tasks that were taken and are not finished."""
+        ...
 
     def submit(self, task: Portion) -> None:
         """Take a task."""
@@ -67,7 +74,12 @@ class Inline:
 
     def __init__(self) -> None:
         self._tasks: list[Portion] = []
-        self._graph: tuple[str, KernelGraph | str] | None = None
+        self._graphs: dict[str, KernelGraph | str] = {}
+
+    @property
+    def pending(self) -> int:
+        """Tasks that wait."""
+        return len(self._tasks)
 
     def submit(self, task: Portion) -> None:
         """Take a task."""
@@ -78,9 +90,11 @@ class Inline:
         while self._tasks:
             task = self._tasks.pop(0)
             first = task.requests[0]
-            if self._graph is None or self._graph[0] != first.graph_key:
-                self._graph = (first.graph_key, capture(first))
-            yield evaluate(self._graph[1], task.requests)
+            if first.graph_key not in self._graphs:
+                while len(self._graphs) >= GRAPHS_KEPT:
+                    self._graphs.pop(next(iter(self._graphs)))
+                self._graphs[first.graph_key] = capture(first)
+            yield evaluate(self._graphs[first.graph_key], task.requests)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -162,6 +176,7 @@ class Dask:
         self.dashboard = self._client.dashboard_link if importlib.util.find_spec("bokeh") else ""
         self.workers = self._check_workers()
         self._captures: dict[str, Any] = {}
+        self._bases: dict[str, tuple[Request, Any]] = {}
         self._tasks: dict[Any, Portion] = {}
         self._deaths: Counter[str] = Counter()
         self._suspects: list[Portion] = []  # settings that wait to run with nothing beside them
@@ -208,9 +223,25 @@ class Dask:
                 graph = self._client.submit(carried, capture(first), key=key)
             self._captures[first.graph_key] = graph
         # A key of its own: a task that is cut and given again is another task.
-        future = self._client.submit(evaluate, graph, task.requests, pure=False)
+        base, shared = self._base_of(first)
+        packed = [pack(request, base) for request in task.requests]
+        future = self._client.submit(evaluated, evaluate, graph, shared, packed, pure=False)
         self._tasks[future] = task
         self._order.add(future)
+
+    def _base_of(self, first: Request) -> tuple[Request, Any]:
+        """The request that tasks of its graph differ from, here and as a task that keeps it on the workers."""
+        found = self._bases.get(first.graph_key)
+        if found is None:
+            # A task, not data of a worker: the scheduler can make it again if that worker ends.
+            found = first, self._client.submit(carried, first, key=f"base-{first.graph_key}")
+            self._bases[first.graph_key] = found
+        return found
+
+    @property
+    def pending(self) -> int:
+        """Tasks that are not finished."""
+        return len(self._tasks) + len(self._suspects)
 
     def finished(self) -> Iterator[list[StudyRow]]:
         """Rows of tasks as they end.
@@ -277,9 +308,12 @@ class Dask:
         self._files.close()
 
 
-def carried(graph: KernelGraph | str) -> KernelGraph | str:
-    """A graph that was captured here: the scheduler keeps it with the task, so that no death of a worker loses it."""
-    return graph
+Carried = TypeVar("Carried")
+
+
+def carried(made: Carried) -> Carried:
+    """What was made here (a captured graph, a request): the scheduler keeps it with the task, so that no death of a worker loses it."""
+    return made
 
 
 def quiet(close: Callable[[], object]) -> None:
@@ -290,8 +324,8 @@ def quiet(close: Callable[[], object]) -> None:
         return
 
 
-def cut(requests: Sequence[Request], workers: int, seconds: float) -> list[Portion]:
-    """Settings of one graph in tasks of about two seconds, but at least four per worker where there are so many."""
+def cut(requests: Sequence[Request], workers: int, seconds: float, left: int = 0) -> list[Portion]:
+    """Settings of one graph in tasks of about two seconds, but at least four per worker of the `left` settings of the study."""
     most = max(1, min(64, int(2.0 / max(seconds, 1e-3))))
-    size = max(1, min(most, -(-len(requests) // (4 * workers))))
+    size = max(1, min(most, -(-max(left, len(requests)) // (4 * workers))))
     return [Portion(tuple(requests[start : start + size])) for start in range(0, len(requests), size)]

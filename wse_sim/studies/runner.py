@@ -1,18 +1,23 @@
 """A study from its description to rows in the store.
 
 spec -> settings -> requests -> (those that the store lacks) -> tasks -> rows -> store
+
+Settings are planned in chunks, and tasks are handed out while fewer than AHEAD a worker wait: a study of 100,000 settings begins to run
+after its first chunk and never holds more than some thousand requests.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, StudyRow
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
-from wse_sim.studies.planned import Planned, planned_sweep, run_s
+from wse_sim.studies.planned import CHUNK, Planned, count_of, planned_chunks, run_s
 from wse_sim.studies.pool import Dask, Inline, Pool, Portion, cut
 from wse_sim.studies.provenance import provenance
 from wse_sim.studies.schema import StudySpec, study_from
@@ -51,26 +56,27 @@ def run_study(
             return run_search(
                 spec, folder, name, lambda: make_pool(workers, scheduler, memory_limit, tell), say
             )
-        planned = planned_sweep(spec)
+        chunks = planned_chunks(spec)
+        first = next(chunks)  # raises before anything is written
         with Store(folder.store) as opened:
             number = opened.study(stated(spec))
             folder.remember(number, name)
             opened.drop_members(number)
-            opened.add_members(number, ((n, key, setting) for n, setting, key in planned.numbered))
-            made_with = opened.made_with(provenance())
-            opened.put(
-                [StudyRow(key, REFUSED, message=text) for key, text in planned.faults.items()], made_with
-            )
-            there = opened.finished(planned.requests)
-            missing = [key for key in planned.requests if key not in there]
-            begun = time.monotonic()
-            if missing:
-                pool = make_pool(min(workers, len(missing)), scheduler, memory_limit, tell)
-                try:
-                    _work(planned, missing, pool, opened, made_with, Progress(len(missing), say))
-                finally:
-                    pool.close()
-            return Ran(number, opened.counts(number), len(there), time.monotonic() - begun)
+            begun, total = time.monotonic(), count_of(spec)
+            work = _Work(opened, number, opened.made_with(provenance()), Progress(total, say))
+            try:
+                for planned in itertools.chain([first], chunks):
+                    missing = work.missing(planned)
+                    if missing and work.pool is None:
+                        most = workers if total > CHUNK else min(workers, len(missing))
+                        work.pool = make_pool(most, scheduler, memory_limit, tell)
+                    work.hand_out(planned, missing)
+                work.drain(0)
+            finally:
+                if work.pool is not None:
+                    work.pool.close()
+            spent = time.monotonic() - begun
+            return Ran(number, opened.counts(number), work.reused, spent, opened.causes(number))
 
 
 NO_DASHBOARD = "none, it needs bokeh; pip install 'wse-sim[dashboard]'"
@@ -85,33 +91,80 @@ def make_pool(workers: int, scheduler: str | None, memory_limit: str | int, tell
     return pool
 
 
-def _work(
-    planned: Planned, missing: Sequence[str], pool: Pool, store: Store, made_with: int, progress: Progress
-) -> None:
-    """Submit all tasks, write rows as they come."""
-    for group in planned.groups(missing):
-        for task in tasks_of(group, pool, store, planned.spec.draws):
-            pool.submit(task)
-    for rows in pool.finished():
-        store.put(rows, made_with)
-        progress.add(rows)
+MOST_CAUSES = 5  # that a summary names
+AHEAD = 4
+"""Tasks a worker that wait or run; more are planned and handed out when some have ended."""
 
 
-def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int) -> list[Portion]:
-    """The settings of one graph as tasks."""
-    return cut(group, pool.workers, run_s(group[0].options.mode, store, draws))
+@dataclass
+class _Work:
+    """A sweep under way: what the store has, what was handed out, where rows go."""
+
+    store: Store
+    study: int
+    made_with: int
+    progress: Progress
+    pool: Pool | None = None
+    reused: int = 0
+    asked: set[str] = field(default_factory=set)
+
+    def missing(self, planned: Planned) -> list[str]:
+        """Note the members of a chunk and the rows of its faults; the keys that have to run."""
+        self.store.add_members(self.study, ((n, key, setting) for n, setting, key in planned.numbered))
+        self.store.put(
+            [StudyRow(key, REFUSED, message=text) for key, text in planned.faults.items()], self.made_with
+        )
+        keys = [key for key in planned.requests if key not in self.asked]
+        there = self.store.finished(keys)
+        self.reused += len(there)
+        self.asked.update(keys)
+        found = [key for key in keys if key not in there]
+        self.progress.total -= len(planned.numbered) - len(found)
+        return found
+
+    def hand_out(self, planned: Planned, missing: Sequence[str]) -> None:
+        """Give the tasks of a chunk to the pool; write rows while too many wait."""
+        if self.pool is None:
+            return
+        for group in planned.groups(missing):
+            left = max(len(missing), self.progress.total - self.progress.done)
+            for task in tasks_of(group, self.pool, self.store, planned.spec.draws, left):
+                self.drain(AHEAD * self.pool.workers)
+                self.pool.submit(task)
+
+    def drain(self, most: int) -> None:
+        """Write rows until at most so many tasks are left."""
+        if self.pool is None or self.pool.pending <= most:
+            return
+        for rows in self.pool.finished():
+            self.store.put(rows, self.made_with)
+            self.progress.add(rows)
+            if self.pool.pending <= most:
+                return
+
+
+def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int, left: int) -> list[Portion]:
+    """The settings of one graph as tasks, of `left` that the study still has to run."""
+    return cut(group, pool.workers, run_s(group[0].options.mode, store, draws), left)
 
 
 def summary(ran: Ran) -> str:
-    """One line for people."""
+    """A line for people, and one for each of the most frequent causes of runs without a result."""
     counts = ran.counts
     parts = [f"{sum(counts.values()):,} runs: {counts[DONE]:,} with a result"]
     parts += [f"{counts[MISFIT]:,} do not fit"] if counts[MISFIT] else []
-    parts += [f"{counts[REFUSED]:,} whose options do not go together"] if counts[REFUSED] else []
+    parts += [f"{counts[REFUSED]:,} refused"] if counts[REFUSED] else []
     parts += (
         [f"{counts['died']:,} lost with their worker (the same command tries them again)"]
         if counts["died"]
         else []
     )
     reused = f"; {ran.reused:,} were in the store" if ran.reused else ""
-    return f"{', '.join(parts)}{reused}; {ran.seconds:,.1f} s"
+    words = {MISFIT: "does not fit", REFUSED: "refused", DIED: "lost"}
+    lines = [
+        f"  {count:,} x {words.get(status, status)}: {cause}"
+        for status, cause, count in ran.causes[:MOST_CAUSES]
+    ]
+    if len(ran.causes) > MOST_CAUSES:
+        lines.append(f"  and {sum(count for *_, count in ran.causes[MOST_CAUSES:]):,} more, by other causes")
+    return "\n".join([f"{', '.join(parts)}{reused}; {ran.seconds:,.1f} s", *lines])

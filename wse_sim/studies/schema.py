@@ -257,6 +257,17 @@ SIZED = ("wafer.rows", "wafer.cols", "wafer.program_rows", "wafer.program_cols")
 """What `derive: [equal-area]` works out."""
 
 
+def remarks(spec: StudySpec) -> list[str]:
+    """What a study states that does not do what it seems to."""
+    given = {*spec.fixed, *spec.varied}
+    return [
+        f"'wafer.{size}' changes which cores a program may use; the area of the wafer follows 'wafer.{whole}', "
+        f"which stays: vary both (key 'zip') if the area is meant to change"
+        for size, whole in (("program_rows", "rows"), ("program_cols", "cols"))
+        if f"wafer.{size}" in given and f"wafer.{whole}" not in given
+    ]
+
+
 def _check_axis(name: str, axis: Axis, *, search: bool) -> None:
     known = parameter(name)
     if isinstance(axis, list):

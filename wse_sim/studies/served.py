@@ -71,7 +71,7 @@ def of_answer(options_: ServingOptions, data: Values) -> dict[str, float]:
     found: dict[str, Any] = {name: data[name] for name in (*OF_RESULT, *TIMES)}
     found |= {name: own[name] for name in OWN} | {name: (own["energy"] or {}).get(name) for name in ENERGY}
     name, _, rest = options_.arrivals.partition(":")
-    if options_.workload is None and name == "users":
+    if options_.draws_arrivals and name == "users":
         found["users"] = rest.partition(":")[0]
     good, rate = data["request_goodput"], data["request_throughput"]
     if good is not None and rate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,9 +42,10 @@ from wse_sim.studies.provenance import code_digest, torch_version
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.sources import sources_digest
 
-KEY_SCHEMA = 1
+KEY_SCHEMA = 2
 KEY_LENGTH = 32
 ModelSpec = str | Mapping[str, Any]
+Part = TypeVar("Part", Wafer, Cluster, Chip)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Resolver:
         self.spec = spec
         self._models: dict[Any, tuple[ModelSpec, str]] = {}
         self._contents: dict[str, str] = {}
+        self._bases: dict[tuple[str, object], Any] = {}
+        self._texts = Texts()
 
     def request(self, setting: Mapping[str, Any]) -> Request:
         """The run of a setting.
@@ -91,12 +94,15 @@ class Resolver:
                 "seq": serve.get("context") or given.get("seq") or DEFAULT_CONTEXT,
             }
         wafer_base, cluster_base = (
-            _wafer(given.pop("wafer", "wse2")),
-            _cluster(given.pop("cluster", "default")),
+            self._base(WAFER, given.pop("wafer", "wse2"), _wafer),
+            self._base(CLUSTER, given.pop("cluster", "default"), _cluster),
         )
         chips = by_owner.get(CHIP, {})
         named = chips.pop("", None)
-        chip_base = chip_of(wafer_base) if named is None else load_chip(str(named))
+        if named is None:
+            chip_base = self._base("chip of", wafer_base.name, lambda _: chip_of(wafer_base))
+        else:
+            chip_base = self._base(CHIP, str(named), lambda name: load_chip(str(name)))
         chip = _changed(chip_base, chips)
         wafer = _changed(wafer_base, by_owner.get(WAFER, {}))
         if "equal-area" in self.spec.derive:
@@ -131,6 +137,15 @@ class Resolver:
             **served.given(given), "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
             "systems": systems,
         })  # fmt: skip
+
+    def _base(self, owner: str, given: object, load: Callable[[object], Part]) -> Part:
+        """A wafer, cluster or chip before it is changed: read once per study."""
+        if not isinstance(given, str):
+            return load(given)
+        if (owner, given) not in self._bases:
+            self._bases[owner, given] = load(given)
+        found: Part = self._bases[owner, given]
+        return found
 
     def _code(self, name: str) -> str:
         """What stands behind a mode or a placer of one's own."""
@@ -178,7 +193,7 @@ class Resolver:
                 "graph": graph_key,
                 "options": plain,
                 "mode_options": dict(options.mode_options),
-                "machine": [_stated(part) for part in (options.wafer, options.cluster, chip)],
+                "machine": [self._texts.digest(part) for part in (options.wafer, options.cluster, chip)],
                 "silicon": self.spec.silicon,
                 "draws": self.spec.draws,
                 "code": code,
@@ -201,22 +216,44 @@ def _of_serving(options: ServingOptions) -> dict[str, object]:
     return plain
 
 
-Part = TypeVar("Part", Wafer, Cluster, Chip)
-
-
 def _hash(data: object) -> str:
     text = json.dumps(data, sort_keys=True, default=str, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def _stated(part: Wafer | Cluster | Chip | str) -> list[dict[str, object]]:
-    """Constants of a part of the machine, and the ranges that draws are made from."""
-    assert not isinstance(part, str)  # a request holds the machine itself
-    values = {
-        name: getattr(part, name) for name in type(part).model_fields if name not in ("name", "provenance")
-    }
-    ranges = {name: stated.range for name, stated in part.provenance.items() if stated.range is not None}
-    return [values, ranges]
+class Texts:
+    """Digests of parts of the machine: constants, and the ranges that draws are made from.
+
+    Settings of a study share most constants, so the text of a field is made again only where value or range is another
+    object than in the part of its kind before.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[type, dict[str, tuple[object, object, str]]] = {}
+        self._last: dict[type, tuple[object, str]] = {}
+
+    def digest(self, part: Wafer | Cluster | Chip | str) -> str:
+        """Equal for parts with equal constants and ranges, whatever they are called."""
+        assert not isinstance(part, str)  # a request holds the machine itself
+        last = self._last.get(type(part))
+        if last is not None and last[0] is part:
+            return last[1]
+        known = self._known.setdefault(type(part), {})
+        total = hashlib.sha256()
+        provenance = part.provenance
+        for name in type(part).model_fields:
+            if name in ("name", "provenance"):
+                continue
+            value, stated = getattr(part, name), provenance.get(name)
+            kept = known.get(name)
+            if kept is None or kept[0] is not value or kept[1] is not stated:
+                spread = None if stated is None else stated.range
+                text = json.dumps([name, value, spread], sort_keys=True, separators=(",", ":"), default=str)
+                kept = known[name] = (value, stated, text)
+            total.update(kept[2].encode())
+        found = total.hexdigest()[:KEY_LENGTH]
+        self._last[type(part)] = part, found
+        return found
 
 
 def _changed(base: Part, changes: Mapping[str, Any]) -> Part:

@@ -1,8 +1,11 @@
 """The store: SQLite with one row per run, named by the key of everything that the run depends on.
 
-Tables: `runs` (key, status, outputs, bounds, binding, message, seconds, made with what and when), `provenance`
-(versions and sources, once), `studies` (descriptions by their hash), `members` (which run stands where in which study,
-with its parameters).  A store holds many studies; what they have in common is run once.
+Tables: `runs` (key, status, outputs, bounds, binding, message, seconds, made with what and when), `names` (lists of names of
+outputs), `provenance` (versions and sources, once), `studies` (descriptions by their hash), `members` (the runs of a study in
+order, with the parameters that its description does not fix).  A store holds many studies; what they have in common is run once.
+
+Outputs and bounds are JSON arrays: the digest of a list of names, then a number for each of them.  A store of schema 1 has
+objects by name in their place, which are read as well.
 
 Rows are written in transactions to a write-ahead log, flushed to the disk: after a kill -9 of anything all rows of
 finished transactions are there, and none of a torn one.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +31,8 @@ from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
+READS = ("1", "2")
 BUSY_S = 60.0  # two studies write to one store in turn
 KEYS_AT_ONCE = 500
 FILE = "runs.sqlite"
@@ -38,7 +43,8 @@ CREATE TABLE IF NOT EXISTS provenance (id INTEGER PRIMARY KEY, digest TEXT UNIQU
 CREATE TABLE IF NOT EXISTS runs (
   key TEXT PRIMARY KEY, status TEXT NOT NULL, mode TEXT NOT NULL, binding TEXT NOT NULL, message TEXT NOT NULL,
   outputs TEXT NOT NULL, low TEXT NOT NULL, high TEXT NOT NULL, seconds REAL NOT NULL,
-  made_with INTEGER NOT NULL REFERENCES provenance(id), made_at REAL NOT NULL) WITHOUT ROWID;
+  made_with INTEGER NOT NULL REFERENCES provenance(id), made_at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS names (digest TEXT PRIMARY KEY, names TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS studies (
   id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, spec TEXT NOT NULL, begun_at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS members (
@@ -67,6 +73,8 @@ class Store:
         if readonly and not is_file(self.path, "store"):
             raise ConfigError(f"store {self.path} does not exist; run the study first")
         self._is_new = not exists(self.path, "store")
+        self._names: dict[str, list[str]] = {}  # that this transaction has written
+        self._read_names: dict[str, list[str]] = {}
         with self._told():
             self.db = _connected(self.path, readonly=readonly)
             try:
@@ -89,9 +97,9 @@ class Store:
             self.db.execute("PRAGMA foreign_keys=ON")
             self.db.executescript(_TABLES)
         found = self.db.execute("SELECT value FROM about WHERE name='schema'").fetchone()
-        if found is None and not readonly:
-            self.db.execute("INSERT OR IGNORE INTO about VALUES ('schema', ?)", (str(SCHEMA),))
-        elif found is None or found[0] != str(SCHEMA):
+        if not readonly and (found is None or found[0] in READS):
+            self.db.execute("INSERT OR REPLACE INTO about VALUES ('schema', ?)", (str(SCHEMA),))
+        elif found is None or found[0] not in READS:
             raise ConfigError(
                 f"store {self.path} has schema {found and found[0]}, this version reads {SCHEMA}; name another store"
             )
@@ -166,11 +174,35 @@ class Store:
 
     def add_members(self, study: int, rows: Iterable[tuple[int, str, Mapping[str, Any]]]) -> None:
         """State which runs a study consists of: number, key, parameters."""
+        fixed = self._fixed(study)
         with self._writing() as cursor:
             cursor.executemany(
                 "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?)",
-                ((study, number, key, json.dumps(dict(given))) for number, key, given in rows),
+                (
+                    (
+                        study,
+                        number,
+                        key,
+                        _compact({n: v for n, v in given.items() if n not in fixed or fixed[n] != v}),
+                    )
+                    for number, key, given in rows
+                ),
             )
+
+    def _fixed(self, study: int) -> dict[str, Any]:
+        """What the description of a study fixes: rows leave it out."""
+        spec = next((spec for number, spec in self.studies() if number == study), {})
+        found = spec.get("fixed", {})
+        return found if isinstance(found, dict) else {}
+
+    def _named(self, cursor: sqlite3.Cursor, values: Mapping[str, float]) -> str:
+        """Values by name as an array that begins with the digest of the names, which are kept once."""
+        names = _compact(list(values))
+        digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+        if digest not in self._names:
+            cursor.execute("INSERT OR IGNORE INTO names VALUES (?, ?)", (digest, names))
+            self._names[digest] = list(values)
+        return _compact([digest, *values.values()])
 
     def drop_members(self, study: int) -> None:
         """Forget which runs a study consists of; the runs stay."""
@@ -181,18 +213,20 @@ class Store:
         """Write finished runs in one transaction; a run that died is written over, a finished one stays."""
         now = time.time()
         with self._writing() as cursor:
+            self._names.clear()  # of a transaction that was rolled back nothing is there
             cursor.executemany(
                 f"INSERT INTO runs VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(key) DO UPDATE SET "
                 "status=excluded.status, mode=excluded.mode, binding=excluded.binding, message=excluded.message, "
                 "outputs=excluded.outputs, low=excluded.low, high=excluded.high, seconds=excluded.seconds, "
                 f"made_with=excluded.made_with, made_at=excluded.made_at WHERE runs.status='{DIED}'",
-                (
+                [
                     (
-                        row.key, row.status, row.mode, row.binding, row.message, json.dumps(row.outputs),
-                        json.dumps(row.low), json.dumps(row.high), row.seconds, made_with, now,
+                        row.key, row.status, row.mode, row.binding, row.message,
+                        *(self._named(cursor, values) for values in (row.outputs, row.low, row.high)),
+                        row.seconds, made_with, now,
                     )
                     for row in rows
-                ),
+                ],
             )  # fmt: skip
 
     # What is read
@@ -216,7 +250,7 @@ class Store:
             found = self.db.execute(query, (key,)).fetchone()
         if found is None:
             return None
-        outputs, low, high = (json.loads(text) for text in found[1:4])
+        outputs, low, high = (self._values(text, "outputs", key) for text in found[1:4])
         return StudyRow(key, found[0], outputs, low, high, *found[4:])
 
     def studies(self) -> list[tuple[int, dict[str, Any]]]:
@@ -242,6 +276,22 @@ class Store:
             ).fetchall()
         found = dict.fromkeys((DONE, MISFIT, REFUSED, DIED, "missing"), 0)
         return found | dict(rows)
+
+    def causes(self, study: int) -> list[tuple[str, str, int]]:
+        """Status, cause and number of the runs without a result: what binds, or the sentence with numbers left out."""
+        with self._told():
+            rows = self.db.execute(
+                "SELECT runs.status, runs.binding, runs.message FROM members JOIN runs USING (key) "
+                f"WHERE members.study=? AND runs.status<>'{DONE}'",
+                (study,),
+            ).fetchall()
+        found: dict[tuple[str, str], int] = {}
+        for status, binding, message in rows:
+            cause = (
+                binding if status == MISFIT else re.sub(r"\d[\d,.e+-]*", "N", str(message)).partition(";")[0]
+            )
+            found[status, cause] = found.get((status, cause), 0) + 1
+        return [(*key, count) for key, count in sorted(found.items(), key=lambda item: -item[1])]
 
     def seconds_of(self, mode: str) -> float | None:
         """Mean seconds of the runs of a mode, if there are any."""
@@ -270,6 +320,7 @@ class Store:
             "low",
             "high",
         )
+        fixed = self._fixed(study)
         with self._told():
             for row in self.db.execute(query, (study,)):
                 data = dict(zip((*names, "seconds"), row, strict=True))
@@ -278,12 +329,39 @@ class Store:
                     raise self._damaged("text", number)
                 if not isinstance(data["seconds"], int | float):
                     raise self._damaged("seconds", number)
-                data["parameters"] = self._object(data["parameters"], "parameters", number)
+                data["parameters"] = {**fixed, **self._object(data["parameters"], "parameters", number)}
                 for name in ("outputs", "low", "high"):
-                    data[name] = self._object(data[name], name, number)
+                    data[name] = self._values(data[name], name, number)
                     if not all(_is_plain(value) for value in data[name].values()):
                         raise self._damaged(name, number)
                 yield data
+
+    def _values(self, text: object, name: str, number: object) -> dict[str, Any]:
+        """Numbers by name: an array after the digest of its names, or an object of schema 1."""
+        try:
+            found = json.loads(text) if isinstance(text, str) else None
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        if not isinstance(found, list) or not found or not isinstance(found[0], str):
+            raise self._damaged(name, number)
+        names = self._names_of(found[0])
+        if names is None or len(names) != len(found) - 1:
+            raise self._damaged(name, number)
+        return dict(zip(names, found[1:], strict=True))
+
+    def _names_of(self, digest: str) -> list[str] | None:
+        if digest not in self._read_names:
+            kept = self.db.execute("SELECT names FROM names WHERE digest=?", (digest,)).fetchone()
+            try:
+                names = None if kept is None else json.loads(kept[0])
+            except (TypeError, ValueError, RecursionError):
+                names = None
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                return None
+            self._read_names[digest] = names
+        return self._read_names[digest]
 
     def _object(self, text: object, name: str, number: object) -> dict[str, Any]:
         """An object of JSON that a column holds."""
@@ -320,6 +398,10 @@ def _flat(row: Mapping[str, Any], outputs: Sequence[str] | None) -> dict[str, An
         if name in row["low"]:
             found[f"{name}.low"], found[f"{name}.high"] = row["low"].get(name), row["high"].get(name)
     return found | {name: row[name] for name in ("status", "mode", "binding", "message", "seconds", "key")}
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _is_plain(value: object) -> bool:

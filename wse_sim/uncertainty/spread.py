@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.result import Result
 from wse_sim.hardware import Cluster, Wafer, load_cluster
+from wse_sim.modes.base import PricesDraws
 from wse_sim.modes.registry import mode_named, mode_of
 from wse_sim.report.views import energy
 from wse_sim.uncertainty.draws import SAMPLES, DrawnMachine, draws, ranged
@@ -67,18 +68,28 @@ def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachi
     def evaluate(machine: DrawnMachine) -> Figures:
         make = again or functools.partial(mode.repriced, plan)
         priced = make(machine.wafer, machine.cluster)
-        return {} if isinstance(priced, Infeasible) else with_energy(mode.quick_figures(priced), priced)
+        return {} if isinstance(priced, Infeasible) else _powered(mode.quick_figures(priced), priced.wafer)
 
     return evaluate
 
 
-def with_energy(figures: Figures, plan: Plan) -> dict[str, float]:
-    """The figures, and the power of an idle system and of one at work."""
-    return {**figures, IDLE: plan.wafer.power_idle_w, WORK: plan.wafer.power_active_w}
+def _powered(figures: Figures, wafer: Wafer) -> dict[str, float]:
+    """The figures, and the power of an idle system and of one at work; none stay none."""
+    return {**figures, IDLE: wafer.power_idle_w, WORK: wafer.power_active_w} if figures else {}
 
 
 def plan_spread(plan: Plan, samples: int = SAMPLES, workers: int = 1, again: Again | None = None) -> Spread:
-    """The spread of a plan's figures."""
+    """The spread of a plan's figures: in one pass over all draws where the mode has one."""
+    mode = mode_of(plan)
+    if again is None and workers < 2 and isinstance(mode, PricesDraws):
+        stated = DrawnMachine(plan.wafer, plan.cluster)
+        machines = [stated, *draws(plan.wafer, plan.cluster, ranged(plan.wafer, plan.cluster), samples)]
+        found = mode.drawn_figures(plan, [(machine.wafer, machine.cluster) for machine in machines])
+        if found is not None:
+            base, *drawn = (
+                _powered(figures, one.wafer) for figures, one in zip(found, machines, strict=True)
+            )
+            return Spread(base, tuple(drawn))
     return spread_of(plan_figures(plan, again), plan.wafer, plan.cluster, samples, workers)
 
 

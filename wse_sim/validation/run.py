@@ -138,7 +138,10 @@ class Validation:
     def table(self) -> str:
         """Rows and means as text."""
         width = max([24, *(len(row.point.id) for row in self.rows)])
-        lines = [f"{'point':<{width}} {'measured':>12} {'predicted':>12} {'error':>8}  binding"]
+        units = max([4, *(len(row.point.unit) for row in self.rows)])
+        lines = [
+            f"{'point':<{width}} {'measured':>12} {'predicted':>12} {'unit':<{units}} {'error':>8}  binding"
+        ]
         for row in self.rows:
             error = "" if row.error is None else f"{row.error:+.1%}"
             measured = "" if row.point.measured is None else f"{row.point.measured:,.6g}"
@@ -150,12 +153,20 @@ class Validation:
                 place = "inside" if row.is_inside else "OUTSIDE"
                 bounds = f"  {row.interval.low:,.6g} to {row.interval.high:,.6g} {place}"
             lines.append(
-                f"{row.point.id:<{width}} {measured:>12} {predicted:>12} {error:>8}{bounds}  {tail}{gate}"
+                f"{row.point.id:<{width}} {measured:>12} {predicted:>12} {row.point.unit:<{units}} {error:>8}{bounds}  {tail}{gate}"
             )
         lines.append("")
         for subject, (inside, count, half) in self.coverage().items():
             lines.append(f"coverage  {subject:<24} {inside} of {count} inside, median half-width {half:.1%}")
-        lines += [f"mean absolute error  {name:<24} {value:6.2f} %" for name, value in self.mape().items()]
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            if row.point.gate and row.error is not None:
+                for name in {row.point.subject, row.point.subject.partition(".")[0], "total"}:
+                    counts[name] = counts.get(name, 0) + 1
+        lines += [
+            f"mean absolute error  {name:<24} {value:6.2f} %  {counts.get(name, 0):>4} points"
+            for name, value in self.mape().items()
+        ]
         errors = [abs(row.error) for row in self.rows if row.point.gate and row.error is not None]
         if errors:
             near = sum(error <= 0.2 for error in errors)

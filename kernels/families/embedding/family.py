@@ -95,7 +95,7 @@ class Embedding(OnRows):
             # Every row has its own edge link; the receiving instruction starts while the first word travels.
             idle = fill_cycles(1, tiling.cols, wafer) + 0.0 * per_row
             first = wafer.hop_cycles + wafer.handover_cycles
-            startup = max(0.0, wafer.vector_start_cycles - first)
+            startup = np.maximum(0.0, wafer.vector_start_cycles - first)
             return Cost(fabric=per_row * wafer.wavelet_cycles, startup=startup, idle=idle)
         piece = words(ceil_div(dims["cols"], tiling.cols), dtype) * wafer.wavelet_cycles
         tokens = dims["rows"]

@@ -47,7 +47,7 @@ def compare(seed: int, executor: str = "wavelet", config: FabricConfig = CONFIG)
     assert expected.idle.min() >= 0
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("block", range(20))
 def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
     """Routes, multicast, merges, switches, tasks, microthreads, loops, fp16, deadlocks."""
@@ -55,6 +55,7 @@ def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
         compare(seed)
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.integers(10**6, 10**9))
 def test_wavelet_equals_oracle_on_programs_that_hypothesis_picks(seed: int) -> None:
@@ -79,6 +80,7 @@ def other_wafers(draw: st.DrawFn) -> FabricConfig:
     return FabricConfig.from_wafer(load_wafer(draw(st.sampled_from(["wse2", "wse3"]))), **constants)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.integers(0, 10**9), other_wafers())
 def test_wavelet_equals_oracle_on_other_wafers(seed: int, config: FabricConfig) -> None:
@@ -86,6 +88,7 @@ def test_wavelet_equals_oracle_on_other_wafers(seed: int, config: FabricConfig) 
     compare(seed, config=config)
 
 
+@pytest.mark.slow
 def test_wavelet_equals_oracle_on_the_newer_wafer() -> None:
     """Two cycles a hop, 20 more for a turn, 1.125 cycles a wavelet."""
     for seed in seeds(0, 200):
@@ -108,6 +111,7 @@ def test_wavelet_equals_oracle_on_ten_thousand_programs(block: int) -> None:
         compare(seed)
 
 
+@pytest.mark.slow
 def test_the_generator_makes_what_it_promises() -> None:
     """Among 300 programs are deadlocks, runs that end, merges that raise, control wavelets and switches."""
     kinds = {"deadlock": 0, "ended": 0, "control": 0, "switches": 0, "tasks": 0}

@@ -70,6 +70,7 @@ def compare(seed: int, config: FabricConfig, executor: str | Executor, threads: 
     assert not differ, f"seed {seed}, {threads} threads: {differ}"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("threads", N)
 @pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
 def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:
@@ -78,6 +79,7 @@ def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:
         compare(seed, CONFIG, executor, threads)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
 def test_bands_equal_the_oracle_on_the_newer_wafer(executor: Executor) -> None:
     """Long links, turns and slow ports: what is under way crosses the edges of bands as well."""
@@ -85,6 +87,7 @@ def test_bands_equal_the_oracle_on_the_newer_wafer(executor: Executor) -> None:
         compare(seed, NEWER, executor, N[seed % 3])
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.integers(0, 10**9), other_wafers(), st.sampled_from(N))
 def test_bands_equal_the_oracle_on_other_wafers(seed: int, config: FabricConfig, threads: int) -> None:
@@ -92,6 +95,7 @@ def test_bands_equal_the_oracle_on_other_wafers(seed: int, config: FabricConfig,
     compare(seed, config, UNEVEN, threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in N[1:])])
 def test_threads_equal_the_oracle(threads: int) -> None:
     """The same with threads of the system; more of them than processors may wait minutes for each other."""

@@ -78,6 +78,7 @@ def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> N
     assert deadlock.cycle_of_waits == ()
 
 
+@pytest.mark.slow
 def test_a_deadlock_is_one_sentence_and_a_list(wse2: FabricConfig, tmp_path: Path) -> None:
     """10,000 cores wait for each other: the sentence names the first, counts the others and says where all are listed."""
     deadlock = run_program(kernels.halo_sends_first(wse2, 100, 8), wse2).deadlock

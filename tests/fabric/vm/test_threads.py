@@ -45,6 +45,7 @@ def compare(seed: int, threads: int, *, in_turns: bool) -> str:
     return str(one["reason"])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("threads", THREADS)
 def test_bands_equal_one_thread(threads: int) -> None:
     """Bands of one row and of several; fewer rows than threads; words of the host, and calls that end in the middle."""
@@ -59,6 +60,7 @@ def test_threads_equal_one_thread(threads: int) -> None:
         compare(seed, threads, in_turns=False)
 
 
+@pytest.mark.slow
 def test_bands_that_no_one_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts at random rows."""
     for seed in seeds(0, 60):

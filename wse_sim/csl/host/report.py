@@ -133,6 +133,7 @@ def draw_maps(record: Record) -> dict[str, bytes]:
             cmap="viridis",
             aspect="equal" if max(rows, cols) < 20 * min(rows, cols) else "auto",
             vmin=0,
+            vmax=values.max(initial=0) or 1,  # of zeros alone a color bar would go below zero
         )
         figure.colorbar(picture, ax=axes, label=label, shrink=0.85)
         axes.set(xlabel="column", ylabel="row")
@@ -145,28 +146,37 @@ def draw_maps(record: Record) -> dict[str, bytes]:
     return found
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 72rem; padding: 0 1rem; }}
-h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
-figure {{ display: inline-block; margin: 0 1rem 1rem 0; max-width: 100%; }} img {{ max-width: 100%; background: white; }}
-table {{ border-collapse: collapse; width: 100%; }} td, th {{ padding: .2rem .6rem; text-align: right; vertical-align: top; }}
-td:last-child, th:last-child {{ text-align: left; }} tr:nth-child(even) {{ background: rgb(128 128 128 / 10%); }}
-code {{ white-space: pre-wrap; }} .bar {{ background: #2a78c2; height: .6rem; display: inline-block; }}
-.place {{ opacity: .7; }} .wide {{ overflow-x: auto; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{summary}</p>
-<h2>Where the cycles go, by source line</h2>
-<div class="wide"><table><tr><th>fraction</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr>
-{rows}</table></div>
-<h2>Cores</h2>
-{figures}
-{texts}
-</body></html>
+_STYLE = Path(__file__).parents[2] / "report" / "templates" / "report.css"
+"""Of the pages of this package: all look alike, in light and dark."""
+_OWN_STYLE = """
+.tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
+figure { display: inline-block; margin: 0 16px 12px 0; max-width: 100%; }
+figure img { max-width: 100%; background: #fff; border-radius: 6px; }
+.profile td:nth-child(-n+4), .profile th:nth-child(-n+4) { text-align: right; white-space: nowrap; }
+.profile td:last-child { width: 100%; }
+.profile .bar i { background: var(--busy); }
+.profile code { white-space: pre-wrap; }
+.place { color: var(--soft); }
+pre { overflow-x: auto; font-size: 13px; }
 """
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{style}</style></head><body>
+<header><h1>{title}</h1><p>{summary}</p><nav>{links}</nav></header>
+<main>
+<section class="tiles">{tiles}</section>
+<section id="lines"><h2>Where the cycles go, by source line</h2>
+<div class="columns" style="grid-template-columns: 1fr"><table class="plain profile"><thead><tr><th>fraction</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr></thead>
+<tbody>{rows}</tbody></table></div></section>
+{sections}
+</main></body></html>
+"""
+_CAPTIONS = {
+    "compute": "Fraction of the cycles in which each core issues instructions",
+    "stalls": "Fraction of the cycles in which each core waits for a queue",
+    "links": "Words on the busiest link of each core",
+}
 
 
 def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], texts: Mapping[str, str]) -> str:
@@ -177,28 +187,50 @@ def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], tex
         fraction = row["cycles"] / total
         place = html.escape(f"{Path(row['file']).name}:{row['line']}, {row['function']} ({row['class']})")
         body.append(
-            f"<tr><td>{fraction:.1%}</td><td><span class='bar' style='width:{max(1, round(120 * fraction))}px'></span></td>"
+            f"<tr><td>{fraction:.1%}</td><td><span class='bar'><i style='width:{max(1, round(100 * fraction))}%'></i></span></td>"
             f"<td>{row['cycles']:,}</td><td>{row['executions']:,}</td>"
             f"<td><code>{html.escape(row['text'])}</code><br><span class='place'>{place}</span></td></tr>"
         )
     image = record.program.image
-    counters = record.session.counters()
-    busy = float(np.mean(counters["busy"])) / max(1, record.session.cycle)
-    summary = (
-        f"{record.session.cycle:,} cycles on {image.cols} x {image.rows} cores of {image.arch}, host copies included; "
-        f"{int(counters['opcodes'].sum()):,} instructions; cores busy {busy:.1%} of the cycles on average; "
-        f"{record.seconds:.1f} s of simulation."
-    )
-    figures = "\n".join(
-        f"<figure><img alt='{name}' src='data:image/png;base64,{base64.b64encode(content).decode()}'></figure>"
-        for name, content in maps.items()
-    )
-    sections = "\n".join(
-        f"<h2>{html.escape(name)}</h2>\n<div class='wide'><pre>{html.escape(text)}</pre></div>"
-        for name, text in texts.items()
-        if text
-    )
     title = html.escape(f"{record.folder.resolve().parent.name}: a run of its program")
+    parts = {"Cores": _figures(maps)} if image.rows * image.cols > 1 else {}
+    parts |= {name: f"<pre>{html.escape(text)}</pre>" for name, text in texts.items() if text}
+    sections = [
+        f'<section id="part{number}"><h2>{html.escape(name)}</h2>\n{content}</section>'
+        for number, (name, content) in enumerate(parts.items())
+    ]
+    links = ["<a href='#lines'>By source line</a>"]
+    links += [f"<a href='#part{number}'>{html.escape(name)}</a>" for number, name in enumerate(parts)]
     return _PAGE.format(
-        title=title, summary=html.escape(summary), rows="\n".join(body), figures=figures, texts=sections
+        title=title,
+        style=_STYLE.read_text(encoding="utf-8") + _OWN_STYLE,
+        summary=f"{image.cols} x {image.rows} cores of {image.arch}; {record.seconds:.1f} s of simulation",
+        links="".join(links),
+        tiles="".join(
+            f'<div class="tile"><span class="value">{value}</span><span class="name">{name}</span></div>'
+            for name, value in _tiles(record)
+        ),
+        rows="\n".join(body),
+        sections="\n".join(sections),
+    )
+
+
+def _tiles(record: Record) -> list[tuple[str, str]]:
+    """The numbers of the run that the page begins with."""
+    counters, cycles = record.session.counters(), max(1, record.session.cycle)
+    waiting = counters["stalled_in"] + counters["stalled_out"]
+    return [
+        ("cycles, host copies included", f"{record.session.cycle:,}"),
+        ("instructions", f"{int(counters['opcodes'].sum()):,}"),
+        ("busy, mean over the cores", f"{float(np.mean(counters['busy'])) / cycles:.1%}"),
+        ("waiting for queues, mean", f"{float(np.mean(waiting)) / cycles:.1%}"),
+        ("words on the busiest link", f"{int(counters['links'].max(initial=0)):,}"),
+    ]
+
+
+def _figures(maps: Mapping[str, bytes]) -> str:
+    return "\n".join(
+        f"<figure><img alt='{_CAPTIONS.get(name, name)}' src='data:image/png;base64,{base64.b64encode(content).decode()}'>"
+        f"<figcaption class='hint'>{_CAPTIONS.get(name, name)}</figcaption></figure>"
+        for name, content in maps.items()
     )

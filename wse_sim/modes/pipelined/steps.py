@@ -20,7 +20,7 @@ from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompu
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
-from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts
+from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts, uneven_copies
 from wse_sim.compiler.placing import place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
@@ -397,6 +397,7 @@ def _routed(
             *note_of(graph, sent, options.send),
             *_defect_notes(sizer, pace, options.placer, options.objective),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
+            *uneven_copies(graph, sizer.replicas, options.batch),
         ),
         host_streams=routed.host_streams,
         placer=options.placer,

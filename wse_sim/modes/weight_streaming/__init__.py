@@ -6,11 +6,13 @@ memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result
 recurrence.py  the schedule without events, for ratios      rectangle.py  part of the wafer
+drawn.py   a plan at many draws of the constants in one pass
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -67,7 +69,7 @@ class WeightStreaming:
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
         """Run the phases of some steps."""
         plan = expect(plan, WeightStreamingPlan)
-        path = _path(plan)
+        path = _path(plan, plan.cluster, plan.wafer)
         log = RunTrace(is_on=trace, unit_s=1.0)
         run = StreamingRun(plan, options, path, log)  # build: MemoryX, SwarmX, host, wafer
         run.execute()  # run: each of them is a process
@@ -114,7 +116,26 @@ class WeightStreaming:
         from wse_sim.modes.weight_streaming.recurrence import step_seconds
 
         plan = expect(plan, WeightStreamingPlan)
-        return {"samples_per_s": plan.batch / step_seconds(plan, _path(plan), self.simulated_steps)}
+        path = _path(plan, plan.cluster, plan.wafer)
+        return {"samples_per_s": plan.batch / step_seconds(plan, path, self.simulated_steps)}
+
+    def drawn_figures(
+        self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
+    ) -> Sequence[Mapping[str, float]] | None:
+        """`quick_figures` of the plan on every machine in one pass; a derived mode with prices of its own has none."""
+        own = type(self)
+        if (
+            own.repriced is not WeightStreaming.repriced
+            or own.quick_figures is not WeightStreaming.quick_figures
+        ):
+            return None
+        from wse_sim.modes.weight_streaming.drawn import rates
+        from wse_sim.modes.weight_streaming.rectangle import on_rectangle, rectangle_of
+
+        plan = expect(plan, WeightStreamingPlan)
+        machines = [(on_rectangle(wafer, rectangle_of(plan)), cluster) for wafer, cluster in machines]
+        found = rates(plan, machines, functools.partial(_path, plan), self.simulated_steps)
+        return [{} if rate is None else {"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all phases."""
@@ -130,12 +151,12 @@ class WeightStreaming:
             yield Placed(phase.name, item.kernel, tiling, phase.compute_cycles, fill, scale)
 
 
-def _path(plan: WeightStreamingPlan) -> InputPath:
+def _path(plan: WeightStreamingPlan, cluster: Cluster, wafer: Wafer) -> InputPath:
     return input_path(
-        plan.cluster,
+        cluster,
         sample_bytes=plan.graph.input_bytes / plan.graph.samples,
         result_bytes=plan.result_bytes_per_sample,
-        io_bytes_per_s=min(plan.wafer.io_bytes_per_s, plan.cluster.activation_server_bytes_per_s),
+        io_bytes_per_s=min(wafer.io_bytes_per_s, cluster.activation_server_bytes_per_s),
     )
 
 

@@ -17,10 +17,13 @@ It gives what the simulation gives, to rounding; jitter and skew are not in it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.engine.host import InputPath
+from wse_sim.hardware import Cluster, Wafer
 from wse_sim.jit import kernel
 from wse_sim.modes.weight_streaming.memoryx import updates_of
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, WeightStreamingPlan
@@ -31,29 +34,63 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def step_seconds(plan: WeightStreamingPlan, path: InputPath, steps: int = 3) -> float:
-    """Seconds of the last of `steps` steps, as :func:`wse_sim.modes.weight_streaming.result.collect` states them."""
-    phases, wafer, cluster = plan.phases, plan.wafer, plan.cluster
+@dataclass(frozen=True)
+class PhaseColumns:
+    """What the recurrence reads of the phases: one array (phases,) each."""
+
+    compute_cycles: FloatArray
+    weight_bytes: FloatArray
+    gradient_bytes: FloatArray
+    edge_weight_bytes: FloatArray
+    edge_gradient_bytes: FloatArray
+    floor_s: FloatArray
+    spill_bytes: FloatArray
+    way_cycles: FloatArray
+    ahead_bytes: FloatArray
+
+    @classmethod
+    def of(cls, plan: WeightStreamingPlan) -> PhaseColumns:
+        """Those of a plan."""
+        return cls(
+            *(np.array([getattr(phase, name) for phase in plan.phases]) for name in cls.__dataclass_fields__)
+        )
+
+    def changed(self, **columns: FloatArray) -> PhaseColumns:
+        """The same with other columns."""
+        return replace(self, **columns)
+
+
+def step_seconds(
+    plan: WeightStreamingPlan,
+    path: InputPath,
+    steps: int = 3,
+    columns: PhaseColumns | None = None,
+    wafer: Wafer | None = None,
+    cluster: Cluster | None = None,
+) -> float:
+    """Seconds of the last of `steps` steps, as :func:`wse_sim.modes.weight_streaming.result.collect` states them.
+
+    `columns`, `wafer` and `cluster` take the place of those of the plan.
+    """
+    of, wafer, cluster = columns or PhaseColumns.of(plan), wafer or plan.wafer, cluster or plan.cluster
     swarmx = SwarmX.of(cluster, plan.systems)
-    weights = np.array([p.weight_bytes for p in phases])
-    gradients = np.array([p.gradient_bytes for p in phases])
+    weights, gradients = of.weight_bytes, of.gradient_bytes
     edge = min(wafer.io_bytes_per_s, swarmx.bytes_per_s)
     seconds = np.array(
         (
-            np.array([p.compute_cycles for p in phases]) / wafer.clock_hz,
-            np.array([p.edge_weight_bytes for p in phases]) / edge,
+            of.compute_cycles / wafer.clock_hz,
+            of.edge_weight_bytes / edge,
             weights / min(cluster.memoryx_bytes_per_s, swarmx.bytes_per_s),
-            np.array([p.edge_gradient_bytes for p in phases]) / edge,
-            np.array([p.floor_s for p in phases]),
-            np.array([p.spill_bytes for p in phases])
-            / min(cluster.activation_server_bytes_per_s, wafer.io_bytes_per_s),
+            of.edge_gradient_bytes / edge,
+            of.floor_s,
+            of.spill_bytes / min(cluster.activation_server_bytes_per_s, wafer.io_bytes_per_s),
             gradients
             / STREAMED_WEIGHT_BYTES
             * plan.optimizer_bytes_per_parameter
             / cluster.memoryx_update_bytes_per_s,
             2 * gradients / cluster.memoryx_update_bytes_per_s,
-            np.array([p.way_cycles for p in phases]) / wafer.clock_hz,
-            np.array([p.ahead_bytes for p in phases]) / edge,
+            of.way_cycles / wafer.clock_hz,
+            of.ahead_bytes / edge,
         )
     )
     first, targets = _update_lists(plan)

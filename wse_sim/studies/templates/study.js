@@ -35,6 +35,22 @@
     return isNumeric(name) ? seen.sort((a, b) => a - b) : seen;
   };
 
+  // Rows that no other beats in the outputs on the axes, and the names of these outputs.
+  function unbeaten(rows) {
+    const names = [...new Set([state.x, state.y])].filter((name) => name in index && columns[index[name]].kind === "output" && columns[index[name]].better);
+    const found = new Set();
+    if (!names.length) return [found, names];
+    const key = (row) => [names[0], names[names.length - 1]].map((name) => columns[index[name]].better === "minimize" ? value(row, name) : -value(row, name));
+    const sorted = rows.map((row) => [...key(row), row]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    let best = Infinity, before = null;
+    for (const [first, second, row] of sorted) {
+      const equal = before && before[0] === first && before[1] === second;
+      if (second < best || equal) { found.add(row.n); best = second; before = [first, second]; }
+    }
+    return [found, names];
+  }
+  const beaten = (names) => "Ringed: no other run has " + names.map((name) => (columns[index[name]].better === "minimize" ? "less " : "more ") + label(name)).join(" and ") + ".";
+
   // Filters: a choice for few values, a range for many.
   const parameters = columns.filter((c) => c.kind === "parameter").map((c) => c.name);
   for (const name of [...parameters, ...EXTRA.map((e) => e[0])]) {
@@ -195,10 +211,11 @@
       pen.moveTo(x - 3, y - 3); pen.lineTo(x + 3, y + 3); pen.moveTo(x + 3, y - 3); pen.lineTo(x - 3, y + 3); pen.stroke();
       spots.push([x, y, row, 8]);
     }
-    if (data.front.length > 1 && usable.length > 1) for (const [x, y, row] of spots) if (front.has(row.n)) ring(x, y, size + 3, css("--ink"), 1.2);
+    const [ringed, names] = unbeaten(usable);
+    if (usable.length > 1) for (const [x, y, row] of spots) if (ringed.has(row.n)) ring(x, y, size + 3, css("--ink"), 1.2);
     legend(color, misfits.length ? [["#dc2626", "x: no result"]] : []);
     const odd = rows.length - usable.length - misfits.length;
-    $("hint").textContent = odd ? odd + " runs lack " + state.x + " or " + state.y : "";
+    $("hint").textContent = (names.length && usable.length > 1 ? beaten(names) : "") + (odd ? " " + odd + " runs lack " + state.x + " or " + state.y : "");
   }
   function ring(x, y, size, color, width) { pen.strokeStyle = color; pen.lineWidth = width; pen.beginPath(); pen.arc(x, y, size, 0, 7); pen.stroke(); }
 
@@ -213,6 +230,7 @@
     const values = [...best.values()].filter((row) => row.s === "done").map((row) => value(row, state.y)).filter((v) => v !== null);
     const low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
     const cw = (right - left) / across.length, ch = (bottom - top) / up.length;
+    const [ringed] = unbeaten([...best.values()].filter((row) => row.s === "done" && value(row, state.y) !== null));
     for (const [key, row] of best) {
       const [i, j] = key.split(" ").map(Number), x = left + i * cw, y = bottom - (j + 1) * ch, v = value(row, state.y);
       const share = high > low ? (v - low) / (high - low) : 1;
@@ -224,7 +242,7 @@
         pen.textAlign = "center"; pen.textBaseline = "middle";
         pen.fillText(fits ? number(Number(v.toPrecision(3))) : row.w || row.s, x + cw / 2, y + ch / 2, cw - 4);
       }
-      if (front.has(row.n)) { pen.strokeStyle = css("--ink"); pen.lineWidth = 2; pen.strokeRect(x + 1, y + 1, cw - 3, ch - 3); }
+      if (ringed.has(row.n)) { pen.strokeStyle = css("--ink"); pen.lineWidth = 2; pen.strokeRect(x + 1, y + 1, cw - 3, ch - 3); }
       spots.push([x + cw / 2, y + ch / 2, row, Math.max(cw, ch) / 1.4]);
     }
     const stepX = Math.max(1, Math.ceil(62 / cw)), stepY = Math.max(1, Math.ceil(16 / ch));
@@ -335,15 +353,16 @@
     const rows = kept(), [column, way] = state.sort;
     const key = (row) => column < 0 ? row.n : column < heads.length ? value(row, heads[column]) : column === heads.length ? row.s : row.w;
     rows.sort((a, b) => { const [x, y] = [key(a), key(b)]; return (x === null ? 1 : y === null ? -1 : x < y ? -1 : x > y ? 1 : 0) * way; });
-    const cells = ["run", ...heads.map(label), "status", "binds"];
+    const cells = ["run", ...heads.map(label), "status", "binds"], linked = Object.keys(data.reports).length > 0;
     $("table").tHead.replaceChildren(make("tr", {}, ...cells.map((t, i) => {
       const head = make("th", { onclick: () => { state.sort = [i - 1, state.sort[0] === i - 1 ? -state.sort[1] : 1]; table(); } }, t);
       if (state.sort[0] === i - 1) head.setAttribute("aria-sort", state.sort[1] > 0 ? "ascending" : "descending");
       return head;
-    })));
+    }), ...(linked ? [make("th", {}, "report")] : [])));
     $("table").tBodies[0].replaceChildren(...rows.slice(0, 500).map((row) => make("tr", { className: row.n === state.chosen ? "chosen" : "", onclick: () => choose(row.n) },
-      ...[row.n, ...heads.map((name) => value(row, name)), row.s, row.w].map((v) => make("td", {}, v === null ? "" : text(v))))));
-    if (rows.length > 500) $("table").tBodies[0].append(make("tr", {}, make("td", { colSpan: cells.length }, (rows.length - 500).toLocaleString("en-US") + " more: filter or sort")));
+      ...[row.n, ...heads.map((name) => value(row, name)), row.s, row.w].map((v) => make("td", {}, v === null ? "" : text(v))),
+      ...(linked ? [make("td", {}, ...(data.reports[row.n] ? [make("a", { href: data.reports[row.n], onclick: (event) => event.stopPropagation() }, "open")] : []))] : []))));
+    if (rows.length > 500) $("table").tBodies[0].append(make("tr", {}, make("td", { colSpan: cells.length + linked }, (rows.length - 500).toLocaleString("en-US") + " more: filter or sort")));
   }
   function refresh() { draw(); table(); }
   addEventListener("resize", draw);

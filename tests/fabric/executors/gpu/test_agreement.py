@@ -168,6 +168,7 @@ def test_without_a_gpu_the_user_is_told_what_is_missing(wse2: FabricConfig) -> N
         run_program(program, wse2, executor=on_host(3), trace_rows=5)
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_what_is_missing_before_it_works() -> None:
     """One sentence, exit status 2; a machine with a GPU runs it."""
     out = subprocess.run(

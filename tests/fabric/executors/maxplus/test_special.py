@@ -237,6 +237,7 @@ def test_kernels_equal_the_oracle(turns: int) -> None:
         assert both(program).certificate.clean
 
 
+@pytest.mark.slow
 def test_steady_state_adds_turns_and_changes_nothing() -> None:
     """Of 200 turns only a few are simulated; switched off, the same cycles come out."""
     program = halo(CONFIG, 6, 6, 5, 30, 200)

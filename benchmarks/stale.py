@@ -1,0 +1,225 @@
+"""Pictures and measured tables whose sources changed after they were made.
+
+    python -m benchmarks.stale              name them; part of make numbers-check
+    python -m benchmarks.stale --made NAME  note that NAME was made from the sources as they are now
+
+``docs/digests.json`` holds a digest of the sources of every picture of the gallery and of every entry of
+``docs/measured.json``.  ``docs/pictures/make.py`` and the benchmarks with ``--keep`` note what they make.
+
+A source is a file, a folder (all its Python and YAML files), a function (``docs/pictures/make.py:gpt2``) or golden numbers
+(``numbers:models/gpt2-small, training, pipelined``).  Golden numbers stand for the whole simulator: tests compare them with
+what it answers, so a picture of a run is out of date if they or its drawing code changed.  Comments and docstrings do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "docs" / "digests.json"
+NUMBERS = "numbers:"
+
+_GPT2 = ("numbers:models/gpt2-small, training, pipelined", "numbers:plans/gpt2-small")
+_MAPS = ("wse_sim/report/heatmap.py", "wse_sim/report/views.py", "docs/pictures/make.py:gpt2")
+_PAGE = ("wse_sim/report/html.py", "wse_sim/report/data.py", "wse_sim/report/templates")
+_EXECUTORS = ("wse_sim/fabric/executors", "wse_sim/fabric/run.py")
+_SIMULATOR = ("numbers:models", "numbers:plans")
+_PLACERS = ("wse_sim/compiler/placers", "wse_sim/compiler/contest.py")
+_WHOLE = ("wse_sim/whole", *_EXECUTORS)
+_CSL = ("wse_sim/csl", "wse_sim/fabric/vm")
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "pictures/gpt2_compute.png": (*_MAPS, *_GPT2),
+    "pictures/gpt2_filling.png": (*_MAPS, *_GPT2),
+    "pictures/gpt2_links.png": (*_MAPS, *_GPT2),
+    "pictures/gpt2_report.png": (*_PAGE, "docs/pictures/make.py:gpt2", *_GPT2),
+    "pictures/llama_links.png": (
+        "wse_sim/report/heatmap.py",
+        "docs/pictures/make.py:llama",
+        "numbers:models/llama2-7b, training, weight-streaming",
+    ),
+    "pictures/placements.png": (
+        "wse_sim/report/placements.py",
+        "docs/pictures/make.py:place",
+        *_PLACERS,
+        *_GPT2,
+    ),
+    "pictures/random_models.png": ("docs/pictures/make.py:random_models", "measured:random_models"),
+    "pictures/reduce_cores.png": (
+        "wse_sim/report/heatmap.py",
+        "docs/pictures/make.py:reduce",
+        "kernels/families/collectives/reduce2d.py",
+    ),
+    "pictures/reduce_links.png": (
+        "wse_sim/report/heatmap.py",
+        "docs/pictures/make.py:reduce",
+        "kernels/families/collectives/reduce2d.py",
+    ),
+    "pictures/serving_report.png": (
+        "wse_sim/report/serving_page.py",
+        "wse_sim/report/templates",
+        "docs/pictures/make.py:serving",
+        "wse_sim/serving",
+        "numbers:generation",
+    ),
+    "pictures/wafers_for_users.png": (
+        "wse_sim/studies/plots.py",
+        "docs/pictures/make.py:wafers",
+        "examples/studies/wafers_for_users.yaml",
+        "wse_sim/serving",
+        "numbers:generation",
+    ),
+    "pictures/whole_training.gif": ("docs/pictures/make.py:film", *_WHOLE),
+    "baselines": ("benchmarks/baselines.py", "wse_sim/baselines.py", "wse_sim/suites", "numbers:models"),
+    "contest": ("benchmarks/placement.py", *_PLACERS),
+    "contest_published": ("benchmarks/placement.py", "wse_sim/compiler/contest.py"),
+    "contest_weighted": ("benchmarks/placement.py", *_PLACERS),
+    "csl_scripts": _CSL,
+    "csl_speed": ("benchmarks/csl.py", *_CSL),
+    "cstorch": ("benchmarks/cstorch.py", "wse_sim/cstorch"),
+    "dead_cores": ("benchmarks/placed.py", "wse_sim/compiler/defects.py", *_PLACERS, *_SIMULATOR),
+    "fabric": ("benchmarks/fabric.py", *_EXECUTORS),
+    "fabric_gpu": ("benchmarks/fabric_gpu.py", "wse_sim/fabric/executors"),
+    "fabric_memory": ("benchmarks/fabric_memory.py", *_EXECUTORS),
+    "fabric_peer": ("benchmarks/fabric_peer.py", *_EXECUTORS),
+    "fidelity": ("benchmarks/fidelity.py", "numbers:fabric"),
+    "fitted": (
+        "benchmarks/leave_one_out.py",
+        "benchmarks/fits.py",
+        "benchmarks/validation",
+        "numbers:validation",
+    ),
+    "gpu": ("benchmarks/gpu.py", "wse_sim/fabric/executors"),
+    "grids": ("benchmarks/grids.py", "numbers:generation", "numbers:validation"),
+    "intervals": ("benchmarks/coverage.py", "wse_sim/uncertainty", "configs/wafers", "numbers:validation"),
+    "kills": ("benchmarks/kills.py", "wse_sim/written.py", "wse_sim/ended.py"),
+    "links": ("benchmarks/placed.py", "wse_sim/compiler", "numbers:plans"),
+    "never_slower": ("benchmarks/never_slower.py", "wse_sim/modes/weight_streaming", "numbers:models"),
+    "placers": ("benchmarks/placed.py", *_PLACERS, *_GPT2),
+    "probes": ("benchmarks/probes.py", "wse_sim/timing", "numbers:fabric"),
+    "random_models": ("benchmarks/random_models.py", "benchmarks/drawn_models.py", *_WHOLE),
+    "strangers": ("benchmarks/strangers.py", "wse_sim/errors.py", "wse_sim/files.py"),
+    "studies": ("benchmarks/studies.py", "wse_sim/studies", "wse_sim/uncertainty"),
+    "whole_fabric": ("benchmarks/whole_fabric.py", *_WHOLE),
+}
+"""What each picture and each measured entry depends on."""
+
+
+def digest(name: str, root: Path = ROOT) -> str:
+    """Digest of the sources of a picture or an entry.
+
+    Raises
+    ------
+    ValueError
+        If a source does not exist.
+    """
+    total = hashlib.sha256()
+    for source in SOURCES[name]:
+        total.update(source.encode())
+        total.update(_text(source, root).encode())
+    return total.hexdigest()[:16]
+
+
+@lru_cache(maxsize=256)
+def _text(source: str, root: Path) -> str:
+    kind, _, key = source.partition(":")
+    if kind == "numbers":
+        found = json.loads((root / "docs" / "numbers.json").read_text(encoding="utf-8"))["groups"]
+        group, _, run = key.partition("/")
+        return json.dumps(found[group]["numbers"][run] if run else found[group]["numbers"], sort_keys=True)
+    if kind == "measured":
+        found = json.loads((root / "docs" / "measured.json").read_text(encoding="utf-8"))
+        return json.dumps(found[key]["values"], sort_keys=True)
+    at = root / kind
+    if key:
+        return _without_prose(_function(at.read_text(encoding="utf-8"), key))
+    if not at.exists():
+        raise ValueError(f"source {source} does not exist; correct SOURCES in benchmarks/stale.py")
+    return "".join(f"{file.relative_to(root).as_posix()}\n{_read(file)}" for file in _files(at))
+
+
+def _files(at: Path) -> Iterator[Path]:
+    kinds = {".py", ".yaml", ".j2", ".js", ".css"}
+    yield from [at] if at.is_file() else sorted(file for file in at.rglob("*") if file.suffix in kinds)
+
+
+def _read(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    return _without_prose(text) if file.suffix == ".py" else text
+
+
+def _function(text: str, name: str) -> str:
+    found = next(
+        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    return ast.get_source_segment(text, found) or ""
+
+
+def _without_prose(text: str) -> str:
+    """The lines of a program without docstrings, comment lines and blank lines: equal for every version of Python."""
+    lines: list[str] = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (
+                (node.end_lineno or node.lineno) - node.lineno + 1
+            )
+    return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
+
+
+def read() -> dict[str, str]:
+    """The file: digest by name."""
+    found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    return found
+
+
+def made(names: Iterable[str]) -> None:
+    """Note that these were made from the sources as they are now."""
+    _text.cache_clear()
+    kept = {**read(), **{name: digest(name) for name in names}}
+    FILE.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def out_of_date() -> list[str]:
+    """Names of what was made from other sources."""
+    kept = read()
+    return [name for name in SOURCES if kept.get(name) != digest(name)]
+
+
+def remedy(name: str) -> str:
+    """The command that makes it again."""
+    if name.startswith("pictures/"):
+        part = next(
+            (s.partition(":")[2] for s in SOURCES[name] if s.startswith("docs/pictures/make.py:")), ""
+        )
+        return f"python docs/pictures/make.py {part}"
+    command: str = json.loads((ROOT / "docs" / "measured.json").read_text(encoding="utf-8"))[name]["command"]
+    return command
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what is out of date with the command that makes it again; 1 if anything is."""
+    parser = argparse.ArgumentParser(prog="benchmarks.stale", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--made", nargs="+", metavar="NAME", choices=sorted(SOURCES), help="note these as made"
+    )
+    options = parser.parse_args(arguments)
+    if options.made:
+        made(options.made)
+        return 0
+    names = out_of_date()
+    for name in names:
+        print(f"{name}: its sources changed after it was made; run: {remedy(name)}")
+    print(f"{len(SOURCES) - len(names)} of {len(SOURCES)} pictures and measured tables are of these sources")
+    return int(bool(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
