@@ -105,7 +105,7 @@ class ServiceMetrics:
         return Histogram(name, text, LABELS, registry=self.registry, buckets=edges).labels(**self._labels)
 
     def came(self, input_tokens: int) -> None:
-        """A request came."""
+        """Count the tokens of a prompt that came: each may be found in the cache."""
         for queries in self.queries:
             queries.inc(input_tokens)
 

@@ -115,21 +115,20 @@ def answer_of(
 def load_for(options: ServingOptions, rate: float | None = None) -> Load:
     """The requests that the options describe, at another rate if one is given (of a file: times as fast)."""
     asked = rate if rate is not None else options.rate
-    come = {
-        "rate": float("inf") if asked is None else asked,
-        "arrivals": options.arrivals,
-        "seed": options.seed,
-    }
-    if options.workload is not None:
-        scale = options.scale_rate if rate is None else rate
-        load = load_of(
-            options.workload,
-            scale_rate=scale,
-            limit=options.requests,
-            arrive=functools.partial(arriving, **come),
+    per_s = float("inf") if asked is None else asked
+    if options.workload is None:
+        load = drawn_load(
+            options.requests,
+            rate=per_s,
+            arrivals=options.arrivals,
+            inputs=options.input,
+            outputs=options.output,
+            seed=options.seed,
         )
     else:
-        load = drawn_load(options.requests, inputs=options.input, outputs=options.output, **come)
+        scale = options.scale_rate if rate is None else rate
+        arrive = functools.partial(arriving, rate=per_s, arrivals=options.arrivals, seed=options.seed)
+        load = load_of(options.workload, scale_rate=scale, limit=options.requests, arrive=arrive)
     return load if options.context is None else shortened(load, options.context)
 
 

@@ -72,12 +72,12 @@ class LiveReplicas(ServingReplicas):
 
     @property
     def waiting(self) -> int:
-        """Requests that wait to be admitted."""
+        """How many requests wait to be admitted."""
         return sum(len(line.scheduler.waiting) for line in self.lines)
 
     @property
     def running(self) -> int:
-        """Requests that run."""
+        """How many requests run now."""
         return sum(len(line.scheduler.running) for line in self.lines)
 
     @property
@@ -118,7 +118,7 @@ class LiveReplicas(ServingReplicas):
     def submit(
         self, input_tokens: int, output_tokens: int, content: Sequence[int] = (), delay: int = 0
     ) -> int:
-        """A request that comes now, or so many ticks later; its number.
+        """A request that comes now, or `delay` ticks later; its number.
 
         `content` are ids of the prompt's tokens, for a prefix cache.
 

@@ -145,7 +145,7 @@ def _serve_routed(
     requests: Requests, every: Replica, table: Table, limits: Limits, edges: Int, how: int, hits: Int, coming: Int, place: Int,
     is_closed: bool, steps: int,
 ) -> bool:  # fmt: skip
-    """Place requests when they arrive, by what the replicas look like then; whether all is done after so many steps.
+    """Place requests when they arrive, by what the replicas look like then; whether all is done within `steps`.
 
     A step plays all replicas up to the next arrival.  Where an answer brings the next request, it plays what comes back next, or
     else the replica whose turn is next, until something may happen in another one.

@@ -52,7 +52,7 @@ def sampled_run(served: Served) -> SampledRun:
 
 
 def _thinned(rows: Ticks, step: int) -> Ticks:
-    """Every so many-th row, and the last one at the end."""
+    """Keep one row of `step`, and the last one at the end."""
     return rows if step == 1 else np.concatenate([rows[:-1:step], rows[-1:]])
 
 
