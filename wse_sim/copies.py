@@ -30,7 +30,7 @@ QUIET_LOOKS = 120
 """Looks in a row, a second each, at which no worker has worked."""
 
 QUIET_S = 0.02
-"""Processor time of one worker over so many looks that is no work: its thread that looks after its parent."""
+"""Processor time of one worker over these looks that is no work: its thread that looks after its parent."""
 
 
 class Copies:
@@ -101,7 +101,7 @@ class Copies:
         total = 0
         for number in list(getattr(self._pool, "_processes", None) or {}):
             try:
-                fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             except OSError:
                 return None
             total += int(fields[11]) + int(fields[12])

@@ -109,7 +109,7 @@ def _others(group: int) -> bool:
         return True
     for name in numbers:
         with suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(fields[2]) == group and fields[0] != "Z":
                 return True
     return False

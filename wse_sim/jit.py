@@ -131,7 +131,7 @@ def _sources(file: Path) -> set[Path]:
         if path in seen or not path.is_file():
             continue
         seen.add(path)
-        for parent, names in _IMPORT.findall(path.read_text()):
+        for parent, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
             folder = _PACKAGE.joinpath(*parent.split(".")[1:])
             open_files.append(folder.with_suffix(".py"))
             open_files += [folder / f"{name}.py" for name in re.findall(r"(\w+)(?: as \w+)?", names)]

@@ -67,6 +67,21 @@ def test_outputs_closed_full_or_narrow_all(tmp_path: Path, how: str, encoding: s
     _outputs(tmp_path, how, encoding)
 
 
+@pytest.mark.slow
+def test_a_locale_of_ascii_alone_changes_no_file(tmp_path: Path) -> None:
+    """Texts of our own and of the user are UTF-8, whatever the locale says: a run, a study, a compiled program."""
+    pytest.importorskip("torch")
+    narrow = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    study = (
+        'about: "\u00fc"\nfixed: {model: fc-mnist, mode: weight-streaming}\ngrid: {batch: [4]}\ndraws: 0\n'
+    )
+    (tmp_path / "s.yaml").write_text(study, encoding="utf-8")
+    emit = "kernel reduce --rows 1 --cols 4 --emit csl c"
+    for words in (RUN, "report out", "study s.yaml --out s --workers 0", "study export s --format csv", emit):
+        done = shell(f"WSE {words}", tmp_path, **narrow)
+        assert done.returncode == 0, (words, done.stderr)
+
+
 def _outputs(folder: Path, how: str, encoding: str) -> None:
     full = ">/dev/full" in how.split()
     for words, status in ((ANSWERS, 2 if full else 0), (REFUSES, 2)):

@@ -68,7 +68,7 @@ class ContestResult:
 
     def write(self, path: str | Path) -> None:
         """Write the placement in the contest's format."""
-        Path(path).write_text(format_placement(self.graph, self.placement))
+        Path(path).write_text(format_placement(self.graph, self.placement), encoding="utf-8")
 
 
 def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> ContestResult:

@@ -76,10 +76,10 @@ class CompiledProgram:
             "channels": options.channels,
         }
         rpc = {"rpc_symbols": [asdict(e) for e in self.exports]}
-        (out / "bin" / "out_rpc.json").write_text(json.dumps(rpc, indent=2) + "\n")
+        (out / "bin" / "out_rpc.json").write_text(json.dumps(rpc, indent=2) + "\n", encoding="utf-8")
         self.image.save(out / "bin" / "image.npz")
         about[SUM] = _sum(out, about)
-        (out / "out.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+        (out / "out.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, out: Path) -> CompiledProgram:
@@ -89,8 +89,8 @@ class CompiledProgram:
         """
         settle(out)
         try:
-            about = json.loads((out / "out.json").read_text())
-            rpc = json.loads((out / "bin" / "out_rpc.json").read_text())
+            about = json.loads((out / "out.json").read_text(encoding="utf-8"))
+            rpc = json.loads((out / "bin" / "out_rpc.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise WseError(
                 f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"

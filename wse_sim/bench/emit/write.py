@@ -65,6 +65,6 @@ def write_csl(name: str, given: Mapping[str, Any], case: Case, folder: Path) -> 
     np.savez(buffer, **values_of(case))  # type: ignore[arg-type]
     with together(folder) as part:
         for file, text in written.items():
-            (part / file).write_text(text)
+            (part / file).write_text(text, encoding="utf-8")
         (part / "data.npz").write_bytes(buffer.getvalue())
     return [folder / file for file in (*written, "data.npz")]

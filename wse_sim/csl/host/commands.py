@@ -232,7 +232,9 @@ def fill_command_folder(folder: Path) -> None:
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = folder / name
         # -P: a random.py beside the program is no module of ours; without it the working folder comes first
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n')
+        path.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
+        )
         path.chmod(0o755)
 
 
@@ -421,7 +423,7 @@ def check_case(
         except subprocess.TimeoutExpired:
             status, said = -1, f"no end within {timeout_s:g} s"
         cycles = (
-            [json.loads(line)["cycles"] for line in figures.read_text().splitlines()]
+            [json.loads(line)["cycles"] for line in figures.read_text(encoding="utf-8").splitlines()]
             if figures.exists()
             else []
         )

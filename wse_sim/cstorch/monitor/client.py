@@ -32,7 +32,7 @@ def live() -> list[Entry]:
     folder = server.registry()
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            entry = Entry(**json.loads(path.read_text()))
+            entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
             os.kill(entry.pid, 0)
         except ProcessLookupError:
             path.unlink(missing_ok=True)
