@@ -43,7 +43,7 @@ RULES = (
     Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 139),
     Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 64),
     Rule("beside", r"\bbeside\b", "next to, besides, together with", 369),
-    Rule("so many", r"\bso many\b", "that many, the number of", 73),
+    Rule("so many", r"\bso many\b", "that many, the number of", 72),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 9),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 28),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
