@@ -128,7 +128,7 @@ def test_the_file_that_is_written_predicts_as_the_refit_says(tmp_path):
 
 def test_the_two_rates_of_one_line_move_together(tmp_path):
     """A perceptron whose weights bind, predicted 3 % too slow: MemoryX and SwarmX are one line, and a cluster's file holds both."""
-    mlp = {"family": "mlp", "layers": 3, "hidden": 4096, "input": 4096, "classes": 4096}
+    mlp = {"family": "mlp", "layers": 3, "hidden": 8192, "input": 8192, "classes": 8192}
     params = {"model": mlp, "mode": "weight-streaming", "batch": 1, "systems": 1}
     point = Point(id="mlp", subject="model.evaluation", params=params, quantity="samples_per_s", measured=1.0)
     stated = predict(point)
