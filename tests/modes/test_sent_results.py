@@ -67,7 +67,8 @@ def test_the_wafer_sends_no_faster_than_its_edge(mode: str) -> None:
     bound = IO_BYTES_PER_S / (SEQ * VOCABULARY * 2)
     assert everything.transmission_samples_per_s == pytest.approx(bound)
     assert everything.samples_per_s <= bound * (1 + 1e-9)
-    assert everything.samples_per_s <= last.samples_per_s <= loss.samples_per_s * (1 + 1e-9)
+    assert everything.samples_per_s <= last.samples_per_s * (1 + 1e-9)
+    assert last.samples_per_s <= loss.samples_per_s * (1 + 1e-9)
     assert any("send=last" in note for note in last.notes)
     assert not any("leave the wafer" in note for note in everything.notes)
 
