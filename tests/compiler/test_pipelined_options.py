@@ -111,6 +111,7 @@ def test_host_streams_end_at_the_edge():
         assert 0 <= row < made.wafer.program_rows
 
 
+@pytest.mark.slow
 def test_one_dead_core_costs_no_column_and_is_told():
     """A spare column stands in for the dead core's; the note compares the pace with that of a whole wafer."""
     whole, hurt = plan(), plan(wafer=SMALL.derive(dead_cores=((60, 60),)))

@@ -105,6 +105,7 @@ def test_a_loop_together_says_what_it_says_monkeypatch(tmp_path: Path, body: str
     assert together == alone
 
 
+@pytest.mark.slow
 @examples(15)
 @given(st.integers(0, 10**6))
 def test_functions_of_the_language_give_every_lane_its_own_value(

@@ -179,6 +179,7 @@ def test_routes_as_bits_are_the_routes_of_directions() -> None:
         read_route(structure(routes=Value(ty.U16, 32)), 3, "wse2", 0)
 
 
+@pytest.mark.slow
 def test_placeholders_of_command_files(tmp_path: Path) -> None:
     """`%python_sdk_paint ARGUMENTS` runs the folder's run.py with them."""
     (tmp_path / "run.py").write_text(

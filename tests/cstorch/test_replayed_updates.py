@@ -167,6 +167,7 @@ def test_a_captured_step_leaves_out_what_overflows(tmp_path) -> None:
     assert job.rates[3] == pytest.approx(0.02 * 3 / 5)
 
 
+@pytest.mark.slow
 def test_resume_is_the_uninterrupted_run(tmp_path) -> None:
     """With dropout, schedule and dynamic scaling: the same random numbers, rates and scales after the resume."""
     options = {"scaler": dynamic, "schedule": warm_then_decay, "dropout": 0.3, "checkpoint_steps": 5}
@@ -188,6 +189,7 @@ def test_resume_is_the_uninterrupted_run(tmp_path) -> None:
     assert rest == uninterrupted[5:]
 
 
+@pytest.mark.slow
 def test_own_optimizer_built_before_compile_trains_the_model(tmp_path) -> None:
     runtime.reset()
     backend = cstorch.backend("CSX", artifact_dir=str(tmp_path))

@@ -79,6 +79,7 @@ def test_a_model_that_does_not_fit_is_an_answer(wse):
     assert data["need"] == pytest.approx(12.85e9 * 18, rel=0.02)
 
 
+@pytest.mark.slow
 def test_compare_has_a_row_per_mode_even_if_one_does_not_fit(wse):
     """Infeasible is a row, not a crash."""
     ran = wse("compare", "gpt3-13b", "--batch", "16", "--json")

@@ -54,6 +54,7 @@ def test_the_command_line_says_who_waits_and_where_the_list_is(
         check(ran.err.strip().splitlines()[-1], path / "deadlock.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stopping")
 def test_the_api_says_the_same(tmp_path: Path) -> None:
     """The caller states the file, or gets one."""

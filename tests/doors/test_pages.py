@@ -47,7 +47,7 @@ def test_words_are_defined_once():
     assert len(words) == len(set(words))
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in EXAMPLES],

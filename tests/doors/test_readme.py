@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_readme_runs(wse, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """As printed, in the order of the page; one that is run by itself is preceded by the line before it."""

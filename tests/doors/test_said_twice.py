@@ -60,6 +60,7 @@ def keys_in(data: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from keys_in(value, (*above, key))
 
 
+@pytest.mark.slow
 def test_a_key_twice_at_any_place_of_any_file(tmp_path: Path) -> None:
     """YAML says both lines, JSON the key; without the second one the file reads."""
     texts = {file: json.dumps(shipped(*file), default=str) for file in FILES}

@@ -46,7 +46,7 @@ def test_extrapolated_and_full_runs_agree():
     assert short.step_s == pytest.approx(full.step_s, rel=1e-3)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_a_compiled_model_runs_on_three_replicas(training):
     """Batch 112 on 3 replicas: 38, 37 and 37 samples, host input included."""

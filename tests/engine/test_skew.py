@@ -97,6 +97,7 @@ def test_without_skew_or_with_one_system_nothing_changes():
     assert alone.step_s == simulate(plan_of(1), trace=False).step_s
 
 
+@pytest.mark.slow
 def test_hosts_that_jitter_are_as_late_as_the_last_of_all_systems():
     """The input of a step is there when the slowest host has sent it: with more hosts never sooner, on average."""
     cluster = load_cluster().derive(**FAST | {"worker_samples_per_s": 1e3})

@@ -91,6 +91,7 @@ def test_a_good_file_gives_the_kernels_of_the_module(good: Path) -> None:
     assert not program.state_dict["a.weight"].any()
 
 
+@pytest.mark.slow
 def test_sample_inputs_are_not_unpickled(good: Path, tmp_path: Path) -> None:
     """The file is read as before: what it offers as sample inputs is not looked at."""
     mark = tmp_path / "mark"

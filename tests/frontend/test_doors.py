@@ -65,6 +65,7 @@ def test_all_doors_lead_to_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sys.modules.pop("my_factory")
 
 
+@pytest.mark.slow
 def test_a_users_file_and_mapping(tmp_path: Path) -> None:
     """A YAML of one's own, and the mapping that a suite of measurements states."""
     import yaml

@@ -136,7 +136,7 @@ def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_graph_is_that_of_layers_traced_one_by_one(
@@ -152,6 +152,7 @@ def test_the_graph_is_that_of_layers_traced_one_by_one(
     assert lower(model, (x,), training=training) == once
 
 
+@pytest.mark.slow
 def test_weights_that_layers_share_stay_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight of all four layers is stored once, whether layers are copies or not."""
     model = Deep(Block, tied=True)

@@ -69,6 +69,7 @@ def test_flops_of_every_family(name: str) -> None:
     check_wired(graph)
 
 
+@pytest.mark.slow
 def test_samples_scale() -> None:
     """A model of 6 samples is the model captured for 6 samples, kernel by kernel."""
     for name in ("gpt", "bert with 5 masked", "resnet", "vit", "mlp"):

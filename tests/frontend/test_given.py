@@ -98,7 +98,7 @@ def test_every_form_is_the_same_product(form: str) -> None:
     assert diagnose(*given).flops == FLOPS
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["module, tensor", "tuple", "factory", "program", "graph, inputs"])
 def test_every_door_takes_them(form: str) -> None:
     """Run, compare and compile, with and without options behind the inputs."""

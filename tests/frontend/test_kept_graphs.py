@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_left_alone(kept):
     assert load_model(SIZES).kernels
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_kept_plan_is_the_plan(kept, mode):
     """The same object field by field, the same result; another batch is another plan."""

@@ -68,7 +68,7 @@ _QUICK = ("einsum of three", "matrix and vector", "far apart", "bilinear")
 _WITHOUT_GRADIENT = ("searched", "drawn", "shifted bits")  # only the layer before them could train
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in COUNTED]
 )

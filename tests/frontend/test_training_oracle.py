@@ -13,7 +13,7 @@ from wse_sim.frontend.parameters import parse_parameters  # noqa: E402
 from wse_sim.frontend.zoo import build  # noqa: E402
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_training_costs_what_the_joint_graph_costs(name: str) -> None:
     """Forward, input gradients and weight gradients: FLOPs and shapes, product by product."""

@@ -201,7 +201,7 @@ def test_a_stated_default_changes_nothing(name: str) -> None:
         assert found.flow(call.dims, full) == found.flow(call.dims, call.attrs)
 
 
-@pytest.mark.thinned(38)
+@pytest.mark.thinned(37)
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_the_faces_of_every_family_agree(name: str) -> None:
     """Each small command of a family: values of its program, cycles within its band, SRAM within its footprint.

@@ -68,6 +68,7 @@ def test_requests_fill_the_pipeline_and_then_share_it():
     assert rates[8].figures["tokens_per_s_per_user"] == pytest.approx(rates[8].samples_per_s / 8)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("batch", [1, 3, 5, 9])
 @pytest.mark.parametrize("systems", [1, 2])
 def test_the_simulated_round_is_the_closed_form(batch, systems):
@@ -103,6 +104,7 @@ def test_generation_has_a_map_a_timeline_and_areas_like_the_other_modes(tmp_path
     assert load_result(tmp_path) == answer
 
 
+@pytest.mark.slow
 def test_an_all_reduce_crosses_the_middle_of_its_line_more_than_its_ends():
     """One region, one request: words of a line by the closed form of the page, all cores of a column alike."""
     answer = run(grid=700, context=2048)

@@ -132,6 +132,7 @@ def test_a_chain_as_long_as_it_helps():
     assert f"{len(plan.parts)} of 40 systems" in plan.notes[-2]
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_one_wafer_fits_on_several():
     """Each layer holds 12 x 128^2 weights of 16 bytes; the message names systems, and on enough of them it runs."""
     tiny = load_wafer("wse2").derive(rows=22, cols=22, program_rows=20, program_cols=20)

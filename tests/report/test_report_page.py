@@ -215,6 +215,7 @@ def test_rectangles_of_the_treemap_have_the_areas_of_their_times() -> None:
     assert (grid == 1).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_the_treemap_of_weight_streaming_holds_the_whole_step(streamed: Result) -> None:
     """Areas add up to the picture; the largest kernel has its fraction of the step, and the rest is between kernels."""
     groups = views.fold(streamed.kernels)

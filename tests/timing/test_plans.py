@@ -37,7 +37,7 @@ def slow_attention(monkeypatch):
     return register_slow(monkeypatch, "attention")
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_products_agree_with_their_programs(mode):
     timed = timing.run_timed(plan_of(mode), trace=False)

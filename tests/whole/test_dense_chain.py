@@ -85,7 +85,7 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
     assert run.fabric.words_left == 0
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     case: tuple[nn.Sequential, PipelinedPlan],
 ) -> None:

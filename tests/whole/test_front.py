@@ -135,6 +135,7 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
         lowered(Spelled(tied=True), training=True)
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
     """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric works out."""
     biased = Spelled()

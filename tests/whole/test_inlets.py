@@ -79,7 +79,7 @@ def test_a_chain_with_many_inlets_keeps_the_pace_of_its_cores(sizes: tuple[int, 
     assert compare_training(chain_plan(sizes, "wse2", side, 32)).difference == pytest.approx(0, abs=0.07)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["wse2", "wse3"])
 def test_a_lone_sample_takes_the_sum_of_its_parts_through_a_chain_and_back(base: str) -> None:
     """Nothing overlaps for one sample, so the engine's step is fills and ways: links of 1 or 1.125 cycles a word, hops, corners, dies.

@@ -26,7 +26,7 @@ def check(seed: int) -> None:
     assert row["fabric_cycles"] > 0 < row["engine_cycles"]
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", QUICK)
 def test_a_random_model_is_right(seed: int) -> None:
     """A few of the sixty."""

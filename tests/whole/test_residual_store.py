@@ -96,7 +96,7 @@ def test_rows_beside_keepers_finish_tokens_in_turn(
     assert found.fabric_period == pytest.approx(found.engine_period, rel=off)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "shape", "side"),
     [

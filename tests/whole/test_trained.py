@@ -248,7 +248,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "loss"),
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],

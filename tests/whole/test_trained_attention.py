@@ -112,6 +112,7 @@ def test_values_and_cycles(name: str) -> None:
     assert case.in_flight <= region.most_in_flight()
 
 
+@pytest.mark.slow
 @examples(8)
 @given(
     tokens=st.integers(4, 8), heads=st.integers(1, 3), half=st.integers(2, 5), rows=st.integers(2, 9), cols=st.integers(1, 8),

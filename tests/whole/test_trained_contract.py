@@ -57,7 +57,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sample_leaves_though_the_next_one_never_comes(name: str) -> None:
     """Of two samples in flight the first alone comes, then both with the gradient of the first alone: all of its words leave.

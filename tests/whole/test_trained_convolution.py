@@ -56,7 +56,7 @@ def checked(name: str, **how: Any) -> tuple[Alone, int]:
     return check_alone(region, op, operands, gradient, weights, in_flight=in_flight), samples
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str) -> None:
     """Output, gradients of image, filters and bias, new weights; cores issue what their program says (``check_alone``)."""

@@ -62,7 +62,7 @@ def test_samples_in_flight_fit_together(
         given_by_host = one.last_row
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [(2, 1), SAFE])
 def test_a_small_batch_needs_no_more_samples_than_it_is_given(room: tuple[int, int]) -> None:
     """A region that held all eight samples gave four before it waited for a gradient; the next one waited for a fifth."""
@@ -101,6 +101,7 @@ def check_safe(sizes: list[int], side: int, batch: int, placer: str, loss: str) 
             return
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("sizes", "side", "placer", "loss"),
     [

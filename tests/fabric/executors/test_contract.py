@@ -49,9 +49,14 @@ def test_the_first_that_can_run_a_program_of_this_size_is_chosen(
 
 
 WITHOUT_GPU = Gpu(lambda: HostGrid(threads=5, seed=1), lambda: None)
+# Machine code of the GPU's executor for the host takes long to compile and is used by no other quick test.
+CHEAP_OR_SLOW = [
+    pytest.param(listed, marks=pytest.mark.slow) if listed.executor.name == "gpu" else listed
+    for listed in EXECUTORS
+]
 
 
-@pytest.mark.parametrize("listed", EXECUTORS, ids=lambda listed: listed.executor.name)
+@pytest.mark.parametrize("listed", CHEAP_OR_SLOW, ids=lambda listed: listed.executor.name)
 def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: Listed) -> None:
     """Counters are (R,) or (R, n); what stopped says for what every unfinished core waits."""
     made = random_program(5, wse2)
@@ -71,7 +76,7 @@ def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: 
     assert (np.diff(run.waits.wants[:, 0]) >= 0).all()
 
 
-@pytest.mark.parametrize("listed", EXECUTORS, ids=lambda listed: listed.executor.name)
+@pytest.mark.parametrize("listed", CHEAP_OR_SLOW, ids=lambda listed: listed.executor.name)
 def test_no_executor_changes_the_program(wse2: FabricConfig, listed: Listed) -> None:
     """One program goes through several executors in turn, here and in the random comparisons."""
     executor = WITHOUT_GPU if listed.executor.name == "gpu" else listed.executor

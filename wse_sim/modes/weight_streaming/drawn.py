@@ -79,7 +79,7 @@ def rates(
     wafers = DrawnWafers.of([wafer for wafer, _ in machines])
     graph = plan.graph
     cycles, fixed = _compute_cycles(plan, wafers), _fixed_memory(plan, wafers)
-    kept = steps._without_scores(graph) if plan.recompute == "attention" else graph
+    kept = steps.graph_kept(graph, plan.recompute)
     facts = steps._facts(kept, plan.recompute)
     is_gradient = np.array([phase.phase is Phase.WEIGHT_GRADIENT for phase in plan.phases])
     has_words = np.array([fact.elements > 0 for fact in facts])
@@ -106,7 +106,7 @@ def rates(
 
 def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArray:
     """(phases, draws) cycles of every phase."""
-    graph = steps._without_scores(plan.graph) if plan.recompute == "attention" else plan.graph
+    graph = steps.graph_kept(plan.graph, plan.recompute)
     rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
     known: dict[object, FloatArray] = {}
     found = np.empty((len(plan.phases), len(wafers.each)))
@@ -173,7 +173,7 @@ def _spilled(plan: WeightStreamingPlan, wafer: Wafer, cluster: Cluster, fixed: C
         state = stored_bytes(plan.graph, 4 if optimizer is None else optimizer.server_bytes, frozen=4)
         if state > cluster.memoryx_bytes:
             return None
-    graph = steps._without_scores(plan.graph) if plan.recompute == "attention" else plan.graph
+    graph = steps.graph_kept(plan.graph, plan.recompute)
     need = steps._need(graph)
     resident = need.block_inputs if plan.recompute == "full" else need.kept
     spilled = steps._spilled(resident, need, capacity)

@@ -235,9 +235,8 @@ def keep_recompute_or_spill(
 ) -> tuple[KernelGraph, str, float, float] | Infeasible:
     """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
     recompute = options.recompute or _least_recompute(stated, capacity)
-    if recompute == "attention":
-        stated = _without_scores(stated)
-        need = _need(stated)
+    stated = graph_kept(stated, recompute)
+    need = _need(stated)
     resident = need.block_inputs if recompute == "full" else need.kept
     spilled = _spilled(resident, need, capacity)
     if spilled > cluster.activation_server_bytes:
@@ -461,6 +460,11 @@ def _need(graph: KernelGraph) -> MemoryNeed:
 
 def _without_scores(graph: KernelGraph) -> KernelGraph:
     return graph.remembered("without scores", lambda: without_scores(graph))
+
+
+def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
+    """What rests between phases under a policy of recomputation: all of the graph, or all but the scores of attention."""
+    return _without_scores(graph) if recompute == "attention" else graph
 
 
 def _facts(graph: KernelGraph, recompute: str) -> Sequence[_Fact]:
