@@ -30,26 +30,30 @@ def better(output: str) -> str:
     return "minimize" if output.endswith(LESS_IS_BETTER) else "maximize"
 
 
+RowValues = dict[str, Any]
+"""A row of a study: value by name of column."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """A study to be shown: its description, its rows, what varies in them, what is asked for."""
 
     name: str
     spec: StudySpec
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[RowValues, ...]
     varied: tuple[str, ...]
     outputs: tuple[str, ...]
 
     @property
-    def done(self) -> list[dict[str, Any]]:
+    def done(self) -> list[RowValues]:
         """Rows with a result."""
         return [row for row in self.rows if row["status"] == DONE]
 
-    def value(self, row: dict[str, Any], name: str) -> Any:
+    def value(self, row: RowValues, name: str) -> Any:
         """A parameter or an output of a row; None where it has none."""
         return row["parameters"][name] if name in row["parameters"] else row["outputs"].get(name)
 
-    def column(self, rows: Sequence[dict[str, Any]], name: str) -> NDArray[np.float64]:
+    def column(self, rows: Sequence[RowValues], name: str) -> NDArray[np.float64]:
         """Numbers of a parameter or an output; NaN where a row has none."""
         return np.array([_number(self.value(row, name)) for row in rows])
 
@@ -72,7 +76,7 @@ class Shown:
             return dict(self.spec.search.objectives)
         return {name: better(name) for name in self.outputs[:2]}
 
-    def pareto(self, objectives: dict[str, str]) -> tuple[list[dict[str, Any]], list[int], Chosen | None]:
+    def pareto(self, objectives: dict[str, str]) -> tuple[list[RowValues], list[int], Chosen | None]:
         """Rows that have all objectives, the indices of those that no other beats, and the one to choose."""
         rows = [row for row in self.done if all(row["outputs"].get(name) is not None for name in objectives)]
         rows = [row for row in rows if self._meets(row)]
@@ -83,7 +87,7 @@ class Shown:
         settings = [{name: row["parameters"].get(name) for name in self.varied} for row in rows]
         return rows, front(values, ways).tolist(), choose(values, list(objectives), ways, settings)
 
-    def _meets(self, row: dict[str, Any]) -> bool:
+    def _meets(self, row: RowValues) -> bool:
         """Whether the constraints on outputs hold."""
         given = {**row["parameters"], **row["outputs"]}
         return all(c.holds(given) for c in self.spec.conditions if c.names <= set(given))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import WseError
-from wse_sim.studies.data import Shown, better
+from wse_sim.studies.data import RowValues, Shown, better
 from wse_sim.studies.pareto import front
 from wse_sim.studies.pareto import shown as text_of
 from wse_sim.studies.quantities import UNITS
@@ -114,7 +114,7 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
     )
     plot = figure.subplots()
     found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[RowValues]] = {}
     for row in study.done:
         groups.setdefault(text_of(study.value(row, by)) if by else "", []).append(row)
     left_out = len(groups) - MOST_LINES
@@ -167,9 +167,9 @@ def crossings(
     return found
 
 
-def _best_per_x(study: Shown, rows: Sequence[dict[str, Any]], x: str, y: str) -> list[dict[str, Any]]:
+def _best_per_x(study: Shown, rows: Sequence[RowValues], x: str, y: str) -> list[RowValues]:
     sign = -1.0 if better(y) == "minimize" else 1.0
-    best: dict[float, dict[str, Any]] = {}
+    best: dict[float, RowValues] = {}
     for row in rows:
         value, place = study.value(row, y), study.value(row, x)
         if value is None or place is None:
@@ -302,7 +302,7 @@ def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
 
 
 def _scaled(
-    study: Shown, rows: Sequence[dict[str, Any]], name: str
+    study: Shown, rows: Sequence[RowValues], name: str
 ) -> tuple[NDArray[np.float64], list[tuple[float, str]]]:
     """Values from 0 to 1 (logarithms where the span is large), and ticks; texts stand at equal distances."""
     if not study.is_numeric(name):
@@ -369,9 +369,7 @@ def _plain_ticks(axis: Any) -> None:
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _fronts_by(
-    study: Shown, by: str, rows: list[dict[str, Any]], objectives: dict[str, str], plot: Any
-) -> None:
+def _fronts_by(study: Shown, by: str, rows: list[RowValues], objectives: dict[str, str], plot: Any) -> None:
     """The front of the rows with each value of a parameter."""
     (x, way), (y, other) = list(objectives.items())[:2]
     for number, value in enumerate(dict.fromkeys(repr(study.value(row, by)) for row in rows)):
