@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import wse_sim
 from tests.handmade import transformer
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.modes.weight_streaming import WeightStreaming
@@ -18,6 +21,8 @@ from wse_sim.modes.weight_streaming.rectangle import (
     rectangle_of,
 )
 from wse_sim.modes.weight_streaming.steps import compile_streaming
+from wse_sim.report.views import busy_fraction
+from wse_sim.serialize import load, save
 
 WAFER, CLUSTER = load_wafer("wse2").derive(launch_floor_s=36e-6), load_cluster("default")
 """With an eighth of the floor, so that the way of words sets the pace of a small model on a large wafer."""
@@ -50,7 +55,7 @@ def test_more_cores_are_no_slower(times: tuple[int, int]) -> None:
     assert after < 1.005 * before
 
 
-def test_a_plan_says_what_it_leaves_out_and_is_that_of_a_smaller_wafer() -> None:
+def test_a_plan_says_what_it_leaves_out_and_is_that_of_a_smaller_wafer(tmp_path: Path) -> None:
     wafer = larger(8, 1)
     plan = plan_on(wafer)
     rows, cols = rectangle_of(plan)
@@ -58,6 +63,11 @@ def test_a_plan_says_what_it_leaves_out_and_is_that_of_a_smaller_wafer() -> None
     assert any(
         f"{rows} x {cols} of {wafer.program_rows} x {wafer.program_cols} cores" in n for n in plan.notes
     )
+    assert plan.wafer == wafer  # nobody asked for a smaller one
+    result = wse_sim.simulate(plan)
+    assert busy_fraction(result) <= rows * cols / wafer.program_cores  # the cores that are left out are idle
+    save(plan, tmp_path, "plan")
+    assert load(tmp_path, "plan") == plan
     small = Wafer.model_validate(wafer.model_dump() | {"program_rows": rows, "program_cols": cols})
     assert plan.phases == plan_on(small, rectangle=(rows, cols)).phases
 

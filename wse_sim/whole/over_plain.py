@@ -91,7 +91,7 @@ def _stages(plan: PipelinedPlan) -> Iterator[PricedPart]:
 
 
 def _phases(plan: WeightStreamingPlan) -> Iterator[PricedPart]:
-    prices, rows, cols = Prices(plan.wafer), plan.wafer.program_rows, plan.wafer.program_cols
+    prices, rows, cols = Prices(plan.wafer), plan.used.program_rows, plan.used.program_cols
 
     def cycles(kernel: Kernel) -> float:
         return float(np.asarray(prices.cost(kernel, rows, cols, "streamed", plan.lanes).total))

@@ -30,7 +30,7 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.weight_streaming.options import StreamingChoice
-from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan, on_rectangle
 from wse_sim.modes.weight_streaming.result import collect
 from wse_sim.modes.weight_streaming.run import StreamingRun
 from wse_sim.modes.weight_streaming.work import with_recompute
@@ -98,6 +98,7 @@ class WeightStreaming:
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
         """The same micro-batch, lanes, recomputation and rectangle; the phases anew."""
+        from wse_sim.modes.weight_streaming.rectangle import rectangle_of
         from wse_sim.modes.weight_streaming.steps import plan_streaming
 
         plan = expect(plan, WeightStreamingPlan)
@@ -107,7 +108,7 @@ class WeightStreaming:
             lanes=plan.lanes,
             recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
             density=plan.weight_density,
-            rectangle=(plan.wafer.program_rows, plan.wafer.program_cols),
+            rectangle=rectangle_of(plan),
         )
         return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 
@@ -130,17 +131,16 @@ class WeightStreaming:
         ):
             return None
         from wse_sim.modes.weight_streaming.drawn import rates
-        from wse_sim.modes.weight_streaming.rectangle import on_rectangle, rectangle_of
 
         plan = expect(plan, WeightStreamingPlan)
-        machines = [(on_rectangle(wafer, rectangle_of(plan)), cluster) for wafer, cluster in machines]
+        machines = [(on_rectangle(wafer, plan.rectangle), cluster) for wafer, cluster in machines]
         found = rates(plan, machines, functools.partial(_path, plan), self.simulated_steps)
         return [{} if rate is None else {"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all phases."""
         plan = expect(plan, WeightStreamingPlan)
-        rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
+        rows, cols = plan.used.program_rows, plan.used.program_cols
         tiling = Tiling(rows, cols, "streamed", lanes=plan.lanes)
         prices = Prices(plan.wafer)
         work = with_recompute(plan.graph, plan.recompute)

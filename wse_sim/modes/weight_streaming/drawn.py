@@ -107,7 +107,7 @@ def rates(
 def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArray:
     """(phases, draws) cycles of every phase."""
     graph = steps.graph_kept(plan.graph, plan.recompute)
-    rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
+    rows, cols = plan.used.program_rows, plan.used.program_cols
     known: dict[object, FloatArray] = {}
     found = np.empty((len(plan.phases), len(wafers.each)))
     prices: dict[int, Prices] = {}
@@ -138,7 +138,7 @@ def _is_thinned(plan: WeightStreamingPlan, fact: steps._Fact) -> bool:
 
 def _fixed_memory(plan: WeightStreamingPlan, wafers: DrawnWafers) -> Callable[[int], CoreMemory]:
     """What weights, buffers and code take of a core, by the number of a draw."""
-    rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
+    rows, cols = plan.used.program_rows, plan.used.program_cols
     options = {"training": plan.graph.training}
     prices: dict[int, Prices] = {}
     largest = {name: np.zeros(len(wafers.each)) for name in ("weights_bytes", "buffers_bytes", "code_bytes")}

@@ -45,7 +45,7 @@ def program_region(wafer: Wafer, lanes: int) -> Region:
 def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray[np.float32]:
     """(rows, cols, 4) wavelets per step of one system; `input_bytes` enter per step."""
     wafer = plan.wafer
-    area = program_region(wafer, plan.lanes)
+    area = program_region(plan.used, plan.lanes)
     times = plan.micro_batches
     weights = times * sum(p.edge_weight_bytes for p in plan.phases) / BYTES_PER_WAVELET
     gradients = times * sum(p.edge_gradient_bytes for p in plan.phases) / BYTES_PER_WAVELET

@@ -13,6 +13,14 @@ from wse_sim.serialize import saved
 STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 16-bit type
 
 
+def on_rectangle(wafer: Wafer, rectangle: tuple[int, int] | None) -> Wafer:
+    """The wafer with a program rectangle of at most `rectangle` (rows, columns); as it is for None."""
+    if rectangle is None:
+        return wafer
+    rows, cols = min(rectangle[0], wafer.program_rows), min(rectangle[1], wafer.program_cols)
+    return wafer.model_copy(update={"program_rows": rows, "program_cols": cols})
+
+
 @saved
 @dataclass(frozen=True)
 class StreamedPhase:
@@ -76,7 +84,15 @@ class WeightStreamingPlan(DisplayedPlan):
     weight_density: float = 1.0
     notes: tuple[str, ...] = ()
     result_bytes_per_sample: float = 0.0  # that go back to the host
+    rectangle: tuple[int, int] | None = (
+        None  # rows and columns of cores that kernels use; None: all that programs may use
+    )
     mode: str = "weight-streaming"
+
+    @property
+    def used(self) -> Wafer:
+        """The wafer, with the rectangle of cores that kernels use as its program rectangle."""
+        return on_rectangle(self.wafer, self.rectangle)
 
     @property
     def weights_rest(self) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.host import InputPath
-from wse_sim.hardware import Wafer
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.recurrence import step_seconds
 
@@ -33,17 +32,9 @@ PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not 
 _FREE = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
 
 
-def on_rectangle(wafer: Wafer, rectangle: Rectangle | None) -> Wafer:
-    """The wafer with a program rectangle of at most `rectangle`; as it is for None."""
-    if rectangle is None:
-        return wafer
-    rows, cols = min(rectangle[0], wafer.program_rows), min(rectangle[1], wafer.program_cols)
-    return wafer.model_copy(update={"program_rows": rows, "program_cols": cols})
-
-
 def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
     """Rows and columns that kernels of a plan use."""
-    return plan.wafer.program_rows, plan.wafer.program_cols
+    return plan.used.program_rows, plan.used.program_cols
 
 
 def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreamingPlan:

@@ -44,7 +44,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     step_s = max(run.step_s, free.step_s, plan.batch_per_system / path.samples_per_s)
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
-    area = program_region(wafer, plan.lanes)
+    area = program_region(plan.used, plan.lanes)
     # Samples that fill up the last micro-batch or the last system are work, but no work that was asked for.
     flops = float(sum(p.flops for p in plan.phases if not p.recompute)) / plan.micro_batch * plan.batch
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
@@ -161,7 +161,7 @@ def _kernel_use(run: StreamingRun, members: list[int], names: Mapping[str, str])
         layer=layer,
         phase="recompute" if phase.recompute else str(phase.phase),
         count=count,
-        cores=program_region(plan.wafer, plan.lanes).cores,
+        cores=program_region(plan.used, plan.lanes).cores,
         busy_s=float(times[BUSY]),
         stalled_input_s=float(times[STALLED_INPUT]),
         stalled_output_s=float(times[STALLED_OUTPUT]),
@@ -179,7 +179,7 @@ def _kernel_use(run: StreamingRun, members: list[int], names: Mapping[str, str])
 def _roofline(run: StreamingRun, phase: StreamedPhase) -> Mapping[str, float]:
     """Seconds of one run of a phase that each resource needs at least."""
     plan, wafer = run.plan, run.plan.wafer
-    macs = phase.flops / 2 / program_region(wafer, plan.lanes).cores
+    macs = phase.flops / 2 / program_region(plan.used, plan.lanes).cores
     sram = macs * max(
         READ_BYTES_PER_MAC / wafer.sram_read_bytes_per_cycle,
         WRITE_BYTES_PER_MAC / wafer.sram_write_bytes_per_cycle,

@@ -47,8 +47,13 @@ from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.weight_streaming.estimate import estimated_s, hinted
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
 from wse_sim.modes.weight_streaming.options import StreamingChoice
-from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
-from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores, on_rectangle
+from wse_sim.modes.weight_streaming.plan import (
+    STREAMED_WEIGHT_BYTES,
+    StreamedPhase,
+    WeightStreamingPlan,
+    on_rectangle,
+)
+from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
@@ -164,7 +169,11 @@ def try_micro_batches(
 
     def attempt(micro_batch: int, rectangle: Rectangle | None = options.rectangle) -> Attempted:
         on = on_rectangle(wafer, rectangle)
-        return _plan_of(run_steps(ATTEMPT, {**given, "wafer": on, "micro_batch": micro_batch}))
+        found = _plan_of(run_steps(ATTEMPT, {**given, "wafer": on, "micro_batch": micro_batch}))
+        size = (on.program_rows, on.program_cols)
+        if isinstance(found, Infeasible) or size == (wafer.program_rows, wafer.program_cols):
+            return found
+        return replace(found, wafer=wafer, rectangle=size)
 
     plan = _micro_batch(attempt, options, per_system)
     if isinstance(plan, Infeasible) or options.rectangle:

@@ -130,7 +130,7 @@ class StreamedLayout:
 
 def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
     """The layout of a plan that is covered."""
-    area = program_region(plan.wafer, plan.lanes)
+    area = program_region(plan.used, plan.lanes)
     cols = area.cols // plan.lanes
     kernels = [kernel for kernel in plan.graph.kernels if kernel.phase is Phase.FORWARD]
     layers = []
