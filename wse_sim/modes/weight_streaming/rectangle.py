@@ -1,13 +1,14 @@
-"""Part of the wafer: fewer rows or columns where the way of words costs more than the cores gain.
+"""Part of the wafer: fewer rows or columns where long routes cost more than the cores gain.
 
-A phase lasts at least as long as its words are on their way, which is longer on more rows and columns.  A short step (a
-small batch, a small model) needs few cores, so the compiler may leave rows and columns out.  Symbols: R rows, C columns::
+A phase takes at least the latency of its routes, which grows with rows and columns.  A short step (a small batch, a small
+model) needs few cores, so the compiler may leave rows and columns idle.  Symbols: R rows, C columns::
 
-    candidates  R, C, and all of 2, 3, 4, 6, 8, 12, ... below them, whatever the wafer is
-    taken       the first after which the next four gain nothing, rows before columns; all of the wafer unless that gains
+    candidates  R, C, and all of 2, 3, 4, 6, 8, 12, ... below them, whatever the wafer
+    search      rows, then columns, from large to small; it ends after PATIENCE sizes that gain less than STEP_GAIN
+    result      the fastest rectangle, if it takes LEAST_GAIN less time than all of the wafer
 
-The candidates do not depend on the wafer, so a larger one has those of a smaller.  That is what makes more rows no slower.
-Words of the rows that are left out pass them as routers do: the rate of the edges stays [assumed].
+The candidates do not depend on the wafer, so a larger wafer has all candidates of a smaller one: more rows are no slower.
+Routers of idle rows still pass words, so the bandwidth of the edges stays the same [assumed].
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreami
         return plan
     (rows, cols), (all_rows, all_cols) = rectangle_of(best), rectangle_of(plan)
     note = (
-        f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: words have a shorter way, so a step takes "
-        f"{gain:.2%} less time (edges as fast as before: assumed)"
+        f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: routes are shorter, so a step takes "
+        f"{gain:.2%} less time (the bandwidth of the edges stays the same: assumed)"
     )
     return replace(best, notes=(*best.notes, note))
 

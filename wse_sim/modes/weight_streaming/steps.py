@@ -6,7 +6,7 @@ blocks, W bytes in use while one block runs.
 
 Rules, each a documented or a fitted mechanism:
 
-* one kernel at a time on the whole program rectangle, or on a part where words have a shorter way and
+* one kernel at a time on the whole program rectangle, or on a part where routes are shorter and
   that is faster (:mod:`rectangle`); weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
 * keep everything if ``A + W <= C``; else keep all but the scores of attention, which are worked out again
