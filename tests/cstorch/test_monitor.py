@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import stat
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -16,7 +18,7 @@ from typer.testing import CliRunner
 
 from wse_sim import cstorch
 from wse_sim.cli import app
-from wse_sim.cstorch import profiler, runtime, simulated
+from wse_sim.cstorch import profiler, runner, runtime, simulated
 from wse_sim.cstorch.compiled import Compiled
 from wse_sim.cstorch.monitor import capture, client, server, timeline
 from wse_sim.errors import WseError
@@ -253,20 +255,46 @@ def test_the_door_asks_for_a_token(door, tmp_path) -> None:
         client.ask(client.find(port), "/status")
 
 
+def test_the_entry_names_the_run_that_is_live_now(door, tmp_path, monkeypatch) -> None:
+    """A second run of one process, its registry moved: the same port, one entry, the second run's folder."""
+    found = []
+    for name in ("first", "second"):
+        runtime.reset()
+        monkeypatch.setenv("WSE_SIM_RUNS", str(tmp_path / name / "state"))
+        trained(1, artifacts=tmp_path / name, at=lambda number: found.append(client.find()))
+    assert found[0].port == found[1].port
+    assert [entry.folder for entry in found] == [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert not list((tmp_path / "first" / "state" / "runs").iterdir())
+
+
+def test_a_script_leaves_no_port_and_no_handler_behind(door, tmp_path, monkeypatch) -> None:
+    """A notebook, or a test, that runs a script in its own process."""
+    script = tmp_path / "live.py"
+    script.write_text(
+        "from wse_sim.cstorch.monitor import client, start_server\nstart_server()\nprint(client.find().port)\n"
+    )
+    monkeypatch.setattr("sys.argv", list(sys.argv))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    before = signal.getsignal(signal.SIGTERM)
+    assert runner.run_script(str(script), []) == 0
+    assert client.live() == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_stopped_run_ends_after_its_step(tmp_path) -> None:
     losses = trained(20, kind="CPU", artifacts=tmp_path, at=lambda n: n == 4 and runtime.run().request_stop())
     assert len(losses) == 4
 
 
 def test_the_command_says_what_is_wrong(tmp_path) -> None:
-    runner = CliRunner()
-    assert "no live run" in runner.invoke(app, ["capture", "--list"]).output
+    typer_runner = CliRunner()
+    assert "no live run" in typer_runner.invoke(app, ["capture", "--list"]).output
     for arguments, words in (
         (["capture"], "no run is live"),
         (["capture", "12345"], "12345"),
         (["capture", "--steps", "0"], "--steps 0"),
         (["capture", "--seconds", "-1"], "--seconds -1"),
     ):
-        done = runner.invoke(app, arguments)
+        done = typer_runner.invoke(app, arguments)
         assert isinstance(done.exception, WseError)
         assert words in str(done.exception)

@@ -43,7 +43,8 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
 
     The script's own status; 2 for a program that the wafer cannot run, 1 if it does not fit.
     """
-    from wse_sim.cstorch import doors, faults, outcome, runtime
+    from wse_sim.cstorch import doors, outcome, runtime
+    from wse_sim.cstorch.monitor import server
 
     prepare_log()
     file = Path(path)
@@ -54,7 +55,25 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)
-    signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status = _outcome_of(file, show_traceback)
+        try:
+            outcome.finish(runtime.run(), status)
+        except WseError as fault:
+            _say(fault, show_traceback)
+            status = status or 2
+        return status
+    finally:
+        # A caller in the same process (a notebook, a test) keeps neither our handler nor a run that seems to live.
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        server.stop()
+
+
+def _outcome_of(file: Path, show_traceback: bool) -> int:
+    """Run the script; the exit status."""
+    from wse_sim.cstorch import faults
+
     status = 0
     try:
         runpy.run_path(str(file), run_name="__main__")
@@ -72,11 +91,6 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
         _say(fault, show_traceback)
     except Exception as fault:  # the script's own: shown as Python shows it, without our frames
         status = _own_fault(fault, show_traceback)
-    try:
-        outcome.finish(runtime.run(), status)
-    except WseError as fault:
-        _say(fault, show_traceback)
-        status = status or 2
     return status
 
 

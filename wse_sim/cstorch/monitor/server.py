@@ -40,6 +40,11 @@ def registry() -> Path:
     return Path(os.environ.get("WSE_SIM_RUNS") or platformdirs.user_state_dir("wse-sim")) / "runs"
 
 
+def _entry() -> Path:
+    """This process's file in the registry."""
+    return registry() / f"{os.getpid()}.json"
+
+
 @dataclass
 class Server:
     """A server that listens."""
@@ -192,6 +197,7 @@ def start(run: runtime.Run | None = None, port: int | None = None) -> int | None
     """
     global _server
     if _server is not None:
+        _register(run or runtime.run())  # one port per process: its entry names the run that is live now
         return _server.port
     if os.environ.get(OPT_OUT):
         return None
@@ -204,8 +210,7 @@ def start(run: runtime.Run | None = None, port: int | None = None) -> int | None
             f"port {port} cannot be opened ({fault.strerror}); give another --port, or --no-port", where=""
         ) from None
     http.daemon_threads = True
-    entry = registry() / f"{os.getpid()}.json"
-    _server = Server(http, token, entry)
+    _server = Server(http, token, _entry())
     _register(run or runtime.run())
     atexit.register(stop)
     threading.Thread(
@@ -218,6 +223,9 @@ def _register(run: runtime.Run) -> None:
     """A file that only the user can read: port, token, what runs."""
     if _server is None:
         return
+    if _server.entry != _entry():
+        _server.entry.unlink(missing_ok=True)
+        _server.entry = _entry()
     _server.entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = {
         "pid": os.getpid(),
