@@ -111,7 +111,7 @@ Rate = tuple[float, WeightStreamingPlan | None]
 def rate(model: str, machines: str, systems: int, batch: int, *, search: bool) -> Rate:
     """Samples per second without the host; 0 where nothing fits."""
     wafer, cluster = _machines[machines]
-    choice = StreamingChoice(batch=batch, search_micro_batch=search)
+    choice = StreamingChoice(batch=batch, choose_micro_batch="search" if search else "no-spill")
     plan = plan_streaming(_graph(model), wafer, cluster, systems, choice)
     if not isinstance(plan, WeightStreamingPlan):
         return 0.0, None

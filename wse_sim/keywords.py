@@ -31,6 +31,7 @@ class RunKeywords(TypedDict, total=False):
     clock: Literal["nominal", "power-limited"]
     systems: int
     micro_batch: int | None
+    choose_micro_batch: Literal["no-spill", "largest", "search"]
     lanes: int | None
     recompute: Literal["none", "attention", "full"] | None
     schedule: Literal["1f1b", "gpipe"] | None
@@ -51,7 +52,6 @@ class RunKeywords(TypedDict, total=False):
     interval: float | None
     interval_workers: int
     interval_replans: bool
-    search_micro_batch: bool
     model_options: OptionValues
     mode_options: OptionValues
 

@@ -252,6 +252,13 @@ Seq = Annotated[
 MicroBatch = Annotated[
     Whole | None, about("Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT)
 ]
+ChooseMicroBatch = Annotated[
+    Literal["no-spill", "largest", "search"],
+    about(
+        "How --micro-batch is chosen (weight streaming): no-spill (the largest that fits; where its activations leave the wafer, "
+        "a smaller one if that is faster), largest (that fits, as published runs show) or search (the fastest of twelve divisors)."
+    ),
+]
 Lanes = Annotated[
     Whole | None,
     about("Copies of a layer inside the wafer (weight streaming).", unit="copies", ge=1, le=MOST_CORES),
@@ -291,7 +298,7 @@ class RunOptions(Declared):
         "schedule",
         "density",
         "send",
-        "search_micro_batch",
+        "choose_micro_batch",
     )
     """Options that go to the compiler of a mode; a mode declares those of them that it has."""
 
@@ -313,6 +320,7 @@ class RunOptions(Declared):
         le=MOST_SYSTEMS,
     )
     micro_batch: MicroBatch = None
+    choose_micro_batch: ChooseMicroBatch = "no-spill"
     lanes: Lanes = None
     recompute: Recompute = None
     schedule: Schedule = None
@@ -347,7 +355,6 @@ class RunOptions(Declared):
     interval: float | None = None  # bounds of every number that hold the true one with this probability, in %
     interval_workers: int = 1  # processes that price the draws
     interval_replans: bool = False  # compile anew at every draw of the constants
-    search_micro_batch: bool = False  # weight streaming: try micro-batches and take the fastest
     model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
     mode_options: Mapping[str, Any] = PydanticField(default_factory=dict)  # those that only one mode has
 

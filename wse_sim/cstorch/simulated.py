@@ -334,7 +334,7 @@ def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
     elif micro == "disable":
         chosen["micro_batch"] = batch
     elif micro == "explore" or isinstance(micro, dict):
-        chosen["search_micro_batch"] = True
+        chosen["choose_micro_batch"] = "search"
     if settings.density:
         chosen["density"] = min(1.0, max(1e-6, statistics.fmean(settings.density.values())))
     return chosen

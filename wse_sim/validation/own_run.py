@@ -55,7 +55,7 @@ def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
             "graph": str(path.parent / f"compile_{number}_{one.get('name')}"),
             "mode": str(one.get("mode")), "batch": batch, "systems": systems, "cluster": str(options.get("cluster", "default")),
             "workers": _count(path, settings, "num_workers_per_csx"),
-            **_streaming(path, settings, batch // systems),
+            **_streaming(settings, batch // systems),
         }  # fmt: skip
         yield Point(
             id=name if len(compiles) == 1 else f"{name} {one.get('name')}",
@@ -70,7 +70,7 @@ def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
         )
 
 
-def _streaming(path: Path, settings: Values, share: int) -> Values:
+def _streaming(settings: Values, share: int) -> Values:
     """The settings of weight streaming that a point can state; `share`: samples of one system."""
     micro, density = settings.get("micro_batch_size"), settings.get("density")
     found: Values = {}
@@ -78,10 +78,8 @@ def _streaming(path: Path, settings: Values, share: int) -> Values:
         found["micro_batch"] = micro
     elif micro == "disable":
         found["micro_batch"] = share
-    elif micro not in (None, "auto"):
-        raise ConfigError(
-            f"{path}: searched a micro-batch ({micro}), which a point cannot state; run the script with a number"
-        )
+    else:
+        found["choose_micro_batch"] = "no-spill" if micro in (None, "auto") else "search"
     if isinstance(density, Mapping) and density:
         found["sparsity"] = 1.0 - min(1.0, statistics.fmean(float(value) for value in density.values()))
     return found

@@ -9,7 +9,7 @@ csl.program        a published program in CSL, compiled and run; `program` state
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
 `model` (sizes, or the name of a shipped model) or `graph` (the folder of a compile of ``wse-sim script``), `mode`, `batch` (over all systems), `systems`,
-`micro_batch`, `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (fraction of zero weights), `seq`, `optimizer`, `precision`,
+`micro_batch`, `choose_micro_batch` (else `largest`, as published runs show), `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (fraction of zero weights), `seq`, `optimizer`, `precision`,
 `cluster`, `workers` (input workers per system), `clock_hz`.
 """
 
@@ -41,7 +41,7 @@ from wse_sim.validation.suite import Point
 from wse_sim.whole.over_plain import FamilyProof, by_family, priced_parts
 
 # Parameters of a point that are options of a run, by the names of their declaration.
-RUN_PARAMETERS = ("systems", "micro_batch", "lanes", "recompute")
+RUN_PARAMETERS = ("systems", "micro_batch", "choose_micro_batch", "lanes", "recompute")
 PARTIAL = ("train", "lora", "lora_on")
 # What impossible values of a point's parameters can raise besides the faults with a sentence of their own.
 VALUE_FAULTS = (
@@ -219,6 +219,8 @@ def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]
     if "workers" in params:
         cluster = cluster.derive(input_workers_per_system=int(params["workers"]))
     stated = {name: params[name] for name in RUN_PARAMETERS if params.get(name) is not None}
+    if mode == streaming().name:
+        stated.setdefault("choose_micro_batch", "largest")
     options = api.RunOptions(
         mode=mode,
         phase="training" if training else "inference",

@@ -1,14 +1,9 @@
-"""The time of a step by its phases alone, and what a smaller micro-batch would gain by it."""
+"""The time of a step by its phases alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
-
-LEAST_GAIN = 5e-3  # of the time of a step, which a note is worth
 
 
 def estimate_step_s(plan: WeightStreamingPlan) -> float:
@@ -32,24 +27,3 @@ def _io_s(phase: StreamedPhase, bytes_per_s: float, clock_hz: float) -> float:
 def estimated_s(plan: WeightStreamingPlan | Infeasible) -> float:
     """The time of a step; endless where nothing fits."""
     return float("inf") if isinstance(plan, Infeasible) else estimate_step_s(plan)
-
-
-def hinted(
-    plan: WeightStreamingPlan, attempt: Callable[[int], WeightStreamingPlan | Infeasible]
-) -> WeightStreamingPlan:
-    """A plan that spills, with a note if half of its micro-batch (or half of that) does not and is faster by the prices here."""
-    smaller: WeightStreamingPlan | Infeasible = plan
-    size = plan.micro_batch
-    while size > 1 and isinstance(smaller, WeightStreamingPlan) and smaller.spilled_bytes > 0:
-        size = -(-size // 2)
-        smaller = attempt(size)
-    if isinstance(smaller, Infeasible) or smaller.spilled_bytes > 0:
-        return plan
-    gain = 1.0 - estimate_step_s(smaller) / estimate_step_s(plan)
-    if gain < LEAST_GAIN:
-        return plan
-    note = (
-        f"micro-batches of {size} spill nothing and take {gain:.1%} less time by the prices here (--micro-batch {size}); "
-        "published runs show no such gain, so it is not the default"
-    )
-    return replace(plan, notes=(*plan.notes, note))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from wse_sim.errors import ModelError, WseError
-from wse_sim.options import Batch, Declared, Density, Lanes, MicroBatch, Recompute, Send
+from wse_sim.options import Batch, ChooseMicroBatch, Declared, Density, Lanes, MicroBatch, Recompute, Send
 
 
 class StreamingChoice(Declared):
-    """None leaves it to the compiler; ``search_micro_batch`` tries several micro-batches and takes the fastest.
+    """None leaves it to the compiler.
 
     `rectangle` is rows and columns of cores that kernels use: that of an earlier plan.
     """
@@ -18,9 +18,9 @@ class StreamingChoice(Declared):
 
     batch: Batch = 1
     micro_batch: MicroBatch = None
+    choose_micro_batch: ChooseMicroBatch = "no-spill"
     lanes: Lanes = None
     recompute: Recompute = None
     density: Density = 1.0
     send: Send = None
-    search_micro_batch: bool = False
     rectangle: tuple[int, int] | None = None

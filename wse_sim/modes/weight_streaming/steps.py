@@ -23,7 +23,7 @@ One file, because the steps are read in their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -44,8 +44,8 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.weight_streaming.estimate import estimated_s, hinted
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
+from wse_sim.modes.weight_streaming.micro_batch import Attempted, with_micro_batch
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import (
     STREAMED_WEIGHT_BYTES,
@@ -57,7 +57,6 @@ from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
-Attempted = WeightStreamingPlan | Infeasible
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
 
@@ -153,12 +152,7 @@ def try_micro_batches(
     options: StreamingChoice,
     per_system: int,
 ) -> WeightStreamingPlan | Infeasible:
-    """Run :data:`ATTEMPT`: the whole batch at once, halves until one fits; or the best of the divisors.
-
-    A smaller micro-batch that needs no spill may be faster by the prices here; a note says so (:func:`hinted`).  It is not the
-    default: with it GPT-J 6B, as measured on one and on two systems, would be predicted 13 and 22 % too fast (5 % too slow
-    and 7 % too fast without).
-    """
+    """Run :data:`ATTEMPT` for the micro-batches of :mod:`micro_batch`, and for parts of the wafer."""
     given = {
         "graph": graph,
         "cluster": cluster,
@@ -175,24 +169,10 @@ def try_micro_batches(
             return found
         return replace(found, wafer=wafer, rectangle=size)
 
-    plan = _micro_batch(attempt, options, per_system)
+    plan = with_micro_batch(attempt, options, per_system)
     if isinstance(plan, Infeasible) or options.rectangle:
         return plan
     return on_fewer_cores(plan, lambda rectangle: attempt(plan.micro_batch, rectangle))
-
-
-def _micro_batch(attempt: Callable[[int], Attempted], options: StreamingChoice, per_system: int) -> Attempted:
-    """The plan of the given micro-batch, of the fastest divisor, or of the largest half that fits."""
-    if options.search_micro_batch and options.micro_batch is None:
-        divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
-        # The largest of equally fast ones.
-        return min((attempt(d) for d in reversed(divisors)), key=estimated_s)
-    micro_batch = min(options.micro_batch or per_system, per_system)
-    while True:
-        plan = attempt(micro_batch)
-        if isinstance(plan, WeightStreamingPlan) or options.micro_batch or micro_batch == 1:
-            return plan if isinstance(plan, Infeasible) or options.micro_batch else hinted(plan, attempt)
-        micro_batch = -(-micro_batch // 2)
 
 
 @step("stated", "prices")
