@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from wse_sim.cstorch import outcome, runtime
 
 SCRIPT = """
 import os, signal, time
@@ -81,3 +84,22 @@ def test_an_interrupted_script_drains_its_closures_and_leaves_its_report(tmp_pat
     assert times == sorted(times)
     assert times[0] > 0.02  # a batch takes the loader 20 ms
     assert 'id="loss"' in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("status", "kept"), [(outcome.INTERRUPTED, True), (0, False), (1, False)])
+def test_only_a_script_that_ended_takes_the_place_of_an_earlier_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, kept: bool
+) -> None:
+    """The report of an interrupted script has its first steps only: it fills an empty folder, and leaves a full one."""
+    run = runtime.Run()
+    run.backend = SimpleNamespace(is_csx=True)  # type: ignore[assignment]
+    run.compiled = [SimpleNamespace(result=object())]  # type: ignore[list-item]
+    run.options.report = str(tmp_path)
+    monkeypatch.setattr(runtime.Run, "executes", False)
+    written: list[Path] = []
+    monkeypatch.setattr(outcome, "_report", lambda run, folder: written.append(folder) or folder)
+    outcome.finish(run, status)
+    assert written == [tmp_path]
+    (tmp_path / outcome.PAGE).write_text("earlier", encoding="utf-8")
+    outcome.finish(run, status)
+    assert written == [tmp_path] * (1 if kept else 2)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled
     from wse_sim.cstorch.roles import ExecutionRole
 
+INTERRUPTED = 130
+PAGE = "report.html"
+
 
 def write(run: runtime.Run, execution: ExecutionRole) -> None:
     """Write what the run has so far into the folder of the backend: after every execution."""
@@ -113,7 +116,10 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 
 
 def finish(run: runtime.Run, status: int) -> None:
-    """The end of the script: the summary, and the report where one is asked for."""
+    """The end of the script: the summary, and the report where one is asked for.
+
+    The report of a script that was interrupted has only its first steps, so it takes the place of no earlier one.
+    """
     if run.backend is None or not run.backend.is_csx or not run.compiled:
         return
     if run.options.metrics:
@@ -122,7 +128,11 @@ def finish(run: runtime.Run, status: int) -> None:
         runtime.note(counters.metrics_report())
     where = ""
     if run.options.report is not None and any(c.result is not None for c in run.compiled):
-        where = f"; report {_report(run, Path(run.options.report))}"
+        folder = Path(run.options.report)
+        if status == INTERRUPTED and (folder / PAGE).exists():
+            runtime.note(f"interrupted: the earlier report in {folder} stays")
+        else:
+            where = f"; report {_report(run, folder)}"
     if not run.executes:
         return
     _say_input(run)
@@ -153,7 +163,7 @@ def _report(run: runtime.Run, folder: Path) -> Path:
     claim_folder(folder, "--report")
     with together(folder) as part:
         _write_report(run, part)
-    return folder / "report.html"
+    return folder / PAGE
 
 
 def _write_report(run: runtime.Run, folder: Path) -> None:
@@ -161,7 +171,7 @@ def _write_report(run: runtime.Run, folder: Path) -> None:
     from wse_sim.serialize import save
 
     first = True
-    page = folder / "report.html"
+    page = folder / PAGE
     for number, compiled in enumerate(run.compiled):
         if compiled.result is None:
             continue

@@ -72,7 +72,7 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
 
 def _outcome_of(file: Path, show_traceback: bool) -> int:
     """Run the script; the exit status."""
-    from wse_sim.cstorch import faults
+    from wse_sim.cstorch import faults, outcome
 
     status = 0
     try:
@@ -80,7 +80,7 @@ def _outcome_of(file: Path, show_traceback: bool) -> int:
     except SystemExit as leaving:
         status = _status(leaving.code)
     except KeyboardInterrupt:
-        status = 130
+        status = outcome.INTERRUPTED
         _close_execution()
         print("wse_sim: interrupted; closures are drained", file=sys.stderr)
     except faults.DoesNotFitError as fault:
