@@ -19,7 +19,7 @@ import pytest
 from tests.doors.test_interrupts import alive, children, gone
 from wse_sim.csl.host.commands import run_commands
 from wse_sim.door import shortage
-from wse_sim.ended import run_group
+from wse_sim.ended import MARK, run_group
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, uses /dev/full")
 DOOR = "import sys; sys.argv[0] = 'wse-sim'; from wse_sim.door import main; main()"
@@ -205,9 +205,7 @@ def test_what_the_machine_lacks_is_said_however_it_is_wrapped() -> None:
     assert shortage(ValueError("x")) == shortage(KeyError("too many")) == ""
 
 
-SLEEPS = (
-    "sleep 600 & (sleep 600 & sleep 600) & trap '' TERM INT HUP; echo ready; while true; do sleep 600; done\n"
-)
+SLEEPS = "setsid sleep 600 & echo $! > left; sleep 600 & (sleep 600 & sleep 600) & trap '' TERM INT HUP; echo ready; while true; do sleep 600; done\n"
 
 
 def test_time_is_up_for_a_group(tmp_path: Path) -> None:
@@ -221,6 +219,7 @@ def test_time_is_up_for_a_group(tmp_path: Path) -> None:
         for pid in Path("/proc").iterdir()
         if pid.name.isdecimal() and _group(pid) == leader and alive(int(pid.name))
     ]
+    assert not alive(int((tmp_path / "left").read_text()))
 
 
 def _group(place: Path) -> int:
@@ -238,6 +237,32 @@ def test_what_runs_behind_a_program_that_ended_ends(tmp_path: Path) -> None:
     ):
         assert run_group(["bash", "-c", body], cwd=tmp_path, env=dict(os.environ)) == status
         assert not alive(int((tmp_path / "pid").read_text()))
+
+
+LEAVES = (
+    "setsid sh -c 'trap \"\" TERM HUP INT; echo $$ > daemon; while true; do sleep 600; done' & "
+    "while [ ! -s daemon ]; do sleep 0.01; done; exit 5"
+)
+
+
+def test_what_leaves_the_session_of_a_program_ends_too(tmp_path: Path) -> None:
+    """A daemon that hears no signal ends with the program that started it; one that another command started goes on."""
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "another"}, start_new_session=True)
+    try:
+        assert run_group(["bash", "-c", LEAVES], cwd=tmp_path, env=dict(os.environ), timeout_s=60) == 5
+        assert not alive(int((tmp_path / "daemon").read_text()))
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_mark_is_added_to_those_of_the_callers(tmp_path: Path) -> None:
+    """So the end of an outer command file ends what an inner one started."""
+    run_group(["bash", "-c", f"echo ${MARK} > marks"], cwd=tmp_path, env={**os.environ, MARK: "outer"})
+    first, second = (tmp_path / "marks").read_text().split()
+    assert first == "outer"
+    assert len(second) == 32
 
 
 def _hears_all() -> None:
@@ -260,10 +285,10 @@ def test_no_signal_leaves_a_process(tmp_path: Path, words: list[str], number: si
         preexec_fn=_hears_all,  # noqa: PLW1509
     )
     end = time.monotonic() + 120
-    while len(children(command.pid)) < 5 and time.monotonic() < end and command.poll() is None:
+    while len(children(command.pid)) < 6 and time.monotonic() < end and command.poll() is None:
         time.sleep(0.05)
     below = children(command.pid)
-    assert len(below) >= 5
+    assert len(below) >= 6
     command.send_signal(number)
     assert command.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
     assert gone(below, 20.0)
