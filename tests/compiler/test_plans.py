@@ -18,7 +18,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
-from wse_sim.modes.weight_streaming.estimate import estimate_step_s
+from wse_sim.modes.weight_streaming.rectangle import free_seconds
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.steps import compile_streaming
@@ -189,7 +189,7 @@ def test_any_small_transformer_compiles_in_both_modes(layers, heads, width, seq,
         assert not one.region.overlaps(other.region)
     streamed = compile_streaming(graph, WAFER, CLUSTER, batch=3)
     assert isinstance(streamed, WeightStreamingPlan)
-    assert estimate_step_s(streamed) > 0
+    assert free_seconds(streamed) > 0
 
 
 @examples(20)
@@ -201,4 +201,4 @@ def test_wider_io_never_lengthens_a_streamed_step(factor, batch):
     fast = compile_streaming(
         graph, WAFER.derive(io_bytes_per_s=WAFER.io_bytes_per_s * factor), CLUSTER, batch=batch
     )
-    assert estimate_step_s(fast) <= estimate_step_s(slow) * (1 + 1e-12)
+    assert free_seconds(fast) <= free_seconds(slow) * (1 + 1e-12)

@@ -32,7 +32,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fits: int, rests: int, spilled_s: float) -> None:
         self.fits, self.rests, self.spilled_s, self.batch = fits, rests, spilled_s, 0
         self.tried: list[int] = []
-        monkeypatch.setattr(micro_batch, "estimated_s", self.seconds)
+        monkeypatch.setattr(micro_batch, "free_seconds", self.seconds)
 
     def attempt(self, size: int) -> Any:
         self.tried.append(size)

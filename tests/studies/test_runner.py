@@ -9,10 +9,12 @@ import sys
 
 import pytest
 
+from tests.doors.test_interrupts import gone
 from tests.studies import tasks
-from wse_sim import api
+from wse_sim import api, copies
 from wse_sim.errors import WseError
 from wse_sim.studies import pool as pools
+from wse_sim.studies import standstill
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED
 from wse_sim.studies.folder import Folder
 from wse_sim.studies.planned import plan
@@ -176,6 +178,67 @@ def test_a_worker_is_killed_while_it_works_and_every_run_is_counted_once(tmp_pat
     assert alone.counts[DONE] == 2
     few = frame_of(tmp_path / "alone").set_index("batch")["samples_per_s"]
     assert rows.set_index("batch").loc[[8, 127], "samples_per_s"].tolist() == few.tolist()
+
+
+@pytest.mark.slow
+def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_path, monkeypatch):
+    """It keeps its connection and works no more, so the engine would wait for it; both workers are stopped in turn."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(copies, "LOOK_S", 0.25)
+    monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
+    made, stopped = [], []
+    real = pools.Watch
+    monkeypatch.setattr(pools, "Watch", lambda client, cluster: made.append(cluster) or real(client, cluster))
+
+    def stop(text: str) -> None:
+        if not stopped:
+            stopped.extend(w.pid for w in made[0].workers.values())
+            for number in stopped:
+                os.kill(number, signal.SIGSTOP)
+
+    ran = run_study(study(grid={"batch": list(range(8, 128))}), tmp_path, workers=2, say=stop)
+    assert len(stopped) == 2
+    assert ran.counts == {DONE: 120, MISFIT: 0, REFUSED: 0, DIED: 0, "missing": 0}
+    assert gone(stopped, 10.0)
+
+
+@pytest.mark.slow
+def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, monkeypatch):
+    """Both while they work and before; rows that were done are kept, and the same study goes on when they do."""
+    monkeypatch.setattr(standstill, "ASK_LOOKS", 1)
+    monkeypatch.setattr(copies, "LOOK_S", 0.5)
+    monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
+    monkeypatch.setattr(pools, "ANSWER_S", 3.0)
+    spec, numbers = study(grid={"batch": list(range(8, 128))}), [w.pid for w in cluster.workers.values()]
+
+    def stop(text: str = "") -> None:
+        for number in numbers:
+            os.kill(number, signal.SIGSTOP)
+
+    try:
+        with pytest.raises(
+            WseError, match="no worker of the scheduler has been heard of for 4 s.*run the same command"
+        ):
+            run_study(spec, tmp_path, scheduler=cluster.scheduler_address, say=stop)
+        with pytest.raises(WseError, match="gives no answer for 3 s"):
+            run_study(spec, tmp_path, scheduler=cluster.scheduler_address)
+    finally:
+        for number in numbers:
+            os.kill(number, signal.SIGCONT)
+    monkeypatch.undo()
+    monkeypatch.setattr(pools, "capture", tasks.capture)
+    again = run_study(spec, tmp_path, scheduler=cluster.scheduler_address)
+    assert again.counts[DONE] == 120
+    assert again.reused > 0
+
+
+def test_what_gives_no_sign_for_some_looks_is_still():
+    still = standstill.Stillness()
+    for look in range(6):
+        found = still.look({"works": float(look), "stands": 3.0, "late": min(look, 3)}, looks=3)
+        assert found == ([] if look < 3 else ["stands"])
+    assert still.look({"late": 3}, looks=3) == ["late"]
+    assert still.look({"late": 3, "new": 0}, looks=3) == ["late"]
 
 
 @pytest.mark.slow

@@ -26,10 +26,12 @@ from wse_sim.studies.packed import evaluated, pack
 from wse_sim.studies.private import temporary_keys
 from wse_sim.studies.provenance import code_digest
 from wse_sim.studies.settings import Request
+from wse_sim.studies.standstill import Watch
 from wse_sim.written import scratch
 
 TRIES = 2  # of a setting alone, or of a capture, before it is given up
 CONNECT_S = 20.0
+ANSWER_S = 60.0  # a worker that is new imports the package before it answers
 GRAPHS_KEPT = 4  # in this process: the next chunk of a study may come back to a graph
 CAPTURE = "capture-"
 LOST = "the worker ended by itself while it ran this setting, most likely out of memory; give workers more memory"
@@ -181,6 +183,7 @@ class Dask:
         self._deaths: Counter[str] = Counter()
         self._suspects: list[Portion] = []  # settings that wait to run with nothing beside them
         self._order = distributed.as_completed()
+        self._watch = Watch(self._client, self._cluster)
 
     def _check_workers(self) -> int:
         """Workers must have this package, in this state: else their numbers are others.
@@ -188,17 +191,17 @@ class Dask:
         Raises
         ------
         WseError
-            If there is no worker, or one has no or another package.
+            If there is no worker, or one gives no answer, or has no or another package.
         """
         assert self._client is not None
         try:
             self._client.wait_for_workers(1, timeout=CONNECT_S)
-            found = self._client.run(code_digest, on_error="return")
         except TimeoutError:
             self.close()
             raise WseError(
                 f"scheduler {self.address} has no workers; start some with 'dask worker {self.address}'"
             ) from None
+        found = self._answers()
         for address, answer in found.items():
             if isinstance(answer, BaseException):
                 self.close()
@@ -210,6 +213,24 @@ class Dask:
                     f"({code_digest()[:8]}); install the same version there"
                 )
         return sum(self._client.nthreads().values())
+
+    def _answers(self) -> dict[str, str | BaseException]:
+        """The state of the package on each worker, or what went wrong there.  Raises as :meth:`_check_workers`."""
+        assert self._client is not None
+        asked = {
+            name: self._client.submit(code_digest, workers=[name], pure=False, key=f"state-{name}")
+            for name in self._client.scheduler_info()["workers"]
+        }
+        found: dict[str, str | BaseException] = {}
+        for name, one in asked.items():
+            try:
+                found[name] = one.exception(ANSWER_S) or one.result(ANSWER_S)
+            except TimeoutError:
+                self.close()
+                raise WseError(
+                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it go on, and run the same command again"
+                ) from None
+        return found
 
     def submit(self, task: Portion) -> None:
         """Take a task; its graph is captured by the first that needs it."""
@@ -257,6 +278,7 @@ class Dask:
             while self._tasks or self._suspects:
                 if not self._tasks:
                     self.submit(self._suspects.pop(0))
+                self._await_one()
                 future = next(self._order)
                 task = self._tasks.pop(future)
                 fault = future.exception() if future.status == "error" else None
@@ -276,6 +298,13 @@ class Dask:
                 f"the scheduler {where} cannot be reached any more ({type(fault).__name__}); all rows written before are kept: "
                 "run the same command to continue"
             ) from None
+
+    def _await_one(self) -> None:
+        """Wait until a task has ended.  Raises as :meth:`Watch.look`."""
+        while not (self._order.has_ready() or self._order.is_empty()):
+            with self._order.thread_condition:
+                self._order.thread_condition.wait(timeout=0.1)
+            self._watch.look()
 
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
         """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.

@@ -1,7 +1,7 @@
 """Weight streaming: one kernel at a time on the whole wafer, weights stream in.
 
 options.py what a user may fix         steps.py   the compiler's steps
-plan.py    what they make               estimate.py  its time by the phases alone
+plan.py    what they make               micro_batch.py  how many samples at a time
 memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result

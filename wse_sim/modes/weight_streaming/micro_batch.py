@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.modes.weight_streaming.estimate import estimated_s
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.rectangle import free_seconds
 
 Attempted = WeightStreamingPlan | Infeasible
 LEAST_GAIN = 5e-3  # of the time of a step, for which a smaller micro-batch is taken
@@ -38,7 +38,7 @@ def with_micro_batch(
     if options.choose_micro_batch == "search":
         divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
         # The largest of equally fast ones.
-        return min((attempt(d) for d in reversed(divisors)), key=estimated_s)
+        return min((attempt(d) for d in reversed(divisors)), key=_seconds)
     largest, passes = _largest(attempt, per_system)
     if options.choose_micro_batch == "largest" or isinstance(largest, Infeasible):
         return largest
@@ -76,8 +76,8 @@ def _without_spill(
     while high - low > 1 and high < 2 * per_system:  # at low they do not rest, at high they do
         middle = (low + high) // 2
         low, high = (low, middle) if rests(middle) else (middle, high)
-    best = min(tried.values(), key=estimated_s)
-    gain = 1.0 - estimated_s(best) / estimated_s(largest)
+    best = min(tried.values(), key=_seconds)
+    gain = 1.0 - _seconds(best) / _seconds(largest)
     if gain < LEAST_GAIN:
         return largest
     note = (
@@ -86,3 +86,8 @@ def _without_spill(
         "(--choose-micro-batch largest predicts them)"
     )
     return replace(best, notes=(*best.notes, note))
+
+
+def _seconds(plan: Attempted) -> float:
+    """Seconds of a step without the host; endless where nothing fits."""
+    return float("inf") if isinstance(plan, Infeasible) else free_seconds(plan)

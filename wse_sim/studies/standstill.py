@@ -1,0 +1,100 @@
+"""Workers of a study that stand still: waits for them end.
+
+A worker that is stopped, or stuck in the system, keeps its connection, so the engine waits for it.  Workers of this command are
+processes of this machine: each of them uses some processor time as long as it lives, for its heartbeats if for nothing else.  Of the
+workers of a scheduler elsewhere only these heartbeats are known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wse_sim import copies
+from wse_sim.errors import WseError
+
+if TYPE_CHECKING:
+    import distributed
+
+LEAST_S = 0.02
+"""Processor time, or time of a heartbeat, that is a sign of life; the system counts in hundredths of a second."""
+
+ASK_LOOKS = 10  # looks for which a scheduler elsewhere is asked once
+ANSWER_S = 5.0
+
+
+class Stillness:
+    """Which of several things have given no sign for a number of looks."""
+
+    def __init__(self) -> None:
+        self._seen: dict[object, tuple[float, int]] = {}  # last sign, looks since then
+
+    def look(self, signs: Mapping[Any, float], looks: int) -> list[Any]:
+        """Take a look; those that gave no sign for `looks` of them."""
+        seen = {}
+        for key, sign in signs.items():
+            last, quiet = self._seen.get(key, (sign, -1))
+            seen[key] = (sign, 0) if abs(sign - last) > LEAST_S else (last, quiet + 1)
+        self._seen = dict(seen)
+        return [key for key, (_, quiet) in seen.items() if quiet >= looks]
+
+
+class Watch:
+    """Looks after the workers of a client; `cluster` is that of this command, None for a scheduler elsewhere."""
+
+    def __init__(self, client: distributed.Client, cluster: distributed.LocalCluster | None) -> None:
+        self._client, self._cluster = client, cluster
+        self._still, self._next_s, self._unheard = Stillness(), 0.0, 0
+
+    def look(self) -> None:
+        """At most once in :data:`copies.LOOK_S`: end a worker of ours that stands still; its tasks run again elsewhere.
+
+        Raises
+        ------
+        WseError
+            If no worker of a scheduler elsewhere has been heard of for as long.
+        """
+        if time.monotonic() < self._next_s:
+            return
+        every = 1 if self._cluster is not None else ASK_LOOKS
+        self._next_s = time.monotonic() + every * copies.LOOK_S
+        looks = max(1, copies.QUIET_LOOKS // every)
+        if self._cluster is not None:
+            for number in self._still.look(_worked_s(self._cluster), looks):
+                with suppress(OSError):
+                    os.kill(number, signal.SIGKILL)  # one that is stopped hears no other signal
+            return
+        heard = self._heard()
+        still = self._still.look(heard, looks)
+        self._unheard = 0 if heard else self._unheard + 1
+        if self._unheard > looks or (heard and len(still) == len(heard)):
+            raise WseError(
+                f"no worker of the scheduler has been heard of for {copies.QUIET_LOOKS * copies.LOOK_S:.0f} s; all rows written "
+                "before are kept: look after the workers and run the same command to continue"
+            )
+
+    def _heard(self) -> dict[str, float]:
+        """When the scheduler last heard of each worker; empty if it has none or does not answer."""
+        try:
+            known = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_S)
+            return {name: float(worker["last_seen"]) for name, worker in known["workers"].items()}
+        except (OSError, TimeoutError, KeyError, TypeError):
+            return {}
+
+
+def _worked_s(cluster: distributed.LocalCluster) -> dict[int, float]:
+    """Processor time so far of each worker process, where the system says it."""
+    found = {}
+    for worker in cluster.workers.values():
+        number = getattr(worker, "pid", None)
+        with suppress(OSError, ValueError, IndexError):
+            fields = (
+                Path(f"/proc/{int(number or 0)}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            )
+            found[int(number or 0)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
