@@ -18,9 +18,9 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
-from wse_sim.modes.weight_streaming.rectangle import free_seconds
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.rectangle import free_seconds
 from wse_sim.modes.weight_streaming.steps import compile_streaming
 from wse_sim.serialize import load, same, save
 
