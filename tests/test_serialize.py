@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +95,13 @@ def test_truncated_or_flipped_files_never_load_differently(tmp_path_factory, cut
     except SerializationError as fault:
         kept = "\n" not in str(fault)
     assert kept
+
+
+@pytest.mark.parametrize("member", ["0.npy", "0", "a/data.pkl", ".."])
+def test_an_archive_of_others_is_a_sentence(tmp_path: Path, member: str) -> None:
+    """numpy gives the bytes of a member that is no array, or a fault of its own."""
+    save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), tmp_path, "result")
+    with zipfile.ZipFile(tmp_path / "result.npz", "w") as archive:
+        archive.writestr(member, b"")
+    with pytest.raises(SerializationError, match=r"result\.npz"):
+        load(tmp_path, "result")

@@ -226,7 +226,12 @@ def read_arrays(file: Path, stated: Mapping[str, Any] | None = None) -> dict[str
             limit = "than its .json says" if over else f"than {MAX_ARRAY_BYTES:,} bytes"
             raise SerializationError(f"{file} unpacks to more {limit}; give a folder that a run wrote")
         with np.load(file) as stored:
-            return {key: stored[key] for key in stored.files}
+            found = {key: stored[key] for key in stored.files}
+        if other := next((key for key, array in found.items() if not isinstance(array, np.ndarray)), None):
+            raise SerializationError(
+                f"{file} holds '{other[:80]}', which is no array; give a folder that a run wrote"
+            )
+        return found
     except _ARCHIVE_FAULTS as fault:
         raise SerializationError(
             f"{file} cannot be read ({type(fault).__name__}: {' '.join(str(fault).split())[:120]}); "

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from wse_sim.csl import compile_program
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.commands import check_case, find_cases, parse_cslc
-from wse_sim.csl.host.record import DebugUtil
+from wse_sim.csl.host.record import DebugUtil, initial_values
 from wse_sim.csl.host.runtime import SdkRuntime
 from wse_sim.csl.host.utils import (
     calculate_cycles,
@@ -268,3 +269,26 @@ def test_damaged_programs_and_places_that_are_no_folder(
         (folder / "out" / name).write_text(content)
         with pytest.raises(WseError, match="out"):
             SdkRuntime("out")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", "text", "bytes"])
+def test_files_beside_a_program_that_hold_something_else_are_a_sentence(
+    tmp_path: Path, content: object
+) -> None:
+    """Values of single cores, as a Python layout writes them."""
+    file = tmp_path / "symbols.npz"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content == "text":
+        np.savez(file, **{"1 2": np.zeros(3)})  # a core, and no name
+    else:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("1 2 a", "text")
+    with pytest.raises(WseError, match=r"symbols\.npz"):
+        initial_values(file)
+
+
+def test_initial_values_are_words_of_cores(tmp_path: Path) -> None:
+    np.savez(tmp_path / "symbols.npz", **{"1 2 a b": np.array([1.0], np.float32)})
+    ((x, y, name, words),) = initial_values(tmp_path / "symbols.npz")
+    assert (x, y, name, words.tolist()) == (1, 2, "a b", [0, 0x3F80])

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,10 @@ def results(folder: Path) -> Door:
 
     def make(chance: Chance) -> Case:
         name = chance.choice(sorted(sound))
-        content, must, change = blob(sound[name], chance)
+        if name.endswith(".npz") and chance.random() < 0.2:
+            content, must, change = archive(chance), True, "another archive"
+        else:
+            content, must, change = blob(sound[name], chance)
         return Case({**sound, name: content}, ["report", "saved"], must=must, change=f"{name} {change}")
 
     return Door(
@@ -243,6 +247,15 @@ def results(folder: Path) -> Door:
         ("wse_sim.serialize:read_json", "wse_sim.serialize:read_arrays"),
         Case(sound, ["report", "saved"]),
     )
+
+
+def archive(chance: Chance) -> bytes:
+    """A sound archive whose members are no arrays."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as out:
+        for name in chance.sample(["0.npy", "a.txt", "data.pkl", "..", "x/"], chance.randint(1, 3)):
+            out.writestr(name, chance.choice([b"", b"text", b"\x80\x04N.", b"\x93NUMPY"]))
+    return made.getvalue()
 
 
 def stores(folder: Path) -> Door:

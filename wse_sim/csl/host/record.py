@@ -17,9 +17,11 @@ import numpy as np
 
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.host.arrays import HostError
+from wse_sim.errors import SerializationError
 from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
+from wse_sim.serialize import read_arrays
 from wse_sim.written import whole
 
 if TYPE_CHECKING:
@@ -32,6 +34,26 @@ FIGURES_VARIABLE = "WSE_SIM_CSL_FIGURES"
 
 THREADS_VARIABLE = "WSE_SIM_CSL_THREADS"
 """Environment variable with the number of threads that step the fabric."""
+
+
+def initial_values(path: Path) -> list[tuple[int, int, str, npt.NDArray[np.uint16]]]:
+    """Values that a Python layout gives to variables of single cores: (x, y, name, words).
+
+    Raises
+    ------
+    HostError
+        If the file holds something else.
+    """
+    found = []
+    for key, value in read_arrays(path).items():
+        try:
+            x, y, name = key.split(" ", 2)
+            found.append((int(x), int(y), name, np.ascontiguousarray(value).view(np.uint16).ravel()))
+        except (ValueError, TypeError):
+            raise HostError(
+                f"'{path}' holds '{key[:80]}', which is no variable of a core; compile the program again"
+            ) from None
+    return found
 
 
 @dataclass
@@ -183,14 +205,14 @@ class DebugUtil:
             return
         self.program = CompiledProgram.read(self.folder)
         try:
-            with np.load(self.folder / STATE_FILE) as data:
-                self._memory = data["memory"]
-                rows = json.loads(data["traces"].tobytes().decode())
-        except (OSError, ValueError, KeyError) as fault:
+            data = read_arrays(self.folder / STATE_FILE)
+            self._memory = data["memory"]
+            rows = json.loads(data["traces"].tobytes().decode())
+            self._traces = {(row[0], row[1], row[2]): row[3] for row in rows}
+        except (SerializationError, ValueError, LookupError, TypeError) as fault:
             raise HostError(
                 f"no stopped run of '{self.folder}' was found ({fault}); run it and call stop() first"
             ) from None
-        self._traces = {(row[0], row[1], row[2]): row[3] for row in rows}
 
     def _inside(self, x: int, y: int) -> tuple[int, int]:
         dx, dy = self.program.options.offsets

@@ -32,7 +32,15 @@ from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedE
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
-from wse_sim.csl.host.record import STATE_FILE, Record, find_symbol, keep, save_state, trace_values
+from wse_sim.csl.host.record import (
+    STATE_FILE,
+    Record,
+    find_symbol,
+    initial_values,
+    keep,
+    save_state,
+    trace_values,
+)
 from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.sanitized import is_asked, keep_findings, of_host
 from wse_sim.csl.host.stalled import Pulse, stands_still, would_wait
@@ -127,16 +135,13 @@ class SdkRuntime:
         if not is_file(path):
             return
         self._spoil("the layout gives values to variables of single cores")
-        with np.load(path) as values:
-            for key in values.files:
-                x, y, name = key.split(" ", 2)
-                symbol = find_symbol(self.program, int(x), int(y), name)
-                words = np.ascontiguousarray(values[key]).view(np.uint16).ravel()
-                if len(words) != symbol.words:
-                    raise HostError(
-                        f"symbol '{name}' of core ({x}, {y}) has {symbol.words} words, {len(words)} are given"
-                    )
-                self.session.poke(int(x), int(y), symbol.address, words)
+        for x, y, name, words in initial_values(path):
+            symbol = find_symbol(self.program, x, y, name)
+            if len(words) != symbol.words:
+                raise HostError(
+                    f"symbol '{name}' of core ({x}, {y}) has {symbol.words} words, {len(words)} are given"
+                )
+            self.session.poke(x, y, symbol.address, words)
 
     def stop(self, *_: object, **__: object) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
