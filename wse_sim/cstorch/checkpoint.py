@@ -177,7 +177,7 @@ def _write(
     random: torch.Tensor | None,
     compression: str | None,
 ) -> None:
-    """To a temporary name beside the file, then renamed: a killed process leaves the old file or the new one."""
+    """To a temporary name next to the file, then renamed: a killed process leaves the old file or the new one."""
     h5 = _hdf5()
     with whole(path) as part:
         with h5.File(part, "w") as file:

@@ -1,4 +1,4 @@
-"""Workers of a study that stand still: waits for them end.
+"""Workers of a study that do nothing any more: waits for them end.
 
 A worker that is stopped, or stuck in the system, keeps its connection, so the engine waits for it.  Workers of this command are
 processes of this machine: each of them uses some processor time as long as it lives, for its heartbeats if for nothing else.  Of the
@@ -52,7 +52,7 @@ class Watch:
         self._still, self._next_s, self._unheard = Stillness(), 0.0, 0
 
     def look(self) -> None:
-        """At most once in :data:`copies.LOOK_S`: end a worker of ours that stands still; its tasks run again elsewhere.
+        """At most once in :data:`copies.LOOK_S`: end a worker of ours that does nothing; its tasks run again elsewhere.
 
         Raises
         ------
