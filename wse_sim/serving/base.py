@@ -47,6 +47,12 @@ def ticks(seconds: NDArray[np.floating]) -> Ticks:
 UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests come
 
 
+def is_untimed(named: str) -> bool:
+    """Whether a file, as FORM:FILE, does not say when requests come; of named fields where the first name is empty."""
+    form, _, name = named.partition(":")
+    return form in UNTIMED_FORMS or (form == "fields" and name.startswith(","))
+
+
 @dataclass(frozen=True)
 class Load:
     """Requests in order of arrival, a row each.
