@@ -110,6 +110,9 @@ class ServingOptions(Declared):
     )
     weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a weight of a layer at rest.")
     experts: str = option("uniform", "Experts that tokens take: uniform, identical or table:FILE of loads.")
+    expert_layout: Literal["spread", "apart"] = option(
+        "spread", "Where experts lie: spread (each on all cores) or apart (each on cores of its own)."
+    )
     engine: Literal["fast", "reference"] = option(
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
     )

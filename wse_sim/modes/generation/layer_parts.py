@@ -43,7 +43,7 @@ def decode_parts(
     for k, n, times in (
         (q, s, 1.0),
         (s, q, 1.0),
-        *((_tile(p.k, grid), _tile(p.n, grid), p.times) for p in work.products),
+        *((_tile(p.k, grid), _tile(p.n, grid), p.times) for p in work.products if not work.has_squares(p)),
     ):
         tiles[k, n] += times  # type: ignore[assignment]  # a mean over layers need not be whole
     products = [_gemv(k, n, runs, grid, groups, wafer) for (k, n), runs in tiles.items()]
@@ -71,6 +71,8 @@ def joined_parts(
         _joined(1, q, n, 1.0, grid, groups, wafer, "weights"),
     ]
     for p in work.products:
+        if work.has_squares(p):
+            continue  # experts on cores of their own keep their formula
         more, rows = met(work, p, n)
         tile = _tile(p.k, grid), _tile(p.n, grid)
         products.append(_joined(*tile, int(rows), float(more) * p.times, grid, groups, wafer))
