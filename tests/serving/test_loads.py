@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.generated import examples
 from wse_sim.errors import WseError
 from wse_sim.service.answers import load_for
-from wse_sim.serving.base import TICK_S, ServingError
+from wse_sim.serving.base import TICK_S, Load, ServingError
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.traces import FORMS, load_of
-from wse_sim.serving.workload import drawn_load, lengths
+from wse_sim.serving.workload import drawn_load, lengths, shortened
 
 COUNT = 40_000
 
@@ -264,3 +264,13 @@ def test_rows_that_no_service_writes(tmp_path, stamp, count, says):
     file.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{stamp},{count},4\n")
     with pytest.raises(WseError, match=says):
         load_of(f"azure:{file}")
+
+
+def test_who_follows_one_that_fails_follows_the_one_before_it() -> None:
+    """Two users; the second request of the first one, and the next two of the second, are too long."""
+    after = np.array([-1, -1, 0, 1, 2, 3, 4, 5])
+    sizes, rows = np.array([3, 3, 99, 99, 3, 99, 3, 3]), np.zeros(8, np.int64)
+    load = shortened(Load(rows, sizes, rows + 1, after, rows), 50)
+    assert load.refused == 3
+    assert load.input_tokens.tolist() == [3] * 5
+    assert load.after.tolist() == [-1, -1, 0, 2, 1]
