@@ -26,7 +26,7 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, tree_allreduce
 from wse_sim.kernels.contract.equations import ceil_div, words
-from wse_sim.kernels.contract.family import Cost, Count, Size
+from wse_sim.kernels.contract.family import Cost, Count
 from wse_sim.modes.generation.decoder import LayerWork, Product
 
 
@@ -48,7 +48,7 @@ def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, 
     return times * alone + (times * (way + added) if is_back else way)
 
 
-def fullest_tokens(work: LayerWork, tokens: Count) -> Size:
+def fullest_tokens(work: LayerWork, tokens: Count) -> Count:
     """m: the most tokens of a turn that an expert has, in the mean over turns, rounded up."""
     picked, same = work.picked, work.is_identical
     found = [math.ceil(fullest_mean(n, picked, same) - 1e-9) for n in np.atleast_1d(tokens).tolist()]

@@ -99,7 +99,8 @@ class LayerWork:
 
     def weights_of_core(self, grid: int) -> float:
         """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
-        return sum(p.times / p.share * self.tables_of_core(p) * self.tile(p, grid) for p in self.products)
+        tiles = ((p, float(self.tile(p, grid))) for p in self.products)
+        return sum(p.times / p.share * self.tables_of_core(p) * tile for p, tile in tiles)
 
     def has_squares(self, product: Product) -> bool:
         """Whether the matrices of a product lie on squares of their own."""
