@@ -81,7 +81,7 @@ def rows_bytes(split: Split, chunk: int) -> float:
     q, f = (-(-size // split.grid) for size in (work.query, max(round(p.n * p.share) for p in products)))
     squares = 0
     if work.is_apart:  # inputs, gate and up, sums of the fullest expert
-        side, wide = work.expert_side(split.grid), max(p.n for p in work.products if p.groups > 1)
+        side, wide = int(work.expert_side(split.grid)), max(p.n for p in work.products if p.groups > 1)
         pieces = -(-work.hidden // side) + 3 * -(-wide // side)
         squares = int(fullest_tokens(work, chunk)) * pieces if chunk else 0
     return float(ELEMENT_BYTES * (chunk * (2 * split.d + 2 * max(q, f) + f) + squares))
