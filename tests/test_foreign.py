@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from wse_sim.errors import ConfigError
 from wse_sim.cstorch import faults
+from wse_sim.errors import ConfigError
 from wse_sim.foreign import file_of, loaded, owner_of
 
 
