@@ -88,7 +88,7 @@ def _bounds(result: Result, name: str) -> str:
 def binding_lines(result: Result) -> list[str]:
     """What binds the step, by how much, and what comes next."""
     ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
-    lines = [f"{result.binding} binds the step of {seconds(result.step_s)}"]
+    lines = [f"bottleneck: {result.binding}; the step takes {seconds(result.step_s)}"]
     for name, alone_s in ranked[:4]:
         fraction = alone_s / result.step_s if result.step_s else 0.0
         lines.append(f"{name}: {seconds(alone_s)} alone, {percent(fraction)} of the step")
