@@ -393,5 +393,14 @@ def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
 
 
 def _faster(rows: Comparison) -> Result | Infeasible:
+    """The answer with the highest rate, with a note of what the other modes do."""
     feasible = [row for row in rows if isinstance(row, Result)]
-    return max(feasible, key=lambda row: row.samples_per_s) if feasible else rows[-1]
+    if not feasible:
+        return rows[-1]
+    best = max(feasible, key=lambda row: row.samples_per_s)
+    others = "; ".join(
+        f"{row.mode} reaches {row.samples_per_s:,.0f} samples/s" if isinstance(row, Result) else row.message
+        for row in rows
+        if row is not best
+    )
+    return dataclasses.replace(best, notes=(*best.notes, f"mode auto took {best.mode}: {others}")) if others else best

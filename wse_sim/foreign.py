@@ -138,6 +138,7 @@ def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
 
 
 _NAMES_CODE = ("model", "mode", "placer")
+MOST_OFFERED = 12  # names that a message lists of a module
 
 
 def code_of(setting: Mapping[str, object]) -> list[str]:
@@ -193,8 +194,23 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
                 "give package.module:NAME from a folder on the path, or FILE.py:NAME"
             ) from fault
         if not hasattr(module, name):
-            raise kind(f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it")
+            raise kind(
+                f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it{_offered(module)}"
+            )
         return getattr(module, name)
+
+
+def _offered(module: ModuleType) -> str:
+    """What a module defines itself, for a message: public functions and classes in their order, a few of them."""
+    own = [
+        name
+        for name, item in vars(module).items()
+        if not name.startswith("_")
+        and callable(item)
+        and getattr(item, "__module__", None) == module.__name__
+    ]
+    more = f" and {len(own) - MOST_OFFERED} more" if len(own) > MOST_OFFERED else ""
+    return f" (it defines {', '.join(own[:MOST_OFFERED])}{more})" if own else " (it defines no function and no class)"
 
 
 def _look_in(folder: Path) -> None:

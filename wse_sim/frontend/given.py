@@ -84,7 +84,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
 
 def _of_class(given: type, what: str) -> str:
     name = given.__name__
-    return f"{what} is the class {name}, not a module of it; give ({name}(...), inputs)"
+    return f"{what} is the class {name}, not a module of it; give ({name}(...), inputs), or a function that returns it"
 
 
 def _is_model(given: object) -> bool:

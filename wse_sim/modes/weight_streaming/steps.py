@@ -592,7 +592,7 @@ def core_memory(
 
 
 def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
-    notes = [f"{lanes} lanes: the number of least compute time"]
+    notes = [f"{lanes} lane{'s' * (lanes != 1)}: the number of least compute time"]
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
