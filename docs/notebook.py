@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib as mpl
 from IPython.core.displayhook import DisplayHook
@@ -29,7 +29,7 @@ INLINE = "module://matplotlib_inline.backend_inline"
 class Kept(DisplayHook):
     """Values of cells are kept in every form that they have, in place of being printed."""
 
-    values: list[Mapping[str, Any]] = []
+    values: ClassVar[list[Mapping[str, Any]]] = []
 
     def write_output_prompt(self) -> None:
         """No number before the value."""

@@ -307,7 +307,7 @@ def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> N
     for path in written:
         print(f"wrote {path}")
     if chosen is not None:
-        print(f"chosen: {chosen.why}")
+        print(chosen.why)
 
 
 @app.command("result")
