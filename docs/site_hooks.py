@@ -35,4 +35,6 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
 def on_post_build(config) -> None:
     """A page that was opened as a file cannot read the search index; it can run a script that holds it."""
     index = Path(config.site_dir) / "search" / "search_index.json"
-    index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
+    index.with_suffix(".js").write_text(
+        f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8"
+    )

@@ -403,4 +403,8 @@ def _faster(rows: Comparison) -> Result | Infeasible:
         for row in rows
         if row is not best
     )
-    return dataclasses.replace(best, notes=(*best.notes, f"mode auto took {best.mode}: {others}")) if others else best
+    return (
+        dataclasses.replace(best, notes=(*best.notes, f"mode auto took {best.mode}: {others}"))
+        if others
+        else best
+    )

@@ -186,13 +186,13 @@ def test_search_finds_pages_without_a_server(site, tmp_path):
     with headless(tmp_path) as browser:
         for words in SOUGHT:
             browser.get(f"file://{site / 'index.html'}")
-            wait(browser, "document.readyState === 'complete' && !!document.querySelector('.md-search__input')")
+            wait(
+                browser, "document.readyState === 'complete' && !!document.querySelector('.md-search__input')"
+            )
             box = browser.find_element("css selector", ".md-search__input")
             box.click()
             box.send_keys(words)
             wait(browser, "!!document.querySelector('.md-search-result__link')")
             links = "[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
             found[words] = browser.execute_script(f"return {links}")
-    assert {
-        words: links[0] for words, links in found.items() if f"/{SOUGHT[words]}?" not in links[0]
-    } == {}
+    assert {words: links[0] for words, links in found.items() if f"/{SOUGHT[words]}?" not in links[0]} == {}

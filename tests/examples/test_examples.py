@@ -65,7 +65,12 @@ def test_a_broken_notebook_ends_the_site(tmp_path: Path):
     notebook = tmp_path / "broken.ipynb"
     cell = {"cell_type": "code", "source": ["1 / 0"], "outputs": []}
     notebook.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
-    command = [sys.executable, str(FOLDER.parent / "docs" / "notebook.py"), str(notebook), str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        str(FOLDER.parent / "docs" / "notebook.py"),
+        str(notebook),
+        str(tmp_path / "out"),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert ended.returncode == 1
     assert "cell 0 failed" in ended.stderr

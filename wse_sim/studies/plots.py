@@ -149,7 +149,8 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
     has_bounds = any(y in row["low"] for row in study.done)
     model = study.spec.fixed.get("model")
     plot.set_title(
-        f"{f'{model}: ' if model else ''}{y} over {x}{hint}{' (bands: 90 %)' if has_bounds else ''}", fontsize=10
+        f"{f'{model}: ' if model else ''}{y} over {x}{hint}{' (bands: 90 %)' if has_bounds else ''}",
+        fontsize=10,
     )
     return True
 
