@@ -12,7 +12,7 @@ size that its name tells (see zoo_models.smallest_first), then by name.
 
 Prints one line of JSON per model and a last one with counts.  --write puts each result into docs/zoo.json as soon as it
 is known, from which ``benchmarks.pages`` renders the table of docs/models.md; results of other names stay.  Each row has
-a hash of the sources that it was measured with: --old measures anew what has another.
+a hash of the sources that it was measured with: --old measures again what has another.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Built = tuple["torch.nn.Module", tuple[Any, ...], dict[str, Any]]
 
 
 def torchvision_loads() -> None:
-    """Let torchvision be imported beside another build of torch: no model here uses its compiled operators."""
+    """Let torchvision be imported next to another build of torch: no model here uses its compiled operators."""
     import torch
     from torch import library
 

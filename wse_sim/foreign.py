@@ -32,7 +32,7 @@ def _folders(*paths: str | Path | None) -> tuple[Path, ...]:
     return tuple(dict.fromkeys([*named, *(path.resolve() for path in named)]))
 
 
-# Our folders of kernels, configurations and suites are links: their files resolve to places beside the package.
+# Our folders of kernels, configurations and suites are links: their files resolve to places next to the package.
 _OURS = _folders(_PACKAGE, *(entry for entry in _PACKAGE.iterdir() if entry.is_symlink()))
 # Folders whose files are nobody's to mend: installed packages and the standard library.
 _INSTALLED = _folders(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(sys.prefix) / "bin")
@@ -210,7 +210,11 @@ def _offered(module: ModuleType) -> str:
         and getattr(item, "__module__", None) == module.__name__
     ]
     more = f" and {len(own) - MOST_OFFERED} more" if len(own) > MOST_OFFERED else ""
-    return f" (it defines {', '.join(own[:MOST_OFFERED])}{more})" if own else " (it defines no function and no class)"
+    return (
+        f" (it defines {', '.join(own[:MOST_OFFERED])}{more})"
+        if own
+        else " (it defines no function and no class)"
+    )
 
 
 def _look_in(folder: Path) -> None:
@@ -226,7 +230,7 @@ def _from_path(module: str) -> ModuleType:
 
 def _from_file(file: Path) -> ModuleType:
     """The module of one file, run once; its name is the file's unless another module has that name."""
-    _look_in(file.parent)  # for what it imports from beside it
+    _look_in(file.parent)  # for what it imports from next to it
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(file):
             return module

@@ -109,7 +109,7 @@ class TokenBlocks:
         return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))
 
     def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
-        """Bytes of a core.  With `kept_bytes` a parameter, which lie on one core or another, it is the mean: cores without tokens hold what is kept."""
+        """Bytes of a core.  With `kept_bytes` a parameter, which are on one core or another, it is the mean: cores without tokens hold what is kept."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         sizes = np.array([0, *(self.bytes(b) for b in range(1, len(self._parts)))])[self._best(each)[0]]
         working = np.minimum(1.0, tokens / np.asarray(cores)) if kept_bytes else 1.0

@@ -100,7 +100,7 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
 
 
 def _suite(options: ValidateCommand) -> Suite:
-    """The points that are asked for; without --run-code none of them runs Python that its file names."""
+    """The points that are requested; without --run-code none of them runs Python that its file names."""
     suite = _stated(options)
     if options.run_code:
         return suite

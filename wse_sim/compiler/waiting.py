@@ -87,7 +87,7 @@ def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[
 
 
 def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
-    """When a lone sample starts at each stage, in samples; `groups` stand in the order of the edges."""
+    """When a lone sample starts at each stage, in samples; `groups` are in the order of the edges."""
     readers: dict[str, list[str]] = {group.name: [] for group in groups}
     for producer, consumer in edges:
         readers[producer].append(consumer)

@@ -182,7 +182,7 @@ class GradScaler:
         min_loss_scale: least dynamic scale.
         max_loss_scale: largest dynamic scale.
         overflow_tolerance: fraction of steps with inf or NaN, since the last change, at which the dynamic scale halves.
-        max_gradient_norm: kept for programs that give it; clipping is asked for where the step is made.
+        max_gradient_norm: kept for programs that give it; clipping is requested where the step is made.
         mixed_precision: elder programs say here whether models compute in the half type.
     """
 

@@ -177,7 +177,7 @@ def _write(
     random: torch.Tensor | None,
     compression: str | None,
 ) -> None:
-    """To a temporary name beside the file, then renamed: a killed process leaves the old file or the new one."""
+    """To a temporary name next to the file, then renamed: a killed process leaves the old file or the new one."""
     h5 = _hdf5()
     with whole(path) as part:
         with h5.File(part, "w") as file:
@@ -331,7 +331,7 @@ def opened(path: str | os.PathLike[str]) -> h5py.File:
 
 @functools.lru_cache(maxsize=64)  # tensors are read one by one from the same file
 def _elsewhere(path: str, *state: int) -> str | None:
-    """The first name of a file whose values lie in another file; `state` tells a file from what it was."""
+    """The first name of a file whose values are in another file; `state` tells a file from what it was."""
     h5 = _hdf5()
 
     def elsewhere(name: str, link: object) -> str | None:
@@ -513,7 +513,7 @@ def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str
 
 
 def _is_hdf5(path: Path) -> bool:
-    """By its signature, which stands at 0, 512, 1024, 2048 ..."""
+    """By its signature, which is at 0, 512, 1024, 2048 ..."""
     with path.open("rb") as file:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
@@ -524,7 +524,7 @@ _random: dict[str, Any] = {}
 
 
 def apply_random_state() -> None:
-    """Continue with the random numbers of the loaded checkpoint, unless the program has seeded anew since."""
+    """Continue with the random numbers of the loaded checkpoint, unless the program has seeded again since."""
     state, seed = _random.pop("state", None), _random.pop("seed", None)
     if state is not None and seed == torch.initial_seed() and runtime.executes():
         torch.set_rng_state(state)

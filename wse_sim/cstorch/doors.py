@@ -165,7 +165,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Folders(list[str]):
-    """The folders ``cerebras`` on the path, as the path is when they are asked for."""
+    """The folders ``cerebras`` on the path, as the path is when they are requested."""
 
     def __iter__(self) -> Iterator[str]:
         return (str(folder) for entry in sys.path if (folder := Path(entry or ".") / _NAMESPACE).is_dir())

@@ -113,7 +113,7 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 
 
 def finish(run: runtime.Run, status: int) -> None:
-    """The end of the script: the summary, and the report where one is asked for."""
+    """The end of the script: the summary, and the report where one is requested."""
     if run.backend is None or not run.backend.is_csx or not run.compiled:
         return
     if run.options.metrics:

@@ -1,4 +1,4 @@
-"""What the runner of training scripts is asked for: the options of ``wse-sim script``."""
+"""What the runner of training scripts is requested: the options of ``wse-sim script``."""
 
 from __future__ import annotations
 

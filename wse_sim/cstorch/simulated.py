@@ -422,7 +422,7 @@ def advance(run: runtime.Run, execution: ExecutionRole) -> None:
 
 # -- lines --------------------------------------------------------------------------------------------
 def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
-    """Five lines of a compile, and what binds; the step is that of the run, with what lies on top."""
+    """Five lines of a compile, and what binds; the step is that of the run, with what is on top."""
     rate = result.samples_per_s * result.step_s / compiled.step_s
     runtime.note(
         f"predicted rate: {rate:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"

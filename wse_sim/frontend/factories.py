@@ -80,8 +80,7 @@ def _classes(path: str | Path) -> list[str]:
     return [
         item.name
         for item in ast.parse(read_text(path)).body
-        if isinstance(item, ast.ClassDef)
-        and any(ast.unparse(base).endswith("Module") for base in item.bases)
+        if isinstance(item, ast.ClassDef) and any(ast.unparse(base).endswith("Module") for base in item.bases)
     ]
 
 

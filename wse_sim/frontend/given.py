@@ -139,7 +139,7 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
     """Example arguments that a module carries; None if nothing says them.
 
-    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote beside its inputs.
+    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote next to its inputs.
     """
     args = getattr(module, "example_args", None)
     if args is None:

@@ -164,7 +164,7 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
-    """Whether the elements of a value come as they lie in the tensor that it is a view of; `turned`: as its columns."""
+    """Whether the elements of a value come as they are in the tensor that it is a view of; `turned`: as its columns."""
     node, base = trace.node(ref), trace.base(ref)
     if node is None or base is None:
         return True

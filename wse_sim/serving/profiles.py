@@ -3,7 +3,7 @@
 The folder holds ``dense.csv`` (layer, tokens, time_us), ``per_sequence.csv`` (layer, sequences, time_us), ``attention.csv``
 (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where attention was measured on uneven contexts,
 ``skew_fit.csv``, which ``meta.yaml`` in the folder above turns on: the format of LLMServingSim's profiler.  With one region and as many joined decodes as the engine takes, the
-scheduler of this package is that engine's, so its rules can be held against real runs of vLLM::
+scheduler of this package is that engine's, so its rules can be compared with real runs of vLLM::
 
     step = embedding + L (2 layernorm + qkv_proj [+ qk_norm] + rotary_emb + attention + o_proj + gate_up_proj + act_fn
            + down_proj + 2 all-reduces) + final_layernorm + lm_head + sampler

@@ -36,7 +36,7 @@ RowValues = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """A study to be shown: its description, its rows, what varies in them, what is asked for."""
+    """A study to be shown: its description, its rows, what varies in them, what is requested."""
 
     name: str
     spec: StudySpec

@@ -322,7 +322,7 @@ def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
 def _scaled(
     study: Shown, rows: Sequence[RowValues], name: str
 ) -> tuple[NDArray[np.float64], list[tuple[float, str]]]:
-    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts stand at equal distances."""
+    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts are at equal distances."""
     if not study.is_numeric(name):
         places = _places(study, name)
         span = max(1, len(places) - 1)

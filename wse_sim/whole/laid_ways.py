@@ -51,7 +51,7 @@ def tree_cycles(
 
 
 def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan:
-    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that lie on them."""
+    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that are on them."""
     streams, stages = [], {stage.name: stage for stage in plan.stages}
     for stream in plan.streams:
         ends = stream.tensor, stream.producer, stream.consumer

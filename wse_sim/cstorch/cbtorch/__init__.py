@@ -1,6 +1,6 @@
 """The oldest interface: ``initialize``, ``module``, ``optimizer``, ``dataloader``, ``Session``.
 
-The loop is ordinary Python: a step ends where the loader is asked for the next batch.  Python runs at every
+The loop is ordinary Python: a step ends where the loader is requested the next batch.  Python runs at every
 step; the recorded graph is compared with those that are compiled already.
 """
 

@@ -112,7 +112,7 @@ def compute_all_metrics() -> dict[str, float]:
 
 
 def reset_all() -> None:
-    """Start all metrics anew, as every execution does."""
+    """Start all metrics again, as every execution does."""
     with runtime.internal():
         for metric in list(_live):
             metric.reset()

@@ -49,7 +49,7 @@ the main thread's scalar code (BUSY, start of a vector instruction, task pick) t
 * Costs are integers in 1/1000 cycle.  Of steps of cost c the k-th takes ceil(k c) - ceil((k - 1) c) cycles, so
   a whole instruction of cost c takes ceil(c) cycles.  One of no elements is over with its start.
 * ``start`` is charged to the main thread before the first step: CODE (``vector_start_cycles``), LOADED, NONE.
-* Bank rule: two vector reads from memory whose first 16-bit words lie in banks equal modulo 4 double the cost.
+* Bank rule: two vector reads from memory whose first 16-bit words are in banks equal modulo 4 double the cost.
 * A microthread may issue as soon as its start cost is paid; when it completes (cycle t) it may activate or unblock
   a task, visible at t + 1.  Launching on a busy microthread waits for it, then pays the start.
 * What takes no cycle (loops, tasks, launches, JOIN, HALT) the main thread does before the slot of the cycle is given.
@@ -88,7 +88,7 @@ to fp16; elements one after the other.  Outside their domain: square root NaN, i
 logarithm minus infinite.
 
 Addressing: an operand is (kind, buffer or slot, offset, stride, step, outer step); the element i of an execution
-lies at offset + i * stride + step * (turns of the innermost loop) + outer_step * (turns of the loop around it).
+is at offset + i * stride + step * (turns of the innermost loop) + outer_step * (turns of the loop around it).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Each(IntFlag):
     its low half and in its high half the number of the vector it multiplies, in place of j.
     """
 
-    TRIGGERED = 1  # by arriving data: no cost per element beside its FMAC
+    TRIGGERED = 1  # by arriving data: no cost per element next to its FMAC
     FRESH = 2
     INDEXED = 4
 

@@ -45,7 +45,7 @@ Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
 STILL = 64
-"""Why a run ended, beside the reasons of the loop: nothing changes any more."""
+"""Why a run ended, next to the reasons of the loop: nothing changes any more."""
 FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 

@@ -9,7 +9,7 @@ Rules, each a documented or a fitted mechanism:
 * one kernel at a time on the whole program rectangle, or on a part where routes are shorter and
   that is faster (:mod:`rectangle`); weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
-* keep everything if ``A + W <= C``; else keep all but the scores of attention, which are worked out again
+* keep everything if ``A + W <= C``; else keep all but the scores of attention, which are recomputed
   without any weight, if that fits; else keep only the inputs of the blocks and run each block forward
   again before its backward pass, for which its weights stream in once more;
 * equal blocks run one program, so their inputs share a fate: all rest on the wafer if ``I + W <= C``, else
@@ -322,7 +322,7 @@ def state_plan(
 
 @dataclass(frozen=True)
 class StreamingSystem:
-    """How the batch is shared: what the plan states beside its phases."""
+    """How the batch is shared: what the plan states next to its phases."""
 
     cluster: Cluster
     systems: int
@@ -351,7 +351,7 @@ ATTEMPT = [
 
 
 def _least_recompute(graph: KernelGraph, capacity: float) -> str:
-    """The least that has to be worked out again so that the rest fits without spilling; "full" if nothing does."""
+    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
     if not graph.training:
         return "none"
     for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
@@ -379,7 +379,7 @@ def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
 
 
 def _left(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
-    """Bytes for activations: buffers and code of the largest kernel stand on every core."""
+    """Bytes for activations: buffers and code of the largest kernel are on every core."""
     fixed = core_memory(work, prices, wafer, lanes, 0.0)
     return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
 

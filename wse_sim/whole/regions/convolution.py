@@ -116,7 +116,7 @@ class Convolution(Dense):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row with inputs: all hear the image, or the bundle that their row has."""
+        """In addition to every row with inputs: all hear the image, or the bundle that their row has."""
         each = self.inputs // PAIR // self.streams
         ends = [int(words[-1]) // each for words in self._dealt()[: self.fed]]
         return tuple(
@@ -142,7 +142,7 @@ class Convolution(Dense):
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
 
             def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
-                # Beside the deals, which go first: the image comes in while the row is busy.
+                # In addition to the deals, which go first: the image comes in while the row is busy.
                 target = images[turn].dsd(0, windows.size)
                 inlet.mov(
                     target, fabric_in(color),
