@@ -199,7 +199,12 @@ def tried(mutant: Mutant, skip: str) -> Mutant:
 def _first_failure(tree: Path, places: list[str], chosen: str, profile: str, skip: str) -> str:
     words = ["-x", "-m", chosen, "--tb=no", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", *places]
     words += ["-k", f"not ({skip})"] if skip else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WSE_SIM_TESTS": profile}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "WSE_SIM_TESTS": profile,
+        "PYTHONPATH": str(tree),  # children of a test too run the changed tree
+    }
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, text=True, check=False,

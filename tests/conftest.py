@@ -40,6 +40,7 @@ COMPILED_FIRST = {
         "fabric/executors/test_threads.py",
         "fabric/executors/gpu/test_agreement.py",
         "compiler/test_block_recompute.py",
+        "serving/test_engines.py",
     ),
 }
 FIRST = {file: name for name, files in COMPILED_FIRST.items() for file in files}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from wse_sim.errors import ConfigError
+from wse_sim.cstorch import faults
 from wse_sim.foreign import file_of, loaded, owner_of
 
 
@@ -83,6 +84,18 @@ def test_files_belong_to_us_to_packages_to_python_or_to_the_user(tmp_path: Path)
     assert owner_of(wse_sim.kernels.__file__) == owner_of(norm.__file__) == "ours"
     assert owner_of(str(Path(norm.__file__).resolve())) == "ours"  # the folder of the kernels is a link
     assert owner_of(str(tmp_path / "model.py")) == "user"
+
+
+@pytest.mark.parametrize(
+    "folder", ["home/.local/lib/python3.11/site-packages", "usr/lib/python3/dist-packages", "base/site-packages"]
+)
+def test_packages_of_other_folders_than_this_environments_are_not_the_users(
+    tmp_path: Path, folder: str
+) -> None:
+    """``pip install --user``, the system's packages under a virtual environment, one environment on top of another."""
+    file = tmp_path / folder / "torch" / "nn" / "utils" / "clip_grad.py"
+    assert owner_of(str(file)) == "installed"
+    assert faults.is_torch(str(file))
 
 
 def test_packages_of_an_environment_behind_a_link_are_not_the_users(tmp_path: Path) -> None:

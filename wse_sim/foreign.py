@@ -36,6 +36,8 @@ def _folders(*paths: str | Path | None) -> tuple[Path, ...]:
 _OURS = _folders(_PACKAGE, *(entry for entry in _PACKAGE.iterdir() if entry.is_symlink()))
 # Folders whose files are nobody's to mend: installed packages and the standard library.
 _INSTALLED = _folders(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(sys.prefix) / "bin")
+# Packages may lie in other folders of the same names: a user's own (pip install --user), the system's under a virtual environment.
+_OF_PACKAGES = {"site-packages", "dist-packages"}
 _STANDARD = _folders(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
 
@@ -50,7 +52,7 @@ def owner_of(filename: str) -> Literal["ours", "installed", "standard", "user"]:
     paths = _folders(filename)
     if _lies_in(paths, _OURS):
         return "ours"
-    if _lies_in(paths, _INSTALLED):  # before the standard library, whose folder may hold that of the packages
+    if _lies_in(paths, _INSTALLED) or any(_OF_PACKAGES & set(path.parts) for path in paths):  # before the standard library, whose folder may hold that of the packages
         return "installed"
     return "standard" if _lies_in(paths, _STANDARD) else "user"
 

@@ -38,7 +38,7 @@ def words_left(plan: PipelinedPlan, loss: str, room: tuple[int, int]) -> int:
     return stepped(made.program, made.config, None).words_left
 
 
-@examples(200)
+@examples(100)
 @given(
     samples=st.integers(1, 70),
     losses=st.integers(1, 16),
@@ -115,7 +115,7 @@ def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> 
 
 
 @pytest.mark.slow
-@examples(200)
+@examples(100)
 @given(case=CHAINS)
 def test_no_chain_of_many_stops(case: dict[str, Any]) -> None:
     """Many."""

@@ -167,9 +167,11 @@ def requests_of(load: Load, rules: ServingRules) -> Requests:
     follower, waits = nevers(count), load.after >= 0
     follower[load.after[waits]] = np.flatnonzero(waits)
     starts, ids = flat_contents(load.content if rules.prefix_cache else None, count)
+    # Columns of one kind of memory: machine code is compiled once, whether a load was read or cut from a larger one.
     return Requests(
-        input=load.input_tokens, output=load.output_tokens,
-        priority=zeros(count) if load.priority is None else load.priority, after=follower, think=load.think_ticks,
+        input=np.ascontiguousarray(load.input_tokens), output=np.ascontiguousarray(load.output_tokens),
+        priority=zeros(count) if load.priority is None else np.ascontiguousarray(load.priority), after=follower,
+        think=np.ascontiguousarray(load.think_ticks),
         starts=starts, ids=ids, unit=load.content_tokens, computed=zeros(count), emitted=zeros(count), held=zeros(count),
         flying=zeros(count), order=nevers(count), ready_at=zeros(count), away=zeros(count),
         arrival=load.arrival_ticks.copy(), admitted=nevers(count), first=nevers(count), last=nevers(count),

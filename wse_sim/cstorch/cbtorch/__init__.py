@@ -15,8 +15,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
+from wse_sim.cstorch import amp, core, faults, machine, runtime
 from wse_sim.cstorch.capture import Capture
+from wse_sim.cstorch.cbtorch import optim
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
 from wse_sim.cstorch.elder import env, state
