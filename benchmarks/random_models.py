@@ -43,7 +43,7 @@ SAMPLES = 10  # of the first half of a steady stream
 
 
 class _NoFitError(Exception):
-    """A plan that does not fit; the text says what binds."""
+    """A plan that does not fit; the text states what binds."""
 
 
 def compiled(case: Case, graph: KernelGraph) -> PipelinedPlan | WeightStreamingPlan:

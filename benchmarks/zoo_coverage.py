@@ -89,7 +89,7 @@ def build(zoo: str, name: str, **how: bool) -> Built:
 
 
 class _NoModules:
-    """In place of the counter's record of modules, which some models do not survive."""
+    """Instead of the counter's record of modules, which some models do not survive."""
 
     parents = frozenset({"Global"})
 
@@ -310,7 +310,7 @@ def known_rows(file: Path, zoo: str, phase: str) -> dict[str, dict[str, Any]]:
 
 
 def write(file: Path, row: Mapping[str, Any], total: int, rule: str) -> None:
-    """Put a row into a file of results in place of an older one of the same model and phase, with the rule that chose it."""
+    """Put a row into a file of results instead of an older one of the same model and phase, with the rule that chose it."""
     data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     part = data.setdefault(row["zoo"], {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(row["zoo"]), "names": total}

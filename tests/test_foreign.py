@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from wse_sim.errors import ConfigError
 from wse_sim.cstorch import faults
+from wse_sim.errors import ConfigError
 from wse_sim.foreign import file_of, loaded, owner_of
 
 
@@ -87,7 +87,8 @@ def test_files_belong_to_us_to_packages_to_python_or_to_the_user(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "folder", ["home/.local/lib/python3.11/site-packages", "usr/lib/python3/dist-packages", "base/site-packages"]
+    "folder",
+    ["home/.local/lib/python3.11/site-packages", "usr/lib/python3/dist-packages", "base/site-packages"],
 )
 def test_packages_of_other_folders_than_this_environments_are_not_the_users(
     tmp_path: Path, folder: str

@@ -52,7 +52,9 @@ def owner_of(filename: str) -> Literal["ours", "installed", "standard", "user"]:
     paths = _folders(filename)
     if _lies_in(paths, _OURS):
         return "ours"
-    if _lies_in(paths, _INSTALLED) or any(_OF_PACKAGES & set(path.parts) for path in paths):  # before the standard library, whose folder may hold that of the packages
+    if _lies_in(paths, _INSTALLED) or any(
+        _OF_PACKAGES & set(path.parts) for path in paths
+    ):  # before the standard library, whose folder may hold that of the packages
         return "installed"
     return "standard" if _lies_in(paths, _STANDARD) else "user"
 

@@ -10,7 +10,7 @@ of a channel (stride 1: of all channels) in one instruction over columns, of a l
     mean      y = sum of v_j;       back: dv_j += g;    scaled as it leaves, both ways
 
 So of equal pixels the first one wins, in a line and then among lines, as PyTorch has it.  Windows that do not overlap are
-written in place of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
+written instead of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
 wait.
 """
 

@@ -109,7 +109,7 @@ class Slopes:
     ) -> None:
         """Turns `value` from z to y, unless that is done, and writes the slope.
 
-        `period` is what an element of the first function takes, in thousandths of a cycle, in place of the wafer's rate.
+        `period` is what an element of the first function takes, in thousandths of a cycle, instead of the wafer's rate.
         """
         if self.activation == "relu":
             if not is_done:

@@ -11,7 +11,7 @@ A core takes the next block in while it works on one and a result leaves: two bl
 one with the least price among 1 to `MOST` that fit.
 
 Backward a token brings its gradient and its normal form and takes its gradient, 3 D / 2 words, so there are six blocks
-in place of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
+instead of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
 keeps.  Where cores are more than tokens, the others hold what is kept for backward passes: blocks and sums are counted in
 the mean over the region.  The sum over the cores, once a batch, is not counted.  No program composes this backward pass yet.
 

@@ -226,7 +226,7 @@ def stored_cycles(outputs: Size, v: Size) -> Size:
 def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size:
     """Cycles of a token in the core next to a row: it hears all bundles in which the row has words, and deals those out.
 
-    What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+    What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
     """
     rows = np.minimum(tiling.rows, words)
     each = ceil_div(words, rows)

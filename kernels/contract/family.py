@@ -385,7 +385,7 @@ class Family:
         Raises
         ------
         KernelError
-            If the family does not say.
+            If the family does not declare it.
         """
         raise KernelError(f"kernel '{self.name}' has no footprint; write its `footprint` face")
 
@@ -395,7 +395,7 @@ class Family:
         Raises
         ------
         KernelError
-            If the family does not say.
+            If the family does not declare it.
         """
         raise KernelError(f"kernel '{self.name}' has no cost; write its `cost` face")
 

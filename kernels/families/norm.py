@@ -350,7 +350,7 @@ def in_tokens(attrs: Attrs) -> bool:
 
 
 def _is_laid(attrs: Attrs) -> bool:
-    """Whether it says how its streams are on the fabric."""
+    """Whether it states how its streams are on the fabric."""
     said = NormAttributes.of(attrs)
     return said.whole or said.link_words > 0
 

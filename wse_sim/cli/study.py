@@ -68,7 +68,7 @@ def run_command(
     options: StudyCommand,
     screen: Screen,
 ) -> None:
-    """Run what the store lacks of a study; the same command goes on where another was cut off."""
+    """Run what the store lacks of a study; the same command continues where another was cut off."""
     from wse_sim.studies import runner
     from wse_sim.studies.folder import plain_name
     from wse_sim.studies.schema import read_study, remarks

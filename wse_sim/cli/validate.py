@@ -28,7 +28,7 @@ class ValidateCommand(Declared):
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     mine: Path | None = option(
-        None, "Folder with the logs of your own runs, in place of the suites that ship."
+        None, "Folder with the logs of your own runs, instead of the suites that ship."
     )
     refit: bool = option(
         False, "Say which fitted constants the points would move, and how far in their ranges."

@@ -54,7 +54,7 @@ def without_dead_rows(wafer: Wafer) -> Wafer:
 
 
 def usable_cores(wafer: Wafer) -> int:
-    """Living cores of the program rectangle, spare ones in place of dead ones; at most the rectangle."""
+    """Living cores of the program rectangle, spare ones instead of dead ones; at most the rectangle."""
     rows = sum(rows for _, rows in usable_bands(wafer))
     dead: dict[int, int] = {}
     for row, _ in set(wafer.dead_cores):

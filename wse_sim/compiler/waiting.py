@@ -9,7 +9,7 @@ room if the reader has started sample ``i - c`` by then.  So the stream u -> v h
 
     c = 1 + floor((s(v) - s(u)) / T)
 
-one for rows that go on at once, two into a barrier, which gathers one while it works on another, and around a barrier as
+one for rows that continue at once, two into a barrier, which gathers one while it works on another, and around a barrier as
 many as that holds.  Gradients obey the same on the reversed graph; c is the larger of both.  Activations lie with
 their reader, gradients, which take the stream backwards, with its producer::
 

@@ -124,7 +124,7 @@ class CompiledProgram:
 
 
 SUM = "sha256"
-"""Key of the check sum in `out.json`: over what else that file says, and over the files of :data:`SUMMED`."""
+"""Key of the check sum in `out.json`: over what else that file states, and over the files of :data:`SUMMED`."""
 
 SUMMED = ("bin/out_rpc.json", "bin/image.npz")
 

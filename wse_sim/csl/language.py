@@ -1,7 +1,7 @@
 """What an editor asks about a program in CSL: faults, hover, definitions, completions; by the project's own parser and evaluator.
 
 Nothing here knows of an editor; :mod:`wse_sim.csl.language_server` speaks its protocol.  Lines and columns count from 0, as editors count.
-A file is compiled by the command files (``commands*.sh``) next to it or one folder above, with the text of the editor in place of the file.
+A file is compiled by the command files (``commands*.sh``) next to it or one folder above, with the text of the editor instead of the file.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _commands(path: Path) -> list[tuple[Path, list[str]]]:
 
 
 def _compiled(path: Path, text: str, folder: Path, arguments: list[str]) -> CompiledProgram:
-    """Compile a copy of the sources of a folder, with `text` in place of the file."""
+    """Compile a copy of the sources of a folder, with `text` instead of the file."""
     layout, options = parse_cslc(arguments)
     options.pop("out", None)
     with scratch("editor") as place:

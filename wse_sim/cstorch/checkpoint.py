@@ -246,7 +246,7 @@ def save(
     _hdf5()
     wait(target)
     if asynchronous:
-        # Copies: training goes on and writes into the tensors while the file is made.
+        # Copies: training continues and writes into the tensors while the file is made.
         tensors = {name: t.clone() for name, t in tensors.items()}
         done = _writer.submit(_written, target, spec, tensors, random, compression)
         _pending[target] = done
@@ -302,7 +302,7 @@ atexit.register(wait)
 
 
 def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> float:
-    """What a checkpoint costs a run that goes on while it is written.
+    """What a checkpoint costs a run that continues while it is written.
 
     The copy stops the run; the writing hides behind the time until the next checkpoint, and what is left over waits.
 

@@ -22,7 +22,7 @@ run_clock: Callable[[], tuple[bool, float]] = _own_clock
 
 
 class Rate(float):
-    """A number that may also be called: elder programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
+    """A number that may also be called: older programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
 
     def __call__(self) -> float:
         return float(self)
@@ -95,7 +95,7 @@ class RateTracker:
     def total_count(self) -> float:
         return self._samples
 
-    # Elder trainers add up these two.
+    # Older trainers add up these two.
     @property
     def _count(self) -> float:
         return self._last_samples

@@ -365,7 +365,7 @@ def step_seconds(run: runtime.Run, execution: ExecutionRole) -> tuple[float, flo
 def checkpoint_seconds(run: runtime.Run, execution: ExecutionRole, compiled: Compiled) -> float:
     """What a checkpoint adds to its step.
 
-    Written at once it takes ``c / s``.  Written while training goes on, the state leaves through MemoryX first (the copy
+    Written at once it takes ``c / s``.  Written while training continues, the state leaves through MemoryX first (the copy
     stops the step), and the write hides behind the steps until the next checkpoint.
     """
     write_s = compiled.checkpoint_bytes / run.options.storage_bytes_per_s

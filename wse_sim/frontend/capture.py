@@ -242,7 +242,7 @@ def trace_module(
     name = name or type(module).__name__
     once: list[Layers] = []
     try:
-        # Beyond a fault the doctor goes on; each layer is looked at.
+        # Beyond a fault the doctor continues; each layer is looked at.
         trace = _traced(module, args, kwargs, training, ties, name, None if is_collecting() else once)
     except Exception:
         if not any(layers.used for layers in once):

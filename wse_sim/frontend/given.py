@@ -47,7 +47,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
     Parameters
     ----------
     given
-        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors in place of a module,
+        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors instead of a module,
         ``program``, ``(program, inputs)``, a kernel graph, or a factory: a function without arguments that returns one of them.
     what
         How a sentence names it.

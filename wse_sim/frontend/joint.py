@@ -359,7 +359,7 @@ class _OnMeta(torch.fx.Interpreter):
 
 
 def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) -> KernelGraph:
-    """The training graph with a fact that says whether torch counts the same FLOPs, and notes where it does not.
+    """The training graph with a fact that states whether torch counts the same FLOPs, and notes where it does not.
 
     `kept` is the graph without recomputation of its own.  `chosen`: the trace says which parameters train, not the module.
     """

@@ -129,7 +129,7 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
 
 
 def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Tensors that operators in a row take, that of the first value first; none if one does not go on from the value so far.
+    """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.
     """

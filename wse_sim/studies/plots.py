@@ -377,7 +377,7 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Numbers in place of powers of ten, where no more than three decades are seen."""
+    """Numbers instead of powers of ten, where no more than three decades are seen."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()

@@ -19,7 +19,7 @@ SHARED = ("wafer", "cluster", "clock", "systems")
 """Options that every run has, and a setting states under their own names."""
 NOT_VARIED = ("turns",)
 USERS, THINK = "users", "think_s"
-"""Numbers in place of `arrivals: users:N:SECONDS`, so that they can be an axis."""
+"""Numbers instead of `arrivals: users:N:SECONDS`, so that they can be an axis."""
 TIMES = tuple(
     f"{which}_{name}_ms"
     for name in ("ttft", "tpot", "itl", "e2el")

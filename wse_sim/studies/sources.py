@@ -70,7 +70,7 @@ def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str |
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # whoever runs it says what is wrong
+        return  # whoever runs it states what is wrong
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -161,7 +161,7 @@ class Store:
         return int(found[0])
 
     def study(self, spec: Mapping[str, Any]) -> int:
-        """The number of a study, by what its file says."""
+        """The number of a study, by what its file states."""
         text = json.dumps(spec, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         with self._writing() as cursor:

@@ -3,7 +3,7 @@
 A course becomes a class of the program format: BUSY for the cycles of the main thread, a transfer with its own period for every operation.
 A transfer carries one word a step.  The program ends where the command stream is released.
 
-Where the main thread goes on next to an asynchronous operation, the machine begins the next task at max(end of the operation, end of the
+Where the main thread continues next to an asynchronous operation, the machine begins the next task at max(end of the operation, end of the
 stretch).  The program begins it at the end of the operation, and keeps what the stretch lasts longer than the operation's own issue cycles
 (:class:`Keep`): exactly that where the operation never waits.  NONE is never later than the machine, ALL never earlier, as far as no
 arbitration decides; both are the same program where no stretch is longer, as a rule.

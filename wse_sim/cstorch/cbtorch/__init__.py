@@ -63,7 +63,7 @@ def optimizer(given: Optimizer) -> Optimizer:
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):
-            optim.Optimizer.register(kind)  # elder schedules ask whether an optimizer is one of the interface
+            optim.Optimizer.register(kind)  # older schedules ask whether an optimizer is one of the interface
         _as_elder(given)
         return given
     twin = getattr(optim, kind.__name__, None)
@@ -88,7 +88,7 @@ def optimizer(given: Optimizer) -> Optimizer:
 
 
 def _as_elder(given: Optimizer) -> None:
-    """What elder trainers call on a wrapped optimizer."""
+    """What older trainers call on a wrapped optimizer."""
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None
     if not hasattr(given, "convert_state_dict_for_checkpoint"):

@@ -341,7 +341,7 @@ class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
         forms.ScalePerParamScheduler.__init__(self, optimizer, scheduler, **keywords)
 
 
-# Elder releases name the schedules without "LR".
+# Older releases name the schedules without "LR".
 Constant, Polynomial, Linear, Exponential = ConstantLR, PolynomialLR, LinearLR, ExponentialLR
 InverseExponentialTimeDecay, InverseSquareRootDecay = InverseExponentialTimeDecayLR, InverseSquareRootDecayLR
 CosineDecay, PiecewiseConstant, MultiStep, Step = CosineDecayLR, PiecewiseConstantLR, MultiStepLR, StepLR

@@ -64,7 +64,7 @@ Counters
 * A core is busy in a cycle in which its slot is used.  Else it is stalled on input or on output as the first of its threads, in
   the order of issue, that waits for a word or for room; else idle.  `received` counts words taken out of input queues,
   control wavelets too, `sent` words put into the ring.
-* A run goes on until nothing moves or issues and no word that is the first of its queue or ring is on its way there.  In that
+* A run continues until nothing moves or issues and no word that is the first of its queue or ring is on its way there.  In that
   cycle routers still count blocked ports.  A program with unfinished cores has stopped in it.  Cores that wait count until then, words until the end.
 * Marks: words that have landed, of router queues after the moves of a cycle, of rings after a push, of input queues before
   the core reads.
@@ -201,7 +201,7 @@ class Each(IntFlag):
     """Flags of the FMACV instruction, in its field FN.
 
     FRESH: the first product that meets a destination replaces it.  INDEXED: an arriving word carries an fp16 value in
-    its low half and in its high half the number of the vector it multiplies, in place of j.
+    its low half and in its high half the number of the vector it multiplies, instead of j.
     """
 
     TRIGGERED = 1  # by arriving data: no cost per element next to its FMAC

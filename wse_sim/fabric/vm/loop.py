@@ -5,7 +5,7 @@ hold words, cores that were woken by a word, by room or by their own clock (a ti
 happen.  The rules of a visit are the same functions, so both must agree cycle for cycle.
 
 A call steps one band of rows (:mod:`wse_sim.fabric.vm.bands`), as a rule all of them, and returns where it waits for another band; all it knows is
-in its arguments, so the next call goes on where the last one stopped.
+in its arguments, so the next call continues where the last one stopped.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

@@ -22,7 +22,7 @@ unequal   the slowest stage within a *slack* of that; the cores go where they sh
 narrow    the same on a part of the columns: regions nearer to a square, and to each other
 
 Cores and columns are those of fixed ladders, not fractions of the wafer: what a small wafer tries a larger one tries
-too.  Then the best goes on by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
+too.  Then the best continues by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
 or all of them, or other columns, and what helps is kept.
 """
 

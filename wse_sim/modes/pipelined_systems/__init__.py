@@ -64,7 +64,7 @@ class PipelinedSystems:
         return over_systems(plan, ONE.simulate(plan.line, options, trace=trace))
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Wafers in use; the blocks, the pace and the bytes that go on of each."""
+        """Wafers in use; the blocks, the pace and the bytes that continue of each."""
         plan = expect(plan, PipelinedSystemsPlan)
         facts = [("systems in use", f"{len(plan.parts)} of {plan.systems}")]
         for number, part in enumerate(plan.parts):

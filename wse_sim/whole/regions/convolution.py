@@ -159,7 +159,7 @@ class Convolution(Dense):
     def pace(self) -> float:
         """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first.
 
-        What is sent counts twice: a word goes on when the last of its readers takes it, and they send at different times.
+        What is sent counts twice: a word continues when the last of its readers takes it, and they send at different times.
         """
         windows = self.windows
         odd = (

@@ -41,7 +41,7 @@ class DenseBeside(DenseShape):
         if self.is_relayed:
             colors = self._relay(b, colors, samples)
         for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
-            # Inlets hear a word together: a deep queue lets one deal out while the others go on.
+            # Inlets hear a word together: a deep queue lets one deal out while the others continue.
             b.input_queue(color, 1)
         incoming = iter(colors)
         for i, heard in enumerate(bundles):

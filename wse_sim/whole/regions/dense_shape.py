@@ -291,7 +291,7 @@ class DenseShape(RegionKind):
         return max(0, first), min(end, size) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """As the module says; a region of one row moves its sums in place of adding to those from above."""
+        """As the module says; a region of one row moves its sums instead of adding to those from above."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
         o = ceil(wafer.vector_start_cycles)
@@ -312,7 +312,7 @@ class DenseShape(RegionKind):
 
         A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
 
-        What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+        What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()

@@ -14,7 +14,7 @@ round: the work on the outputs sends no sums.  Rows are ahead of those below the
 send in turn, for every bundle of the result; r = T / F::
 
     row         T (k ceil(v / w) + v) + r (v + v / 2 sent + sum over items of (o + v / rate))
-    last row    the same, with r control words in place of r v
+    last row    the same, with r control words instead of r v
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class TrainedDense(TrainedKind):
 
 
 def _with_room(kernel: Kernel, stage: Stage) -> Stage:
-    """The stage with a second moving column, in place of a compute column, where a residual's gradient needs it."""
+    """The stage with a second moving column, instead of a compute column, where a residual's gradient needs it."""
     region = stage.region
     compute = region.compute_cores // region.rows
     if region.rows == 1:

@@ -251,7 +251,7 @@ class FoldingCores:
             core.add(part, part, fabric_in(self.west), start="none", thread=COLLECT, priority="high")
 
     def _finish(self, core: CoreClass, row: int, first: int, count: int) -> None:
-        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above goes on."""
+        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above continues."""
         if not count:
             return
         folding = self.folding

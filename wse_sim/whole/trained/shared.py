@@ -11,7 +11,7 @@ Colors are those that rest meanwhile: gradients go up on the same, and sums come
 those of :mod:`.streamed`::
 
     row          n / 2 heard + e c + starts + n passed on
-    last row     n / 2 sent up + n taken, in place of the activation
+    last row     n / 2 sent up + n taken, instead of the activation
 """
 
 from __future__ import annotations

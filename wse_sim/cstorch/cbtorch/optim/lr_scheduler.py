@@ -17,7 +17,7 @@ from wse_sim.cstorch.optim import lr_scheduler as present
 from wse_sim.cstorch.optim.helpers import ELDER_WORDS, WITHOUT_EFFECT
 from wse_sim.cstorch.optim.lr_scheduler import ChainedLR, LRScheduler, PiecewiseConstantLR, SequentialLR
 
-# Name -> the present schedule, and its arguments after the optimizer in the elder order.
+# Name -> the present schedule, and its arguments after the optimizer in the older order.
 _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
     "Constant": (present.ConstantLR, "learning_rate total_iters"),
     "Polynomial": (
