@@ -49,8 +49,18 @@ RULES = (
     Rule("elder", r"\belder\b", "older, deprecated", 2),
     Rule("in place of", r"\bin place of\b", "instead of", 7),
     Rule("goes on", r"\bgoes on\b", "continues", 3),
-    Rule("says what", r"\b(?:row|table|page|report|file|text|note|line|it|that|which) says (?:what|which|how|where|why)\b", "states, shows", 3),
-    Rule("Of a", r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ", "subject and verb first", 83),
+    Rule(
+        "says what",
+        r"\b(?:row|table|page|report|file|text|note|line|it|that|which) says (?:what|which|how|where|why)\b",
+        "states, shows",
+        3,
+    ),
+    Rule(
+        "Of a",
+        r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
+        "subject and verb first",
+        83,
+    ),
     Rule("of which", r"\bof which\b", "whose, or two sentences", 51),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
 )
