@@ -379,6 +379,9 @@ class GenerationChoice(Declared):
         "uniform",
         "Experts that tokens take: uniform, identical (all tokens the same) or table:FILE of loads.",
     )
+    expert_layout: Literal["spread", "apart"] = option(
+        "spread", "Where experts lie: spread (each on all cores) or apart (each on cores of its own)."
+    )
 
 
 class GenerationOptions(GenerationChoice):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder, Index, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
@@ -43,12 +44,20 @@ class ReductionStep:
     advances: str | None
 
 
-def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[ReductionStep], int]:
-    """Set the routes of a reduction; returns each core's part and the number of colors used."""
+def route_reduce(
+    line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
+) -> tuple[list[ReductionStep], int]:
+    """Set the routes of a reduction; returns each core's part and the number of colors used.
+
+    Where it `is_repeated`, the last word of the farthest child turns back the routers that it crossed, so the same routes serve the
+    next reduction.  A core may begin that when the result of this one came back to it.  Trees of two phases cannot.
+    """
     if 1 < tree.group < tree.cores:
+        if is_repeated:
+            raise KernelError("a reduction of two phases cannot be repeated on its routes; use another tree")
         return _route_two_phase(line, tree, first_color), 2
     colors = stream_colors(tree, first_color)
-    advance: dict[int, bool] = {}
+    advance: dict[int, str | None] = {}
     for (v, side), color in colors.items():
         mine = sorted((c for c in tree.children[v] if (c > v) == (side > 0)), key=lambda c: abs(c - v))
         far, here = mine[-1], set(mine)
@@ -56,20 +65,20 @@ def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Red
         line.builder.route(color, line.place(v), rx=outward, tx="R")
         for at in range(v + side, far, side):
             if at in here:
-                passing = Switch([{"rx": outward, "tx": inward}])
+                passing = Switch([{"rx": outward, "tx": inward}], ring=is_repeated)
                 line.builder.route(color, line.place(at), rx="R", tx=inward, switch=passing)
-                advance[at] = True
+                advance[at] = "local"
             else:
                 line.builder.route(color, line.place(at), rx=outward, tx=inward)
         line.builder.route(color, line.place(far), rx="R", tx=inward)
-        advance[far] = False
+        advance[far] = "path" if is_repeated and len(mine) > 1 else None
     parent = tree.parents()
     steps = []
     for v, kids in enumerate(tree.children):
         receives = tuple(colors[v, 1 if c > v else -1] for c in kids)
         up = parent[v]
         sends = None if up < 0 else colors[up, 1 if v > up else -1]
-        steps.append(ReductionStep(receives, sends, "local" if advance.get(v, False) else None))
+        steps.append(ReductionStep(receives, sends, advance.get(v)))
     return steps, len(set(colors.values()))
 
 

@@ -126,3 +126,14 @@ def test_tensor_that_nothing_tracks_cannot_be_fetched(tmp_path) -> None:
 def test_compile_outside_of_the_loop_is_refused(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="without a traced step"):
         Trainer(tmp_path).machine.compile([], 4)
+
+
+def test_closures_before_the_loop_keep_their_order(tmp_path) -> None:
+    """The first checkpoint, asked for when the machine is there, waits behind the initial state, which waits for the loop."""
+    trainer = Trainer(tmp_path)
+    seen: list[object] = []
+    cm.step_closure(lambda: seen.append(trainer.initial))()
+    assert seen == []
+    trainer.train(batches(1))
+    assert seen == [trainer.initial]
+    assert trainer.initial is not None

@@ -54,8 +54,11 @@ def test_an_executor_gives_so_many_batches() -> None:
     assert [b.tolist() for b in loader] == [[0, 1], [2, 3], [4, 5], [0, 1]]
     executor = data.DataExecutor(data.DataLoader(numbers), num_steps=2)
     assert len(executor) == 2
-    seen = [(executor.iteration, executor.is_initial_step, executor.on_final_iteration) for _ in executor]
-    assert seen == [(1, True, False), (2, False, True)]
+    seen = [
+        (executor.iteration, executor.user_iteration, executor.is_initial_step, executor.on_final_iteration)
+        for _ in executor
+    ]
+    assert seen == [(0, 1, True, False), (1, 2, False, True)]
     assert len(list(data.DataExecutor(data.DataLoader(numbers)))) == 3
 
     def stream():

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tests.cstorch.test_schedules import course, optimizer
-from wse_sim.cstorch import cbtorch
 from wse_sim.cstorch.faults import ProgramError
+from wse_sim.cstorch.optim import lr_scheduler
 
 # Name: (arguments after the optimizer, rate of step t by hand).
 SCHEDULES = {
@@ -31,13 +31,13 @@ SCHEDULES = {
 def test_arguments_have_their_elder_places(name: str) -> None:
     """The rate of six steps by each schedule's formula."""
     values, rate = SCHEDULES[name]
-    schedule = getattr(cbtorch.optim.lr_scheduler, name)(optimizer(), *values, False)
+    schedule = getattr(lr_scheduler, name)(optimizer(), *values, False)
     assert course(schedule, 6) == pytest.approx([rate(t) for t in range(6)], rel=1e-6)
 
 
 def test_other_arguments_are_a_sentence_and_words_may_be_elder() -> None:
     """`decay_steps` is `total_iters`; one argument too many is named with those that there are."""
-    rates = cbtorch.optim.lr_scheduler
+    rates = lr_scheduler
     schedule = rates.Polynomial(optimizer(), 0.2, 0.1, decay_steps=10)
     assert course(schedule, 2) == pytest.approx([0.2, 0.19])
     with pytest.raises(ProgramError, match="Step takes at most 4 arguments after the optimizer"):

@@ -224,6 +224,23 @@ def test_each_group_at_its_own_rate() -> None:
     assert [float(v) for v in schedule.get_last_lr()] == pytest.approx([0.1, 0.2])
 
 
+def test_a_form_by_its_name_is_one_schedule() -> None:
+    """Configurations of the Trainer: `{form: arguments}`, sequences without milestones, weight decay by its own form."""
+    warm = {"LinearLR": {"initial_learning_rate": 0.0, "end_learning_rate": 0.4, "total_iters": 4}}
+    then = {"CosineDecayLR": {"initial_learning_rate": 0.4, "end_learning_rate": 0.0, "total_iters": 8}}
+    found = optim.configure_scheduler(optimizer(), {"SequentialLR": {"schedulers": [warm, then]}})
+    assert course(found, 6) == pytest.approx(
+        [0.0, 0.1, 0.2, 0.3, 0.4, 0.2 * (1 + math.cos(math.pi / 8))], abs=1e-7
+    )
+    scaled = optim.configure_scheduler(optimizer(), {"ScalePerParamLR": {"scheduler": warm}})
+    assert isinstance(scaled, lrs.ScalePerParamLR)
+    decay = optim.configure_scheduler(
+        optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.3), {"ConstantWD": {"val": 0.2}}
+    )
+    assert isinstance(decay, forms.ConstantScheduler)
+    assert not isinstance(decay, lrs.LRScheduler)
+
+
 def test_other_options_have_schedules_too() -> None:
     opt = optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.3)
     decay = optim.weight_decay_scheduler.LinearWD(opt, 0.3, 0.1, 10)

@@ -431,3 +431,19 @@ def test_outputs_are_fetched_on_activation_steps_only(monkeypatch):
     finally:
         execution.finish()
     assert (at, saved) == ([2, 4, 5], [3, 5])
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose2d"])
+def test_a_convolution_of_half_typed_images_computes_in_fp32(tmp_path, kind: str) -> None:
+    """Input pipelines of public trainers give halves, weights are fp32: on the wafer as with the images cast by hand."""
+
+    def make(cast):
+        def models():
+            layer = getattr(torch.nn, kind)(1, 2, 3)
+            shape = (-1, 1, WIDTH) if kind == "Conv1d" else (-1, 1, 2, WIDTH // 2)
+            return (layer,), lambda x, y: layer(cast(x.to(torch.bfloat16)).reshape(shape)).square().mean()
+
+        return models
+
+    mixed = trained("CSX", make(lambda x: x), artifact_dir=tmp_path)[0]
+    assert mixed == trained("CPU", make(lambda x: x.float()), artifact_dir=tmp_path)[0]

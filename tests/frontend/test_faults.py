@@ -140,3 +140,10 @@ def test_the_collection_is_large() -> None:
     assert len(PROGRAMS) >= 25
     with pytest.raises(UnsupportedOpError):
         lower(*next((m, a) for n, m, a, _ in PROGRAMS if n == "UnknownOperator"))
+
+
+def test_a_configuration_of_transformers_given_as_a_file_says_how_to_give_it(tmp_path: Path):
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama"}')
+    with pytest.raises(ModelError, match=f"a configuration of transformers is hf:{file}"):
+        load_model(str(file))

@@ -33,6 +33,7 @@ LAYERS = {
     "norms on heads": stated_layer({"hidden": 1024, "ffn": 3072, "heads": 16, "kv_heads": 8, "qk_norm": True}),
     "experts": stated_layer({"hidden": 2048, "ffn": 768, "heads": 32, "kv_heads": 4, "experts": 128, "experts_per_token": 8}),
 }  # fmt: skip
+LAYERS["experts apart"] = dataclasses.replace(LAYERS["experts"], is_apart=True)  # type: ignore[type-var]
 GRAPHS: dict[tuple[int, int], object] = {}
 
 PLAIN = LayerWork(8, 8, 8, (), 0.0, 0.0, 0)  # a layer whose experts are all alike

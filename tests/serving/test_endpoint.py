@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -291,3 +293,19 @@ def test_a_prefix_is_found_again() -> None:
     assert found["vllm:prefix_cache_queries_total"] == 2 * 85
     assert found["vllm:prefix_cache_hits_total"] == 80  # five blocks of sixteen
     assert np.isclose(times[0]["queue_time"], 0)
+
+
+def test_metrics_are_there_without_a_redirection(port: int) -> None:
+    """curl follows none, nor do some scrapers; the form is the one asked for."""
+    for path, accept, media in (
+        ("/metrics", "*/*", "text/plain"), ("/metrics/", "", "text/plain"),
+        ("/metrics", "application/openmetrics-text; version=1.0.0", "application/openmetrics-text"),
+    ):  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAITS_S)
+        connection.request("GET", path, headers={"accept": accept})
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        assert reply.status == 200
+        assert str(reply.getheader("content-type")).startswith(media)
+        assert re.search(r"^vllm.num_requests_running\{", text, re.MULTILINE)

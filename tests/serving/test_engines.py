@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from tests.generated import cases, examples
 from tests.serving.made import open_of, replicas, services, table_of_ticks
-from wse_sim.serving.base import NEVER, EdgeLink, Load, PrefillElsewhere, Served, ServingRules, open_load
+from wse_sim.serving.base import (
+    NEVER,
+    EdgeLink,
+    Load,
+    PrefillElsewhere,
+    Served,
+    ServingError,
+    ServingRules,
+    open_load,
+)
 from wse_sim.serving.fast_state import SKIPPED
 from wse_sim.serving.latency import TurnTable
 from wse_sim.serving.line import serve_reference
@@ -266,3 +275,43 @@ def test_users_who_never_think_meet_the_bounds(users: int) -> None:
     )
     rate = served.counters["emitted"] / int(served.last_ticks.max())
     assert rate == pytest.approx(min(users / (regions * tick), 1 / tick), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("load", "rules", "says"),
+    [
+        (open_of((0, 5, 5)), ServingRules(9, turn_tokens=3), "turns of 3 tokens exceed the 2 of the table"),
+        (open_of((0, 1, 1), (0, 1500, 600)), ServingRules(999), "contexts of 2100 tokens exceed the 2000 of the table"),
+        (open_of((0, 9, 2)), ServingRules(9, edge=EdgeLink(1), prefill=PrefillElsewhere(np.arange(10))), "exceed the 9"),
+    ],
+)  # fmt: skip
+def test_what_is_beyond_a_table_is_said_before_it_is_read(load: Load, rules: ServingRules, says: str) -> None:
+    """Machine code does not look whether a row is there."""
+    table = table_of_ticks([[10, 11]], grid=1000, deep=[0, 0, 5])
+    rules = rules if "turns" in says else dataclasses.replace(rules, turn_tokens=2)
+    with pytest.raises(ServingError, match=says):
+        serve_fast(load, rules, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"after": np.array([NEVER, 7])}, "request 1 waits for request 7 of 2"),
+        ({"after": np.array([NEVER, 1])}, "request 1 waits for request 1 of 2"),
+        ({"input_tokens": np.array([1.0, 2.0])}, "input_tokens of a load holds float64"),
+    ],
+)
+def test_a_load_that_machine_code_cannot_follow_is_refused(change: dict[str, np.ndarray], says: str) -> None:
+    with pytest.raises(ServingError, match=says):
+        dataclasses.replace(open_of((0, 1, 1), (5, 2, 2)), **change)
+
+
+def test_two_cannot_wait_for_one() -> None:
+    rows = np.zeros(3, np.int64)
+    with pytest.raises(ServingError, match="several requests wait for request 0"):
+        Load(rows, rows + 1, rows + 1, np.array([NEVER, 0, 0]), rows)
+
+
+def test_no_replica_serves_nothing() -> None:
+    with pytest.raises(ServingError, match="0 replicas are not 1 to"):
+        serve_fast(open_of((0, 1, 1)), ServingRules(9, turn_tokens=1), table_of_ticks([[10]]), 0)

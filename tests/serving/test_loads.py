@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.generated import examples
 from wse_sim.errors import WseError
 from wse_sim.service.answers import load_for
-from wse_sim.serving.base import TICK_S, ServingError
+from wse_sim.serving.base import TICK_S, Load, ServingError
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.traces import FORMS, load_of
-from wse_sim.serving.workload import drawn_load, lengths
+from wse_sim.serving.workload import drawn_load, lengths, shortened
 
 COUNT = 40_000
 
@@ -135,6 +135,50 @@ def test_a_trace_reads_as_it_is_published(tmp_path: Path, form: str) -> None:
     assert len(load_of(f"{form}:{file}", limit=1)) == 1
 
 
+NAMED = {
+    "arrival_timestamp,prompt_size,token_size": "id,arrival_timestamp,batch,prompt_size,token_size\n0,1,1,374,44\n1,5.314579,1,396,109\n",
+    "at@ms,ask,say": '{"at": 7, "ask": 374, "say": 44, "x": 1}\n{"at": 4321.579, "ask": 396, "say": 109}\n',
+    "StartTimeOffset@ns,In,Out": '{"In": 374, "Out": 44, "StartTimeOffset": 0}\n{"In": 396, "Out": 109, "StartTimeOffset": 4314579000}\n',
+    "timestamp@us,Prompt Length,Output Length": '{"timestamp": 0, "requests": [{"Prompt Length": 374, "Output Length": 44, "prompt": "x"}]}\n'
+    '{"timestamp": 4314579, "requests": [{"Prompt Length": 396, "Output Length": 109, "prompt": "y"}]}\n',
+    "when,text,n": f"when,text,n\n2024-05-10 00:00:00.009930+00:00,{'a' * 1499},44\n2024-05-10 00:00:04.324509+00:00,{'b' * 1584},109\n",
+}  # fmt: skip
+"""The same two requests as others name them: CSV, JSON lines with units, a list in a line, a date and a text."""
+
+
+@pytest.mark.parametrize("names", NAMED)
+def test_a_trace_of_no_known_form_is_read_by_the_names_of_its_fields(tmp_path: Path, names: str) -> None:
+    file = tmp_path / "trace"
+    file.write_text(NAMED[names])
+    load = load_of(f"fields:{names}:{file}")
+    assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([374, 396], [44, 109])
+    np.testing.assert_allclose(load.arrival_ticks * TICK_S, [0.0, 4.314579], atol=1e-6)
+
+
+def test_a_line_may_hold_several_requests_and_no_time(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text(
+        '{"n": 5, "requests": [{"m": 1}, {"m": 2, "n": 6}], "tags": [1]}\n{"n": 7, "m": 3, "requests": []}\n'
+    )
+    options = ServingOptions(workload=f"fields:,n,m:{file}", rate=2.0, arrivals="constant")
+    load = load_for(options)
+    assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([5, 6, 7], [1, 2, 3])
+    assert (load.arrival_ticks * TICK_S).tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(("names", "text", "says"), [
+    ("a,b", "", "fields 'a,b' are not three"), ("a,,c", "", "are not three"), ("a@h,b,c", "a,b,c\n1,2,3\n", "unit 'h' of field 'a'"),
+    ("a,b,d", "a,b,c\n1,2,3\n", "no column 'd'"), ("a,b,c", "a,b,c\n1,2,3\n2,x,3\n", "line 3 has b 'x'; give a whole number"),
+    ("a,b,c", '{"a": 1, "b": "some text", "c": 1}\n{"a": 1, "b": 5, "c": 1}', "line 2 has b '5'; give a text"),
+    ("a,b,c", '{"a": 1, "b": 5}\n', "line 1 has c 'None'"),
+])  # fmt: skip
+def test_fields_that_are_not_there_are_sentences(tmp_path: Path, names: str, text: str, says: str) -> None:
+    file = tmp_path / "trace"
+    file.write_text(text)
+    with pytest.raises(WseError, match=says):
+        load_of(f"fields:{names}:{file}")
+
+
 def test_calls_of_a_session_come_after_answers_and_tools(tmp_path: Path) -> None:
     """Two sessions that begin at 2 s and 1 s, of two calls and one: the second call comes 3 s after the first answer."""
     file = tmp_path / "sessions.jsonl"
@@ -168,21 +212,26 @@ def test_files_without_times_come_as_a_law_says(tmp_path: Path) -> None:
 def test_lengths_of_conversations_are_their_characters_by_four(tmp_path: Path) -> None:
     file = tmp_path / "sharegpt.json"
     turns = '[{"from": "human", "value": "%s"}, {"from": "gpt", "value": "%s"}, {"from": "human", "value": "more"}]'
-    file.write_text('[{"conversations": ' + turns % ("x" * 40, "y" * 12) + "}]")
-    load = load_of(f"sharegpt:{file}")
-    assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([10], [3])
+    one = '{"conversations": ' + turns % ("x" * 40, "y" * 12) + "}"
+    for text, count in ((f"[{one}]", 1), (f"{one}\n{one}\n", 2)):  # a list, or a line each
+        file.write_text(text)
+        load = load_of(f"sharegpt:{file}")
+        assert (load.input_tokens.tolist(), load.output_tokens.tolist()) == ([10] * count, [3] * count)
+
+
+DAMAGED = TRACES | {f"fields:{names}": text for names, text in NAMED.items()}
 
 
 @examples(60)
-@given(st.sampled_from(sorted(TRACES)), st.data())
+@given(st.sampled_from(sorted(DAMAGED)), st.data())
 def test_a_damaged_trace_is_a_sentence_or_a_load(
     tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject
 ) -> None:
     """A change anywhere is read, or refused with the file; never a traceback, never a request without tokens."""
-    text = TRACES[form]
+    text = DAMAGED[form]
     at = data.draw(st.integers(0, len(text) - 1))
     put = data.draw(st.sampled_from(["", "-", "x", "\n", "1e9", "٣", "\x00", '"', "nan", "9" * 400, "0.5"]))
-    file = tmp_path_factory.getbasetemp() / f"damaged-{form}"
+    file = tmp_path_factory.getbasetemp() / f"damaged-{form.partition(':')[0]}"
     file.write_text(text[:at] + put + text[at + data.draw(st.integers(0, 3)) :])
     said, load = "", None
     try:
@@ -215,3 +264,13 @@ def test_rows_that_no_service_writes(tmp_path, stamp, count, says):
     file.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{stamp},{count},4\n")
     with pytest.raises(WseError, match=says):
         load_of(f"azure:{file}")
+
+
+def test_who_follows_one_that_fails_follows_the_one_before_it() -> None:
+    """Two users; the second request of the first one, and the next two of the second, are too long."""
+    after = np.array([-1, -1, 0, 1, 2, 3, 4, 5])
+    sizes, rows = np.array([3, 3, 99, 99, 3, 99, 3, 3]), np.zeros(8, np.int64)
+    load = shortened(Load(rows, sizes, rows + 1, after, rows), 50)
+    assert load.refused == 3
+    assert load.input_tokens.tolist() == [3] * 5
+    assert load.after.tolist() == [-1, -1, 0, 2, 1]

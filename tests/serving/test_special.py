@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from pathlib import Path
@@ -16,12 +17,15 @@ from wse_sim.csl.compiler import compile_program
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
+from wse_sim.kernels.blocks.mesh import joined_gemv, tree_allreduce
+from wse_sim.modes.generation.apart import apart_cycles, fullest_mean
 from wse_sim.modes.generation.decoder import LayerWork, Product
 from wse_sim.modes.generation.joined import joined_layer_cycles, met
 from wse_sim.modes.generation.packed import (
     GROUP,
     SOURCES,
     group_cycles,
+    loaded,
     packed,
     probabilities,
     read_loads,
@@ -300,6 +304,44 @@ def test_experts_that_tokens_meet() -> None:
         [len(set(np.concatenate([rng.choice(8, 2, False) for _ in range(5)]))) for _ in range(4000)]
     )
     assert 2 * float(met(plain, product, 5)[0]) == pytest.approx(drawn, rel=0.01)
+
+
+@pytest.mark.parametrize("loads", [(1.0,) * 8, (50.0, 9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0)])
+def test_the_fullest_expert_is_waited_for(loads: tuple[float, ...]) -> None:
+    """Against tokens that draw two different ones of eight experts; a lone token fills an expert, identical ones all theirs.
+
+    The counts of experts are not quite independent, which the closed form takes them to be: 6 %.
+    """
+    rng = np.random.default_rng(2)
+    race = rng.exponential(1 / np.array(loads), (3000, 6, 8)).argsort(axis=2)[:, :, :2]
+    counts = (race[..., None] == np.arange(8)).sum(axis=(1, 2))
+    chances = (counts.mean(axis=0) / 6).tolist()
+    picked = tuple(sorted(collections.Counter(chances).items()))
+    assert fullest_mean(6, picked, False) == pytest.approx(counts.max(axis=1).mean(), rel=0.06)
+    assert fullest_mean(1, picked, False) == 1.0
+    assert fullest_mean(6, picked, True) == 6.0
+    assert fullest_mean(3000, ((0.25, 8),), False) == pytest.approx(3000 / 4, rel=0.1)
+
+
+def test_experts_on_cores_of_their_own_on_paper() -> None:
+    """Four experts, two a token, on 8 x 8 cores: squares of 4 x 4, tiles of 16 x 8 there for a matrix of 64 x 32.
+
+    One token: two products of a kind (gate and up) work at once for both experts, so each is paid once; its vector of 8 features a
+    line goes to two experts: 8 words.  A core holds the tile of one expert, four times as large as that of one of four.
+    """
+    wafer = load_wafer("wse3")
+    wide, back = Product(64, 32, 4.0, 1.0, 4, 2.0), Product(32, 64, 2.0, 1.0, 4, 2.0)
+    work = LayerWork(64, 64, 64, (wide, back), 0.0, 0.0, 0, is_apart=True)
+    assert work.expert_side(8) == 4
+    assert work.weights_of_core(8) == 2 * 16 * 8 + 8 * 16
+    way = 8 * wafer.wavelet_cycles + wafer.vector_start_cycles + 8 * wafer.hop_cycles + wafer.handover_cycles
+    one = joined_gemv(16, 8, 1, wafer) + tree_allreduce(8, 4, 2, wafer, vertical=True)
+    assert apart_cycles(work, wide, 1, 8, wafer).total == pytest.approx(2 * float(one.total) + way)
+    two = joined_gemv(8, 16, 1, wafer) + tree_allreduce(16, 4, 2, wafer)
+    added = 16 / wafer.peak_fma_fp16_per_cycle
+    assert apart_cycles(work, back, 1, 8, wafer).total == pytest.approx(float(two.total) + way + added)
+    with pytest.raises(ModelError, match="experts apart need a model with experts"):
+        loaded(LayerWork(8, 8, 8, (Product(8, 8, 1.0, 1.0),), 0.0, 0.0, 0), "uniform", "apart")
 
 
 def test_loads_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -1,117 +1,68 @@
-"""Half of a joined layer as one fabric program: what its parts cost one by one is what they cost together."""
+"""A whole joined layer as one fabric program: its values against PyTorch, its cycles against the closed form and against its parts."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
-from wse_sim.fabric.format.builder import scalar
+from tests.timing.joined_layer import JoinedLayer, Sizes
+from tests.timing.joined_values import case_of
+from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
-from wse_sim.hardware import Wafer, load_wafer
-from wse_sim.kernels.blocks.lines import Line, new_builder
-from wse_sim.kernels.blocks.trees import k_tree
-from wse_sim.kernels.contract.family import Case, Tiling
-from wse_sim.kernels.contract.registry import family
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder, route_reduce
+from wse_sim.kernels.blocks.trees import two_phase
 from wse_sim.kernels.contract.testing import max_abs_error
-from wse_sim.kernels.families.collectives.allreduce import emit_allreduce, route_allreduce
-from wse_sim.kernels.families.gemv import emit_joined
+from wse_sim.modes.generation.joined import joined_layer_cycles
+from wse_sim.modes.generation.layer_parts import joined_layer
+from wse_sim.timing.layers import time_layer
 
-GRID, GROUPS = 16, 4
-
-
-def half_layer(d: int, f: int, n: int, wafer: Wafer, *, is_together: bool) -> Case:
-    """A statistic, the wide product, its positive part, the product back, the sum with the stream; n tokens at once.
-
-    d and f elements of a token on a core.  The statistic and the wide product are summed down the columns, the product back
-    along the rows: its sums come out where the stream lies, and each product finds its inputs in the order in which
-    the one before left them.
-    """
-    b = new_builder(GRID, GRID, wafer)
-    statistic = b.buffer("s", n, "fp16")
-    x = b.buffer("x", d * n, "fp16", bank=2 if is_together else None)
-    up, wide = (
-        b.buffer("up", d * f, "fp16", bank=None if is_together else 2),
-        b.buffer("y", f * n, "fp16", bank=0),
-    )
-    active = b.buffer("h", f * n, "fp16", bank=2 if is_together else None)
-    down = b.buffer("down", f * d, "fp16", bank=None if is_together else 2)
-    back = b.buffer("z", d * n, "fp16", bank=0)
-    tree, first, parts = k_tree(GRID, GROUPS, wafer.stream_order), 0, []
-    for vertical in (True, True, False):
-        found, used = route_allreduce(Line(b, vertical=vertical), tree, first)
-        first += used
-        parts.append(found)
-    kinds: dict[Any, Any] = {}
-    for row, col in np.ndindex(GRID, GRID):
-        key = parts[0][row], parts[1][row], parts[2][col]
-        kinds.setdefault(key, np.zeros((GRID, GRID), bool))[row, col] = True
-    for number, ((of_statistic, of_wide, of_back), mask) in enumerate(kinds.items()):
-        core = b.core_class(f"core {number}")
-        core.busy(b.config.task_start_cycles)
-        emit_allreduce(core, of_statistic, statistic, "fp16")
-        emit_joined(core, wide, x, up, n, wafer, "fp16", is_together=is_together)
-        emit_allreduce(core, of_wide, wide, "fp16", "code")
-        core.max(active.dsd(), wide.dsd(), scalar(0.0), dtype="fp16")
-        emit_joined(core, back, active, down, n, wafer, "fp16", is_together=is_together)
-        emit_allreduce(core, of_back, back, "fp16", "code")
-        core.add(x.dsd(), x.dsd(), back.dsd(), dtype="fp16")
-        b.place(core, mask)
-    # Small whole numbers: all sums are exact in fp16.
-    rng, p = np.random.default_rng(3), GRID
-    stream = rng.integers(-1, 2, (n, p * d)).astype(np.float32)
-    a, c = (rng.integers(-1, 2, size).astype(np.float32) for size in ((p * d, p * f), (p * f, p * d)))
-    terms = rng.integers(-3, 4, (p, p, n)).astype(np.float32)
-    order = (1, 2, 0) if is_together else (1, 0, 2)
-
-    def pieces(values: np.ndarray, size: int) -> np.ndarray:
-        return values.reshape(n, p, size).transpose(order).reshape(p, size * n)
-
-    hidden = stream @ a
-    result = stream + np.maximum(hidden, 0) @ c
-    tile_up = a.reshape(p, d, p, f).transpose(0, 2, 1, 3).reshape(p, p, d * f)
-    tile_down = c.reshape(p, f, p, d).transpose(2, 0, 1, 3).reshape(p, p, f * d)
-    wide_shape, stream_shape = (p, p, f * n), (p, p, d * n)
-    inputs = {"s": terms, "up": tile_up, "down": tile_down}
-    inputs["x"] = np.broadcast_to(pieces(stream, d)[:, None], stream_shape)
-    expected = {
-        "s": np.broadcast_to(terms.sum(axis=0), terms.shape),
-        "y": np.broadcast_to(pieces(hidden, f)[None], wide_shape),
-        "x": np.broadcast_to(pieces(result, d)[:, None], stream_shape),
-    }
-    return Case(b.build(), b.config, inputs, expected)
+FP16_ERROR = 0.012  # of results of size 1 to 4 after seven products in fp16
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens", "is_together"),
-    [("wse2", 1, False), ("wse2", 4, True), ("wse2", 24, True), ("wse3", 1, False), ("wse3", 4, False)],
-)
-def test_parts_cost_together_what_they_cost_one_by_one(name: str, tokens: int, is_together: bool):
-    """Values of the whole against numpy; cycles against the sum of its parts, each run as a program of its own.
-
-    Parts are the statistic of n words, a product of n vectors down and one back, two short vectors.  Cores leave a part at
-    different times, so the next one starts earlier on some: up to 4 % for one token, 1 % for 24.
-    """
-    wafer, d, f = load_wafer(name), 8, 16
-    case = half_layer(d, f, tokens, wafer, is_together=is_together)
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_small_layer_is_that_of_pytorch(tokens: int):
+    """Two heads on 4 x 4 cores: the stream, and the new keys and values among those at rest."""
+    sizes = Sizes(grid=4, groups=2, d=4, q=4, f=6, tokens=tokens, heads=2, head_groups=1)
+    case = case_of(JoinedLayer(sizes, load_wafer("wse2"), is_together=False))
     result = run_program(case.program, case.config, inputs=case.inputs)
     assert result.deadlock is None
-    assert max_abs_error(case, result) == 0.0
-    column = "vectors" if is_together else "weights"
-    options = {"groups": GROUPS, "vectors": tokens, "column": column}
-    parts = [
-        ("allreduce", {"words": tokens}, Tiling(1, GRID, "grid", "k_tree", options={"groups": GROUPS})),
-        ("gemv", {"m": GRID * d, "n": f}, Tiling(GRID, 1, "grid", options=options)),
-        ("gemv", {"m": GRID * f, "n": d}, Tiling(GRID, 1, "grid", options=options)),
-    ]
-    apart = 0.0
-    for kernel, dims, tiling in parts:
-        own = family(kernel).program(dims, tiling, wafer, dtype="fp16")
-        apart += run_program(own.program, own.config, functional=False).cycles
-    apart += sum(
-        wafer.vector_start_cycles + size * tokens / rate
-        for size, rate in ((f, wafer.max_fp16_per_cycle), (d, wafer.peak_fma_fp16_per_cycle))
-    )
-    apart -= 2 * wafer.loop_cycles  # each product alone is one turn of a loop
-    assert 0.96 * apart < result.cycles <= apart
+    assert max_abs_error(case, result) < FP16_ERROR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "tokens", "is_together", "heads", "over_form", "over_parts"),
+    [
+        ("wse2", 1, False, 1, 0.928, 0.981),
+        ("wse2", 4, False, 4, 0.970, 1.005),
+        ("wse2", 8, False, 1, 0.988, 1.013),
+        ("wse2", 16, True, 1, 1.004, 1.020),
+        ("wse3", 1, False, 1, 0.820, 0.962),
+        ("wse3", 4, False, 1, 0.903, 1.019),
+        ("wse3", 16, True, 4, 0.988, 1.048),
+    ],
+)
+def test_a_whole_layer_costs_what_serving_takes_for_it(
+    name: str, tokens: int, is_together: bool, heads: int, over_form: float, over_parts: float
+):
+    """16 x 16 cores, the faster order of products: cycles over the closed form, and over its parts run one by one.
+
+    Both ratios are pinned where they were measured.  The form may be too dear on so few cores, where the eight handovers that it
+    counts for an all-reduce do not all lie on the way, but not too cheap.
+    """
+    wafer, sizes = load_wafer(name), Sizes(16, 4, 8, 8, 16, tokens, heads)
+    case = case_of(JoinedLayer(sizes, wafer, is_together=is_together))
+    result = run_program(case.program, case.config, inputs=case.inputs)
+    assert result.deadlock is None
+    assert max_abs_error(case, result) < FP16_ERROR
+    form = float(joined_layer_cycles(sizes.work(), tokens, 16, wafer, groups=4).total)
+    assert result.cycles < 1.01 * form
+    assert result.cycles / form == pytest.approx(over_form, abs=0.01)
+    parts = time_layer(joined_layer(sizes.work(), tokens, 16, wafer, groups=4), wafer)
+    assert result.cycles / (form * parts.factors["chunk"]) == pytest.approx(over_parts, abs=0.01)
+
+
+def test_a_tree_of_two_phases_is_not_repeated():
+    line = Line(new_builder(1, 9, load_wafer("wse2")), vertical=False)
+    with pytest.raises(KernelError, match="cannot be repeated"):
+        route_reduce(line, two_phase(9, 3), 0, is_repeated=True)

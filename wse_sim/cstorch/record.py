@@ -441,6 +441,8 @@ class _Calls(TorchFunctionMode):
         recorder.call = (func, args, kwargs)
         try:
             args, kwargs = _on_the_device(func, args, kwargs)
+            if func in _CONVOLUTIONS:
+                args, kwargs = _of_one_type(args, kwargs)
             if getattr(func, "__name__", "") == "lstm":
                 # The fused kernel keeps a workspace only while autograd is on, which it is not in replay.
                 with _without_fused_kernels():
@@ -452,6 +454,25 @@ class _Calls(TorchFunctionMode):
         if before is None:
             recorder.tape.note(func, args, kwargs, out)
         return out
+
+
+# torch compares the types of an input and a bias before any operator of theirs reaches a recorder.
+_CONVOLUTIONS = frozenset(
+    getattr(torch, f"conv{kind}{dims}d") for kind in ("", "_transpose") for dims in (1, 2, 3)
+)
+
+
+def _of_one_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Half-typed inputs of a convolution in fp32 where its weight or bias is: what `autocast` does elsewhere."""
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+    if len({v.dtype for v in given}) == 1 or not any(v.dtype is torch.float32 for v in given):
+        return args, kwargs
+
+    def wide(value: object) -> object:
+        is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        return value.to(torch.float32) if is_half else value  # type: ignore[attr-defined]
+
+    return tuple(map(wide, args)), {name: wide(value) for name, value in kwargs.items()}
 
 
 @contextmanager

@@ -364,8 +364,9 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
     if not executes():
         return
     elder = _RUN.elder_state
-    if elder is not None and elder.appliance is None and _RUN.executions == 0:
-        elder.pending.append((values, callback))  # older trainers: closures wait for the loop
+    if elder is not None and _RUN.executions == 0 and (elder.appliance is None or elder.pending):
+        # Elder trainers: closures wait for the loop, each behind those that wait already.
+        elder.pending.append((values, callback))
         return
     callback(values)
 

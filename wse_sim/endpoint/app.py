@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import numpy as np
-from prometheus_client import make_asgi_app
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from wse_sim._version import __version__
 from wse_sim.endpoint.metrics import ServiceMetrics
@@ -72,7 +72,8 @@ class _Endpoint:
                 Route("/health", self.health),
                 Route("/ping", self.health, methods=["GET", "POST"]),
                 Route("/version", self.version),
-                Mount("/metrics", make_asgi_app(self.metrics.registry)),
+                Route("/metrics", self.scraped),
+                Route("/metrics/", self.scraped),
             ],
             lifespan=self._life,
         )
@@ -105,6 +106,11 @@ class _Endpoint:
     async def health(self, request: Request) -> Response:
         """Alive."""
         return Response(status_code=200)
+
+    async def scraped(self, request: Request) -> Response:
+        """Metrics, in the form that a scraper asks for."""
+        encoded, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encoded(self.metrics.registry), headers={"content-type": media_type})
 
     async def version(self, request: Request) -> Response:
         """Of this program."""

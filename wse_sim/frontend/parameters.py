@@ -238,6 +238,8 @@ def named_model(name: str) -> ModelFile:
 
         near = get_close_matches(name, model_names(), n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "'wse-sim show models' lists the names"
+        if name.endswith(".json") and Path(name).is_file():
+            hint = f"a configuration of transformers is hf:{name}"
         raise ModelError(f"model '{name}' is not a known name, file or package.module:factory; {hint}")
     with resources.as_file(resources.files("wse_sim.configs").joinpath("models", f"{name}.yaml")) as path:
         return read_model_file(path)

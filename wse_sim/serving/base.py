@@ -47,6 +47,12 @@ def ticks(seconds: NDArray[np.floating]) -> Ticks:
 UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests come
 
 
+def is_untimed(named: str) -> bool:
+    """Whether a file, as FORM:FILE, does not say when requests come; of named fields where the first name is empty."""
+    form, _, name = named.partition(":")
+    return form in UNTIMED_FORMS or (form == "fields" and name.startswith(","))
+
+
 @dataclass(frozen=True)
 class Load:
     """Requests in order of arrival, a row each.
@@ -80,6 +86,27 @@ class Load:
                 raise ServingError(f"request {row} has {int(column[row])} {name} tokens; give at least 1")
         if len(self.arrival_ticks) and int(np.diff(self.arrival_ticks).min(initial=0)) < 0:
             raise ServingError("requests are not in order of arrival; sort them by their time")
+        for name in ("arrival_ticks", "input_tokens", "output_tokens", "after", "think_ticks"):
+            if getattr(self, name).dtype != np.int64:
+                raise ServingError(
+                    f"{name} of a load holds {getattr(self, name).dtype}; give whole numbers as int64"
+                )
+        self._check_after(np.flatnonzero(self.after >= 0))
+
+    def _check_after(self, waits: NDArray[np.intp]) -> None:
+        """Every request that waits for another one waits for one that is there, alone, and not for itself."""
+        after = self.after[waits]
+        wrong = (after >= len(self)) | (after == waits)
+        if wrong.any():
+            row = int(waits[wrong][0])
+            raise ServingError(
+                f"request {row} waits for request {int(self.after[row])} of {len(self)}; name another one of them"
+            )
+        if len(np.unique(after)) < len(after):
+            taken = after[np.flatnonzero(np.bincount(after)[after] > 1)[0]]
+            raise ServingError(
+                f"several requests wait for request {int(taken)}; only one may, so let them wait for each other"
+            )
 
     def __len__(self) -> int:
         return len(self.arrival_ticks)

@@ -23,7 +23,16 @@ from wse_sim.errors import ConfigError
 from wse_sim.files import Values, read_json
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.turns import TurnPrices
-from wse_sim.serving.base import MOST_TICKS, MOST_TURN_TOKENS, TICK_S, ServingError, Ticks, ticks
+from wse_sim.serving.base import (
+    MOST_TICKS,
+    MOST_TURN_TOKENS,
+    TICK_S,
+    Load,
+    ServingError,
+    ServingRules,
+    Ticks,
+    ticks,
+)
 from wse_sim.units import cycles_to_s
 from wse_sim.written import write_whole
 
@@ -157,14 +166,23 @@ def _read(data: Values) -> TurnTable:
     return TurnTable(grid, layers, ticks(base), ticks(head), ticks(deep))
 
 
-def check_turns(table: TurnTable, turn_tokens: int, most_context: int) -> None:
-    """Refuse turns or contexts beyond a table.
+def check_turns(table: TurnTable, load: Load, rules: ServingRules) -> None:
+    """Refuse turns, contexts and prompts beyond a table; a request that fits no cache is never played.
 
     Raises
     ------
     ServingError
-        If the table has no such row.
+        If a table has no such row.
     """
+    turn_tokens, sizes = rules.turn_tokens, load.input_tokens + load.output_tokens
+    fits = -(-(sizes - 1) // rules.block_tokens) <= rules.blocks
+    most_context = int(sizes[fits].max(initial=1))
+    elsewhere = None if rules.prefill is None else rules.prefill.ticks
+    if elsewhere is not None and most_context > len(elsewhere):
+        raise ServingError(
+            f"contexts of {most_context} tokens exceed the {len(elsewhere) - 1} of the table of machines that read prompts; "
+            "leave longer requests out"
+        )
     if turn_tokens > table.most_tokens:
         raise ServingError(
             f"turns of {turn_tokens} tokens exceed the {table.most_tokens} of the table; use at most {table.most_tokens}"

@@ -19,6 +19,7 @@ from wse_sim.jit import bare_kernel, inlined_kernel
 from wse_sim.serving.base import (
     COUNTERS,
     GAP_EDGES,
+    MOST_REPLICAS,
     NEVER,
     Load,
     RunInterrupted,
@@ -51,7 +52,7 @@ from wse_sim.serving.fast_state import (
     replicas_of,
     requests_of,
 )
-from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.latency import TurnTable, check_turns
 from wse_sim.serving.router import LEAST_LOADED, LEAST_OUTSTANDING, MOST_OF_MEAN, ROUND_ROBIN, ROUTERS
 from wse_sim.serving.shares import shares
 
@@ -71,6 +72,8 @@ def serve_fast(
 
     Raises
     ------
+    ServingError
+        If a turn or a context is beyond the table.
     RunInterrupted
         With what was answered, on an interrupt.
     """
@@ -100,6 +103,9 @@ def play(
     """
     if router not in ROUTERS:
         raise ServingError(f"router '{router}' is not known; use one of {', '.join(ROUTERS)}")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
+    check_turns(table, load, rules)
     is_routed = replicas > 1 and router != ROUND_ROBIN
     requests, limits = requests_of(load, rules), limits_of(rules, is_routed)
     machine = Table(table.layers, table.base, table.head, table.deep, table.grid)

@@ -18,7 +18,7 @@ from wse_sim.options import (
     Whole,
     option,
 )
-from wse_sim.serving.base import MOST_REPLICAS, MOST_TURN_TOKENS, UNTIMED_FORMS, ServingError
+from wse_sim.serving.base import MOST_REPLICAS, MOST_TURN_TOKENS, ServingError, is_untimed
 
 DEFAULT_CONTEXT, DEFAULT_PROMPT = 8192, 512
 """Tokens that a replica is made for where no load says how long requests are."""
@@ -47,7 +47,8 @@ class ServingOptions(Declared):
     turns: str | None = option(None, "Table of turns instead of a plan: a JSON file, as --emit-turns writes.")
     workload: str | None = option(
         None,
-        "Requests of a file: azure:, mooncake:, bailian:, burstgpt:, llmservingsim:, vidur:, lengths: or sharegpt:FILE (default: drawn).",
+        "Requests of a file: azure:, mooncake:, bailian:, burstgpt:, llmservingsim:, vidur:, lengths:, sharegpt:FILE or "
+        "fields:ARRIVAL,INPUT,OUTPUT:FILE (default: drawn).",
     )
     requests: Whole = option(
         1000, "How many requests are drawn, or read at most.", unit="requests", ge=1, le=10**8
@@ -107,6 +108,9 @@ class ServingOptions(Declared):
     )
     weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a weight of a layer at rest.")
     experts: str = option("uniform", "Experts that tokens take: uniform, identical or table:FILE of loads.")
+    expert_layout: Literal["spread", "apart"] = option(
+        "spread", "Where experts lie: spread (each on all cores) or apart (each on cores of its own)."
+    )
     engine: Literal["fast", "reference"] = option(
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
     )
@@ -125,4 +129,4 @@ class ServingOptions(Declared):
     @property
     def draws_arrivals(self) -> bool:
         """Whether requests come as a law says, not as a file does."""
-        return self.workload is None or self.workload.partition(":")[0] in UNTIMED_FORMS
+        return self.workload is None or is_untimed(self.workload)

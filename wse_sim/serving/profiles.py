@@ -1,12 +1,14 @@
 """Times of an engine on other hardware, from tables that were measured layer by layer.
 
 The folder holds ``dense.csv`` (layer, tokens, time_us), ``per_sequence.csv`` (layer, sequences, time_us), ``attention.csv``
-(prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where attention was measured on uneven contexts,
-``skew_fit.csv``, which ``meta.yaml`` in the folder above turns on: the format of LLMServingSim's profiler.  With one region and as many joined decodes as the engine takes, the
-scheduler of this package is that engine's, so its rules can be compared with real runs of vLLM::
+(prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), of a mixture of experts ``moe.csv`` (tokens, activated_experts, time_us) and,
+where attention was measured on uneven contexts, ``skew_fit.csv``, which ``meta.yaml`` in the folder above turns on: the format of
+LLMServingSim's profiler.  With one region and as many joined decodes as the engine takes, the
+scheduler of this package is that engine's, so its rules can be held against real runs of vLLM::
 
     step = embedding + L (2 layernorm + qkv_proj [+ qk_norm] + rotary_emb + attention + o_proj + gate_up_proj + act_fn
-           + down_proj + 2 all-reduces) + final_layernorm + lm_head + sampler
+           + down_proj + 2 all-reduces [in place of the last three: all-gather + moe + reduce-scatter]) + final_layernorm
+           + lm_head + sampler
 
 Dense layers by the tokens of the step, the last two by the requests that get a token, both linear between rows.  Attention at (tokens of
 chunks, their contexts, number of decodes, mean of their contexts), linear between rows, at the nearest measured pair of chunk and
@@ -49,6 +51,33 @@ class AllReduce:
         return 2e6 * (self.latency_s + tokens * self.hidden * self.element_bytes / 2 / self.link_bytes_per_s)
 
 
+@dataclass(frozen=True)
+class ExpertRanks:
+    """Experts that `ranks` devices share: each has its own requests, and all of them step together.
+
+    A rank has experts / ranks of them.  The others are taken to have as many tokens as the rank itself, so n tokens bring
+    n x `per_token` picks to each rank, of all ranks' tokens together; a pick takes each of the experts alike.
+    """
+
+    experts: int
+    per_token: int
+    ranks: int
+    hidden: int
+    latency_s: float
+    link_bytes_per_s: float
+    element_bytes: int = 2
+
+    def activated(self, tokens: int) -> float:
+        """Different experts of a rank that some tokens of every rank meet, in the mean."""
+        missed = (1.0 - self.per_token / self.experts) ** (tokens * self.ranks)
+        return self.experts / self.ranks * (1.0 - missed)
+
+    def exchange_us(self, tokens: int) -> float:
+        """Microseconds of an all-gather of hidden states with the scores of experts, and of the reduce-scatter of results, on a ring."""
+        elements = tokens * (2 * self.hidden + self.experts) * self.element_bytes
+        return 1e6 * (self.ranks - 1) * (2 * self.latency_s + elements / self.link_bytes_per_s)
+
+
 class EngineProfile:
     """Ticks of the steps of an engine with one region; `layers` of the model.
 
@@ -60,9 +89,17 @@ class EngineProfile:
 
     regions = 1
 
-    def __init__(self, folder: str | Path, layers: int, *, all_reduce: AllReduce | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        layers: int,
+        *,
+        all_reduce: AllReduce | None = None,
+        experts: ExpertRanks | None = None,
+    ) -> None:
         path = Path(folder)
-        self._layers, self._all_reduce = layers, all_reduce
+        self._layers, self._all_reduce, self._ranks = layers, all_reduce, experts
+        self._experts = _Experts(path / "moe.csv") if experts is not None else None
         self._dense = _curves(path / "dense.csv", "tokens")
         self._sequence = _curves(path / "per_sequence.csv", "sequences")
         self._attention = _Attention(path / "attention.csv")
@@ -81,6 +118,8 @@ class EngineProfile:
                 layer += time_us * (2 if name in TWICE else 1)
         if self._all_reduce is not None:
             layer += 2 * self._all_reduce.us(tokens)
+        if self._ranks is not None and self._experts is not None:
+            layer += self._experts.us(tokens, self._ranks.activated(tokens)) + self._ranks.exchange_us(tokens)
         once += sum(float(np.interp(max(1, answers), *curve)) for curve in self._sequence.values())
         return np.atleast_1d(ticks(np.array((once + self._layers * layer) * 1e-6)))
 
@@ -135,6 +174,21 @@ class _Attention:
             default=next(iter(self._tables)),
         )
         return self._tables[best]
+
+
+class _Experts:
+    """Times of a mixture of experts over tokens, for numbers of different experts that these meet."""
+
+    def __init__(self, path: Path) -> None:
+        rows: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for tokens, experts, time_us in _rows(path, ("tokens", "activated_experts", "time_us")):
+            rows[int(experts)].append((tokens, time_us))
+        self._curves = {experts: np.array(sorted(points)).T for experts, points in sorted(rows.items())}
+
+    def us(self, tokens: int, experts: float) -> float:
+        """Microseconds, linear in both; of fewer tokens or experts than were measured, those of the fewest."""
+        times = [float(np.interp(tokens, *curve)) for curve in self._curves.values()]
+        return float(np.interp(experts, list(self._curves), times))
 
 
 class _Alphas:

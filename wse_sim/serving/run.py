@@ -142,8 +142,7 @@ def serve(
         rules.fits(*sizes)
         for sizes in zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True)
     ]
-    longest = int((load.input_tokens + load.output_tokens)[fits].max(initial=1))
-    check_turns(replica.table, rules.turn_tokens, longest)
+    check_turns(replica.table, load, rules)
     cut, whole = "", len(load)
     try:
         served = ENGINES[engine](load, rules, replica.table, replicas, router)

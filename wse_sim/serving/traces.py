@@ -8,44 +8,43 @@
                               comes tool_duration_ns after the answer before it
     vidur:FILE.csv            arrived_at (s), num_prefill_tokens, num_decode_tokens
     lengths:FILE.csv          num_prefill_tokens, num_decode_tokens; arrivals are drawn
-    sharegpt:FILE.json        conversations of {from, value}: lengths alone, characters / 4; arrivals are drawn
+    sharegpt:FILE.json        conversations of {from, value}: lengths alone, characters / 4; arrivals are drawn; also as JSON lines
+    fields:ARRIVAL,INPUT,OUTPUT:FILE   any other CSV or JSON lines by the names of its fields (:mod:`wse_sim.serving.trace_rows`)
 
 A faulty row is one sentence with file, line, field and value.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import itertools
-import json
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from wse_sim.errors import ConfigError
-from wse_sim.files import Values, read_json, refusal
-from wse_sim.serving.base import NEVER, UNTIMED_FORMS, Load, ServingError, ticks
-from wse_sim.serving.workload import MOST_TOKENS, Lengths
+from wse_sim.files import read_json
+from wse_sim.serving.base import NEVER, Load, ServingError, is_untimed, ticks
+from wse_sim.serving.trace_rows import (
+    CHARACTERS_PER_TOKEN,
+    TraceRow,
+    count_of,
+    csv_rows,
+    date_of,
+    fault_of,
+    ids_of,
+    json_rows,
+    named_rows,
+    opened,
+    priority_of,
+    seconds_of,
+)
+from wse_sim.serving.workload import Lengths
 
+FIELDS = "fields"
 CONTENT_TOKENS = {"mooncake": 512, "bailian": 16}  # tokens that an id of the file stands for
-CHARACTERS_PER_TOKEN = 4  # of English text: the rule of thumb of tokenizers' documentation
-MOST_SECONDS = 10**9
-
-
-class TraceRow(NamedTuple):
-    """One request of a file."""
-
-    arrival_s: float
-    input_tokens: int
-    output_tokens: int
-    content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
-    priority: int = 0  # the smaller the sooner
-    pause_s: float | None = None  # after the answer to the row before; None: it comes at its own time
 
 
 def load_of(
@@ -81,7 +80,11 @@ def load_of(
             f"scale rate {scale_rate} is not positive; give how many times as fast requests come"
         )
     left_out: list[str] = []
-    rows = list(itertools.islice(FORMS[form](Path(name), left_out), limit))
+    read = FORMS[form]
+    if form == FIELDS:
+        names, _, name = name.partition(":")
+        read = functools.partial(named_rows, names)
+    rows = list(itertools.islice(read(Path(name), left_out), limit))
     if not rows:
         raise ServingError(f"{name} has no request of form {form}; is it the right file?")
     order = sorted(
@@ -99,7 +102,7 @@ def load_of(
         else ()
     )
     sizes = table[:, 1].astype(np.int64), table[:, 2].astype(np.int64)
-    if arrive is not None and form in UNTIMED_FORMS:
+    if arrive is not None and is_untimed(named):
         load = dataclasses.replace(arrive(*sizes), notes=notes)
     else:
         pauses = ticks(np.array([row.pause_s or 0.0 for row in rows]))
@@ -114,77 +117,74 @@ def load_of(
 
 
 def _azure(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    for line, row in _csv(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
-        text = row["TIMESTAMP"].strip()
-        try:
-            when, _, fraction = text.partition(".")
-            if fraction and not (fraction.isascii() and fraction.isdecimal()):
-                raise ValueError
-            at = datetime.fromisoformat(when).timestamp() + float(f"0.{fraction}" if fraction else 0)
-        except ValueError:
-            raise _fault(path, line, "TIMESTAMP", text, "give a date and a time") from None
-        asked, answer = (_count(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens"))
-        yield TraceRow(_seconds(path, line, "TIMESTAMP", at), asked, answer)
+    for line, row in csv_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
+        at = date_of(path, line, "TIMESTAMP", row["TIMESTAMP"].strip())
+        asked, answer = (
+            count_of(path, line, name, row[name]) for name in ("ContextTokens", "GeneratedTokens")
+        )
+        yield TraceRow(at, asked, answer)
 
 
 def _burstgpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    for line, row in _csv(path, ("Timestamp", "Request tokens", "Response tokens")):
-        answer = _count(path, line, "Response tokens", row["Response tokens"], least=0)
+    for line, row in csv_rows(path, ("Timestamp", "Request tokens", "Response tokens")):
+        answer = count_of(path, line, "Response tokens", row["Response tokens"], least=0)
         if answer == 0:
             left_out.append("0 response tokens")
             continue
-        asked = _count(path, line, "Request tokens", row["Request tokens"])
-        yield TraceRow(_seconds(path, line, "Timestamp", row["Timestamp"]), asked, answer)
+        asked = count_of(path, line, "Request tokens", row["Request tokens"])
+        yield TraceRow(seconds_of(path, line, "Timestamp", row["Timestamp"]), asked, answer)
 
 
 def _vidur(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    for line, row in _csv(path, ("arrived_at", "num_prefill_tokens", "num_decode_tokens")):
+    for line, row in csv_rows(path, ("arrived_at", "num_prefill_tokens", "num_decode_tokens")):
         asked, answer = _prefill_decode(path, line, row)
-        yield TraceRow(_seconds(path, line, "arrived_at", row["arrived_at"]), asked, answer)
+        yield TraceRow(seconds_of(path, line, "arrived_at", row["arrived_at"]), asked, answer)
 
 
 def _lengths(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    for line, row in _csv(path, ("num_prefill_tokens", "num_decode_tokens")):
+    for line, row in csv_rows(path, ("num_prefill_tokens", "num_decode_tokens")):
         yield TraceRow(0.0, *_prefill_decode(path, line, row))
 
 
 def _prefill_decode(path: Path, line: int, row: dict[str, str]) -> tuple[int, int]:
     names = "num_prefill_tokens", "num_decode_tokens"
-    asked, answer = (_count(path, line, name, row[name]) for name in names)
+    asked, answer = (count_of(path, line, name, row[name]) for name in names)
     return asked, answer
 
 
 def _hashed(unit_s: float, path: Path, left_out: list[str]) -> Iterator[TraceRow]:
     """Mooncake (milliseconds) and Bailian (seconds)."""
-    for line, row in _jsonl(path):
-        at = _seconds(path, line, "timestamp", row.get("timestamp"), unit_s=unit_s)
+    for line, row in json_rows(path):
+        at = seconds_of(path, line, "timestamp", row.get("timestamp"), unit_s=unit_s)
         asked, answer = (
-            _count(path, line, name, row.get(name)) for name in ("input_length", "output_length")
+            count_of(path, line, name, row.get(name)) for name in ("input_length", "output_length")
         )
-        ids = _ids(path, line, "hash_ids", row.get("hash_ids", []))
-        yield TraceRow(at, asked, answer, ids, _priority(path, line, row))
+        ids = ids_of(path, line, "hash_ids", row.get("hash_ids", []))
+        yield TraceRow(at, asked, answer, ids, priority_of(path, line, row))
 
 
 def _llmservingsim(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    for line, row in _jsonl(path):
-        at = _seconds(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
-        priority, pause_s = _priority(path, line, row), None
+    for line, row in json_rows(path):
+        at = seconds_of(path, line, "arrival_time_ns", row.get("arrival_time_ns"), unit_s=1e-9)
+        priority, pause_s = priority_of(path, line, row), None
         calls = row.get("sub_requests", [row])
         if not isinstance(calls, list) or not calls or not all(isinstance(call, dict) for call in calls):
-            raise _fault(path, line, "sub_requests", calls, "give a list of objects")
+            raise fault_of(path, line, "sub_requests", calls, "give a list of objects")
         for call in calls:
             asked, answer = (
-                _count(path, line, name, call.get(name)) for name in ("input_toks", "output_toks")
+                count_of(path, line, name, call.get(name)) for name in ("input_toks", "output_toks")
             )
-            ids = _ids(path, line, "input_tok_ids", call.get("input_tok_ids", []))
+            ids = ids_of(path, line, "input_tok_ids", call.get("input_tok_ids", []))
             yield TraceRow(at, asked, answer, ids, priority, pause_s)
             name = "tool_duration_ns"
-            pause_s = _seconds(path, line, name, call.get(name, 0), unit_s=1e-9)
+            pause_s = seconds_of(path, line, name, call.get(name, 0), unit_s=1e-9)
 
 
 def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    data = read_json(path, "trace")
-    if not isinstance(data, list):
+    with opened(path) as file:
+        is_lines = file.read(1) == "{"
+    data = (row for _, row in json_rows(path)) if is_lines else read_json(path, "trace")
+    if not is_lines and not isinstance(data, list):
         raise ConfigError(f"{path} holds no list of conversations; give a file of ShareGPT")
     for number, item in enumerate(data):
         turns = item.get("conversations") if isinstance(item, dict) else None
@@ -208,86 +208,5 @@ FORMS: dict[str, Callable[[Path, list[str]], Iterator[TraceRow]]] = {
     "vidur": _vidur,
     "lengths": _lengths,
     "sharegpt": _sharegpt,
+    FIELDS: functools.partial(named_rows, ""),
 }
-
-
-def _csv(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    with _opened(path) as file:
-        reader = csv.DictReader(file)
-        try:
-            missing = [name for name in names if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(
-                    f"{path} has no column '{missing[0]}' in its first line; is it of that form?"
-                )
-            for row in reader:
-                yield reader.line_num, {name: row[name] or "" for name in names}
-        except csv.Error as fault:
-            raise ConfigError(
-                f"{path}: line {reader.line_num + 1} is no line of CSV ({fault}); correct it"
-            ) from None
-
-
-def _jsonl(path: Path) -> Iterator[tuple[int, Values]]:
-    with _opened(path) as file:
-        for line, text in enumerate(file, 1):
-            if not text.strip():
-                continue
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise ConfigError(
-                    f"{path}: line {line} is no object of JSON ('{text.strip()[:60]}'); correct the line"
-                )
-            yield line, row
-
-
-def _opened(path: Path) -> TextIO:
-    try:
-        return path.open(encoding="utf-8-sig", errors="replace", newline="")
-    except OSError as fault:
-        raise ConfigError(f"trace {refusal(fault) or path}") from None
-
-
-def _number(value: object) -> float | None:
-    """A finite number, from a number or a plain text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and (not value.isascii() or "_" in value):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if np.isfinite(number) else None
-
-
-def _count(path: Path, line: int, field: str, value: object, least: int = 1) -> int:
-    number = _number(value)
-    if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
-        raise _fault(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
-    return int(number)
-
-
-def _priority(path: Path, line: int, row: Values) -> int:
-    """An optional field of lines of JSON."""
-    return _count(path, line, "priority", row.get("priority", 0), least=0)
-
-
-def _ids(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
-        raise _fault(path, line, field, value, "give a list of whole numbers")
-    return tuple(value)
-
-
-def _seconds(path: Path, line: int, field: str, value: object, unit_s: float = 1.0) -> float:
-    number = _number(value)
-    if number is None or not 0 <= number * unit_s <= MOST_SECONDS * 4:
-        raise _fault(path, line, field, value, "give a time that is not negative")
-    return number * unit_s
-
-
-def _fault(path: Path, line: int, field: str, value: object, remedy: str) -> ConfigError:
-    return ConfigError(f"{path}: line {line} has {field} '{str(value)[:60]}'; {remedy}")

@@ -103,6 +103,7 @@ def shortened(load: Load, context: int) -> Load:
             after[row] = after[after[row]]
     refused = int(long.sum())
     note = f"{refused:,} requests are longer than the context of {context:,} tokens (the longest has {longest:,}) and fail"
+    after[long] = NEVER
     some = dataclasses.replace(load, after=after).only(~long)
     return dataclasses.replace(some, notes=(*load.notes, note), refused=refused)
 

@@ -158,10 +158,15 @@ class LinePart:
     gives: tuple[int, ...]
 
 
-def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[LinePart], int]:
-    """Routes of an all-reduce; returns each core's part and the number of colors used."""
+def route_allreduce(
+    line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
+) -> tuple[list[LinePart], int]:
+    """Routes of an all-reduce; returns each core's part and the number of colors used.
+
+    Where it `is_repeated`, the same routes serve one all-reduce after the other.
+    """
     root, cores = tree.root, tree.cores
-    steps, used = route_reduce(line, tree, first_color)
+    steps, used = route_reduce(line, tree, first_color, is_repeated=is_repeated)
     back = {-1: first_color + used, 1: first_color + used + 1}
     for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
         if low < high:
@@ -174,9 +179,11 @@ def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[
     return parts, used + 2
 
 
-def emit_allreduce(k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none") -> None:
+def emit_allreduce(
+    k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none", op: str = "add"
+) -> None:
     """Instructions of one core; the first starts as told."""
-    emit_reduce(k, part.step, x, dtype, start)
+    emit_reduce(k, part.step, x, dtype, start, op)
     if part.gets is not None:
         k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
     for color in part.gives:

@@ -15,9 +15,8 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import amp, core, faults, machine, runtime
+from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
 from wse_sim.cstorch.capture import Capture
-from wse_sim.cstorch.cbtorch import optim
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
 from wse_sim.cstorch.elder import env, state
@@ -88,7 +87,8 @@ def optimizer(given: Optimizer) -> Optimizer:
 
 
 def _as_elder(given: Optimizer) -> None:
-    """What older trainers call on a wrapped optimizer."""
+    """What elder trainers call on a wrapped optimizer, and where they look for the one inside."""
+    given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None
     if not hasattr(given, "convert_state_dict_for_checkpoint"):

@@ -183,12 +183,13 @@ def _by_name(module: object, suffixes: Sequence[str]) -> dict[str, type[Schedule
 def _one(
     module: object, suffixes: Sequence[str], optimizer: torch.optim.Optimizer, given: Mapping[str, Any]
 ) -> Scheduler:
+    given = _named(given)
     spec = {ELDER_WORDS.get(k, k): v for k, v in given.items() if k not in WITHOUT_EFFECT}
     if "scheduler" not in spec and "name" not in spec:
         raise faults.program_error(
             f"the schedule {dict(given)} does not name its form; add the key 'scheduler'"
         )
-    name = str(spec.pop("scheduler", None) or spec.pop("name"))
+    name = str(spec.pop("scheduler" if isinstance(spec.get("scheduler"), str) else "name"))
     table = _by_name(module, suffixes)
     cls = table.get(name.lower().replace("_", ""))
     if cls is None:
@@ -198,6 +199,11 @@ def _one(
         raise faults.program_error(_nearest("scheduler", name, choices))
     if cls.__name__.lower().startswith("scaleperparam") and isinstance(spec.get("scheduler"), Mapping):
         spec["scheduler"] = _one(module, suffixes, optimizer, spec["scheduler"])
+    if "schedulers" in spec:
+        members = spec["schedulers"]
+        spec["schedulers"] = [_one(module, suffixes, optimizer, entry) for entry in members]
+        if "milestones" in (_accepted(cls) or ()):
+            spec.setdefault("milestones", _milestones([_named(e) for e in members], spec["schedulers"]))
     spec = {k: _number(v) for k, v in spec.items()}
     if (
         "PiecewiseConstant" in cls.__name__
@@ -217,6 +223,33 @@ def _one(
         raise faults.program_error(
             f"the schedule {dict(given)} does not fit {cls.__name__}: {fault}"
         ) from fault
+
+
+def _named(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``{"LinearLR": {...}}``, as configurations of the Trainer name a form, with the key ``name``."""
+    if (
+        len(entry) == 1
+        and isinstance(inner := next(iter(entry.values())), Mapping)
+        and "scheduler" not in entry
+    ):
+        return {"name": next(iter(entry)), **inner}
+    return entry
+
+
+def _milestones(entries: Sequence[Mapping[str, Any]], schedules: Sequence[Scheduler]) -> list[int]:
+    """After how many steps the second, the third ... schedule begins."""
+    milestones, reached = [], 0
+    for entry, made in zip(entries[:-1], schedules, strict=False):
+        length = next(
+            (entry[k] for k in ("total_iters", "steps", "decay_steps") if k in entry), made.total_iters
+        )
+        if length is None:
+            raise faults.program_error(
+                f"the schedule {dict(entry)} is followed by another one; say after how many steps (total_iters)"
+            )
+        reached += int(length)
+        milestones.append(reached)
+    return milestones
 
 
 def _number(value: object) -> object:
@@ -255,18 +288,7 @@ def _configure(
     main = next((str(e["main_scheduler"]).lower() for e in value if "main_scheduler" in e), "sequential")
     if main.startswith("chained"):
         return chained(schedulers=entries, optimizer=optimizer)
-    milestones, reached = [], 0
-    for entry, made in zip(value[:-1], entries, strict=False):
-        length = next(
-            (entry[k] for k in ("total_iters", "steps", "decay_steps") if k in entry), made.total_iters
-        )
-        if length is None:
-            raise faults.program_error(
-                f"the schedule {dict(entry)} is followed by another one; say after how many steps (total_iters)"
-            )
-        reached += int(length)
-        milestones.append(reached)
-    return sequential(optimizer, entries, milestones)
+    return sequential(optimizer, entries, _milestones([_named(e) for e in value], entries))
 
 
 def configure_lr_scheduler(
@@ -321,8 +343,19 @@ def configure_scheduler_params(
 
 def configure_scheduler(
     optimizer: torch.optim.Optimizer, schedulers_params: Mapping[str, Any] | Sequence[Mapping[str, Any]]
-) -> list[Scheduler | None]:
-    """Schedules of several options: a list of ``{option: schedule}``, or of ``{option: schedule}`` in one dict."""
+) -> Scheduler | list[Scheduler | None]:
+    """Schedules of several options: a list of ``{option: schedule}``, or of ``{option: schedule}`` in one dict.
+
+    ``{form: its arguments}``, as ``{"CosineDecayLR": {...}}``, is one schedule of the rate or of the weight decay.
+    """
+    if (
+        isinstance(schedulers_params, Mapping)
+        and (named := _named(schedulers_params)) is not schedulers_params
+    ):
+        form = str(named["name"]).lower()
+        for module, suffix in ((lr_scheduler, "lr"), (weight_decay_scheduler, "wd")):
+            if form in _by_name(module, (suffix, "scheduler")):
+                return _one(module, (suffix, "scheduler"), optimizer, named)
     entries = schedulers_params if isinstance(schedulers_params, Sequence) else [schedulers_params]
     made: list[Scheduler | None] = []
     for entry in entries:

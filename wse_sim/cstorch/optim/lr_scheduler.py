@@ -211,6 +211,7 @@ class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestarts
         T_0: int,
         T_mult: int = 1,
         eta_min: float = 0.0,
+        *_elder: bool,
         **keywords: Unpack[EndOptions],
     ) -> None:
         forms.CosineAnnealingWarmRestartsScheduler.__init__(
@@ -261,6 +262,7 @@ class OneCycleLR(LRScheduler, forms.OneCycleScheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
+        *_elder: bool,
         **keywords: Unpack[EndOptions],
     ) -> None:
         forms.OneCycleScheduler.__init__(
@@ -291,6 +293,8 @@ class CyclicLR(LRScheduler, forms.CyclicScheduler):
         scale_fn: Callable[[torch.Tensor], Value] | None = None,
         **keywords: Unpack[EndOptions],
     ) -> None:
+        if not callable(scale_fn):
+            scale_fn = None  # elder trainers give whether steps are counted on, which has no meaning here
         forms.CyclicScheduler.__init__(
             self,
             optimizer,
@@ -339,10 +343,3 @@ class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
 
     def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: Unpack[EndOptions]) -> None:
         forms.ScalePerParamScheduler.__init__(self, optimizer, scheduler, **keywords)
-
-
-# Older releases name the schedules without "LR".
-Constant, Polynomial, Linear, Exponential = ConstantLR, PolynomialLR, LinearLR, ExponentialLR
-InverseExponentialTimeDecay, InverseSquareRootDecay = InverseExponentialTimeDecayLR, InverseSquareRootDecayLR
-CosineDecay, PiecewiseConstant, MultiStep, Step = CosineDecayLR, PiecewiseConstantLR, MultiStepLR, StepLR
-CosineAnnealing, Lambda, Multiplicative = CosineAnnealingLR, LambdaLR, MultiplicativeLR

@@ -9,16 +9,19 @@ values is three products.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
-from wse_sim.kernels.contract.family import Link, Role
+from wse_sim.kernels.contract.family import Count, Link, Role, Size
 from wse_sim.kernels.contract.registry import family, role_of
 from wse_sim.serialize import saved
 
@@ -92,11 +95,42 @@ class LayerWork:
     unpack_cycles: float = 0.0  # of a weight that is used in fp16 and rests in fewer bits
     expert_loads: tuple[float, ...] = ()  # probability that a token takes each expert; (): all alike
     is_identical: bool = False  # all tokens of a turn take the same experts
+    is_apart: bool = False  # every expert has cores of its own
 
     def weights_of_core(self, grid: int) -> float:
         """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
-        tiles = ((p, ceil_div(p.k, grid) * ceil_div(p.n, grid)) for p in self.products)
-        return sum(p.times / p.share * p.groups * tile for p, tile in tiles)
+        tiles = ((p, float(self.tile(p, grid))) for p in self.products)
+        return sum(p.times / p.share * self.tables_of_core(p) * tile for p, tile in tiles)
+
+    def has_squares(self, product: Product) -> bool:
+        """Whether the matrices of a product lie on squares of their own."""
+        return self.is_apart and product.groups > 1
+
+    def tables_of_core(self, product: Product) -> int:
+        """Experts of which a core holds a tile."""
+        return 1 if self.has_squares(product) else product.groups
+
+    def tile(self, product: Product, grid: Count) -> Size:
+        """Elements of one matrix of a product on a core."""
+        side = self.expert_side(grid) if self.has_squares(product) else grid
+        return ceil_div(product.k, side) * ceil_div(product.n, side)
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer; 1: it has none."""
+        return max((p.groups for p in self.products), default=1)
+
+    @property
+    def picked(self) -> tuple[tuple[float, int], ...]:
+        """Probabilities with which a token takes an expert, each with the number of experts that have it."""
+        share = max((p.share for p in self.products if p.groups > 1), default=1.0)
+        alike = share / self.experts
+        return tuple(sorted(Counter(self.expert_loads).items())) or ((alike, self.experts),)
+
+    def expert_side(self, grid: Count) -> Count:
+        """Side of the square of one expert of a grid that is cut into squares."""
+        across = math.isqrt(self.experts - 1) + 1
+        return np.maximum(1, grid // across) if isinstance(grid, np.ndarray) else max(1, grid // across)
 
     @property
     def widest(self) -> int:

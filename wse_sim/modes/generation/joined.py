@@ -14,7 +14,7 @@ vector instructions of a layer, d = ceil(hidden / P)::
 All contexts are one slot (up to P tokens) long; :func:`deep_cycles` says what longer ones add.  Experts: of E, k for each
 token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them; where they are unlike,
 g = sum over experts of 1 - (1 - p_e)^n; where all tokens take the same, g = k.  Weights of 8 or 4 bits are unpacked once a turn,
-those of g experts: :mod:`wse_sim.modes.generation.packed`.
+those of g experts: :mod:`wse_sim.modes.generation.packed`.  Experts on cores of their own: :mod:`wse_sim.modes.generation.apart`.
 
 Assumed, because no joined kernel is published: the cores of a line, which hold copies, share the special functions of
 several tokens.  Without that these would be most of the layer.
@@ -28,6 +28,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, mesh_gemv, tree_allreduce
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
+from wse_sim.modes.generation.apart import apart_cycles, fullest_tokens
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product
 from wse_sim.modes.generation.layer import decode_layer_cycles, work_of
 from wse_sim.modes.generation.packed import unpacked_cycles
@@ -53,6 +54,9 @@ def joined_layer_cycles(
     cost = cost + tree_allreduce(tokens, grid, lines, wafer)
     cost = cost + tree_allreduce(tokens * q, grid, lines, wafer, vertical=True)
     for p in work.products:
+        if work.has_squares(p):
+            cost = cost + apart_cycles(work, p, tokens, grid, wafer)
+            continue
         outputs = ceil_div(p.n, grid)
         more, rows = met(work, p, tokens)
         cost = cost + (more * p.times) * joined_gemv(ceil_div(p.k, grid), outputs, rows, wafer)
@@ -73,7 +77,12 @@ def joined_layer_cycles(
 
 
 def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
-    """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix."""
+    """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix.
+
+    Where experts have cores of their own, those of the fullest one: one matrix, as for a lone token.
+    """
+    if work.has_squares(product):
+        return 1.0, fullest_tokens(work, tokens)
     if product.groups == 1:
         return 1.0, tokens
     share = min(product.share, float(product.groups))

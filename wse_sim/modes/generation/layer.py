@@ -28,6 +28,7 @@ from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tr
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
+from wse_sim.modes.generation.apart import apart_cycles
 from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
 from wse_sim.modes.generation.packed import unpacked_cycles
 from wse_sim.units import cycles_to_s
@@ -102,6 +103,9 @@ def decode_layer_cycles(
     cost = cost + work.statistics * tree_allreduce(1, grid, lines, wafer, vertical=True)
     cost = cost + tree_allreduce(s, grid, lines, wafer) + tree_allreduce(q, grid, lines, wafer, vertical=True)
     for p in work.products:
+        if work.has_squares(p):
+            cost = cost + apart_cycles(work, p, 1, grid, wafer)
+            continue
         outputs = ceil_div(p.n, grid)
         sums = p.operands if fused else p.times
         length = ceil_div(outputs * p.times, sums) if fused else outputs

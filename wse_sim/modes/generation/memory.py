@@ -5,7 +5,8 @@ widest / P).  A prompt passes a layer in one of two ways, and both use the same 
 
     as one block of moving tiles   s = ceil(p / P) rows, w = max(d, q):    2 (5 s w + s^2 + 2 s f + 2 largest tile)
     in chunks, weights at rest     stream, its update, queries and head outputs or gate and up, sums:
-                                   2 n (2 d + 2 max(q, f) + f)
+                                   2 n (2 d + 2 max(q, f) + f), and for experts on cores of their own 2 m (d' + 3 f')
+                                   more, m tokens of the fullest, d', f' of its square
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.hardware import Wafer
+from wse_sim.modes.generation.apart import fullest_tokens
 from wse_sim.modes.generation.decoder import Decoder, LayerWork
 from wse_sim.modes.generation.packed import unpacked_bytes, weight_bytes
 
@@ -74,8 +76,15 @@ def tiles_bytes(split: Split, prompt: int) -> float:
 
 def rows_bytes(split: Split, chunk: int) -> float:
     """Bytes of a core for the rows of `chunk` tokens that pass while the weights rest."""
-    q, f = (-(-size // split.grid) for size in (split.layer.query, split.layer.widest))
-    return float(ELEMENT_BYTES * chunk * (2 * split.d + 2 * max(q, f) + f))
+    work = split.layer
+    products = [p for p in work.products if not work.has_squares(p)]
+    q, f = (-(-size // split.grid) for size in (work.query, max(round(p.n * p.share) for p in products)))
+    squares = 0
+    if work.is_apart:  # inputs, gate and up, sums of the fullest expert
+        side, wide = int(work.expert_side(split.grid)), max(p.n for p in work.products if p.groups > 1)
+        pieces = -(-work.hidden // side) + 3 * -(-wide // side)
+        squares = int(fullest_tokens(work, chunk)) * pieces if chunk else 0
+    return float(ELEMENT_BYTES * (chunk * (2 * split.d + 2 * max(q, f) + f) + squares))
 
 
 def core_memory(

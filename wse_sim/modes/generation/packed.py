@@ -55,8 +55,9 @@ def unpacked_cycles(work: LayerWork, product: Product, grid: Count) -> Size:
     """Cycles in which a core unpacks the matrices of a product that one token meets; whole groups."""
     if not work.unpack_cycles:
         return 0.0
-    tile = ceil_div(product.k, grid) * ceil_div(product.n, grid)
-    return product.times * ceil_div(tile, GROUP) * GROUP * work.unpack_cycles
+    # Of experts on cores of their own a core has one; others are all on it.
+    times = product.times / product.share if work.has_squares(product) else product.times
+    return times * ceil_div(work.tile(product, grid), GROUP) * GROUP * work.unpack_cycles
 
 
 def group_cycles(bits: int, wafer: Wafer) -> float:
@@ -88,14 +89,18 @@ def _measured(bits: int, machine: _Machine) -> float:
     return timed_cycles(SOURCES, run, machine.wafer, ARCH)
 
 
-def loaded(work: LayerWork, experts: str) -> LayerWork:
-    """The layer whose tokens take experts as `experts` says: uniform, identical, or table:FILE.
+def loaded(work: LayerWork, experts: str, layout: str = "spread") -> LayerWork:
+    """The layer whose tokens take experts as `experts` says: uniform, identical, or table:FILE; `layout`: spread or apart.
 
     Raises
     ------
     ModelError
         If that is none, or the layer has no experts to be unlike.
     """
+    if layout == "apart":
+        if work.experts == 1:
+            raise ModelError("experts apart need a model with experts; leave --expert-layout out")
+        work = dataclasses.replace(work, is_apart=True)
     if experts == "uniform":
         return work
     groups, share = max(((p.groups, p.share) for p in work.products), default=(1, 1.0))

@@ -92,7 +92,8 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
 def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) -> Decoder:
     """What the graph says of its layers, its head and its embedding; how weights rest and experts are loaded."""
     decoder = decoder_of(graph)
-    layer = loaded(packed(decoder.layer, int(options.weights_bits), wafer), options.experts)
+    bits = packed(decoder.layer, int(options.weights_bits), wafer)
+    layer = loaded(bits, options.experts, options.expert_layout)
     return dataclasses.replace(decoder, layer=layer)
 
 

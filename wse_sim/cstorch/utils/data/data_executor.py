@@ -126,16 +126,17 @@ class DataExecutor:
 
     @property
     def iteration(self) -> int:
+        """Index of the present step (0 in the first one): trainers find the first step by it."""
+        return max(0, self.user_iteration - 1)
+
+    @property
+    def user_iteration(self) -> int:
         """Steps of this executor so far (1 in the first step)."""
         return 0 if self._execution is None else int(self._execution.iteration)
 
     @property
-    def user_iteration(self) -> int:
-        return self.iteration
-
-    @property
     def is_initial_step(self) -> bool:
-        return self.iteration <= 1
+        return self.user_iteration <= 1
 
     @property
     def profiler(self) -> Profiler | None:

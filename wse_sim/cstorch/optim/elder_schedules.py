@@ -1,6 +1,6 @@
-"""Schedules of the oldest interface: other names, another order of arguments, ``disable_lr_steps_reset`` as the last one.
+"""Schedules by their elder names: another order of arguments, ``disable_lr_steps_reset`` as the last one.
 
-Trainers of that interface (release 1.8) give all arguments by their place.
+Trainers of release 1.8 give all arguments by their place.
 
 Example:
     ``Step(optimizer, 0.1, 0.5, 30)`` is ``StepLR(optimizer, 0.1, step_size=30, gamma=0.5)``.
@@ -15,7 +15,7 @@ import torch
 from wse_sim.cstorch.faults import program_error
 from wse_sim.cstorch.optim import lr_scheduler as present
 from wse_sim.cstorch.optim.helpers import ELDER_WORDS, WITHOUT_EFFECT
-from wse_sim.cstorch.optim.lr_scheduler import ChainedLR, LRScheduler, PiecewiseConstantLR, SequentialLR
+from wse_sim.cstorch.optim.lr_scheduler import LRScheduler
 
 # Name -> the present schedule, and its arguments after the optimizer in the older order.
 _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
@@ -38,19 +38,7 @@ _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
     "Step": (present.StepLR, "initial_learning_rate gamma step_size"),
     "CosineAnnealing": (present.CosineAnnealingLR, "initial_learning_rate T_max eta_min"),
     "Lambda": (present.LambdaLR, "initial_learning_rate"),
-    "CosineAnnealingWarmRestarts": (
-        present.CosineAnnealingWarmRestarts,
-        "initial_learning_rate T_0 T_mult eta_min",
-    ),
     "Multiplicative": (present.MultiplicativeLR, "initial_learning_rate coefficient"),
-    "CyclicLR": (
-        present.CyclicLR,
-        "base_lr max_lr step_size_up step_size_down mode gamma scale_mode",
-    ),
-    "OneCycleLR": (
-        present.OneCycleLR,
-        "initial_learning_rate max_lr total_steps pct_start final_div_factor three_phase anneal_strategy",
-    ),
 }
 
 
@@ -72,6 +60,11 @@ def _elder(name: str, form: type[LRScheduler], order: str) -> Callable[..., LRSc
     return schedule
 
 
-globals().update({name: _elder(name, *described) for name, described in _SCHEDULES.items()})
+SCHEDULES = {name: _elder(name, *described) for name, described in _SCHEDULES.items()}
+SCHEDULES |= {"Linear": present.LinearLR, "PiecewiseConstant": present.PiecewiseConstantLR}
 
-__all__ = ["ChainedLR", "LRScheduler", "PiecewiseConstantLR", "SequentialLR", *_SCHEDULES]  # noqa: PLE0604
+
+def add_names() -> None:
+    """Elder names stand beside the present ones."""
+    for name, schedule in SCHEDULES.items():
+        setattr(present, name, schedule)

@@ -1,0 +1,69 @@
+"""Experts on cores of their own: each of E experts on a square of the grid, so those that a turn meets work at the same time.
+
+q = ceil(sqrt(E)) squares lie along a side of the grid of P x P cores, each of e = P // q.  A token's vector goes to the squares of its k experts
+and their results come back, each time along all lines of the grid at once; d = ceil(hidden / P) features of a token on a line::
+
+    product     joined_gemv(ceil(k / e), ceil(o / e), m), tree_allreduce(m ceil(o / e)) on e cores
+    dispatch    words(n k d), P hops, a handover, a start;  as much to bring the results together, and their sum
+    weights     of one expert on a core:  sum of ceil(k / e) ceil(o / e)
+
+m is the mean over turns of the most tokens that any expert has, since the fullest one is waited for: with N_e tokens of expert e, binomial
+over n tokens with its probability p_e, and taken to be independent of the others::
+
+    m = sum over j >= 0 of  1 - product over e of P(N_e <= j)
+
+Where all tokens take the same experts m is n.  Against experts on all cores (:mod:`wse_sim.modes.generation.joined`): products and
+all-reduces of a turn are not added up over the experts that it meets, but each is of a tile q^2 times as large on fewer cores.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, tree_allreduce
+from wse_sim.kernels.contract.equations import ceil_div, words
+from wse_sim.kernels.contract.family import Cost, Count
+from wse_sim.modes.generation.decoder import LayerWork, Product
+
+
+def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
+    """A product of experts on squares of their own, its all-reduce, and its part of the ways to and from them."""
+    side, m = work.expert_side(grid), fullest_tokens(work, tokens)
+    k, n, times = ceil_div(product.k, side), ceil_div(product.n, side), product.times / product.share
+    is_back = product.n == work.hidden
+    alone = joined_gemv(k, n, m, wafer)
+    alone = alone + tree_allreduce(m * n, side, best_groups(side), wafer, vertical=not is_back)
+    moved = words(tokens * product.share * ceil_div(work.hidden, grid), "fp16")
+    way = Cost(
+        fabric=moved * wafer.wavelet_cycles,
+        startup=wafer.vector_start_cycles,
+        idle=1.0 * grid * wafer.hop_cycles + wafer.handover_cycles,
+    )
+    added = Cost(compute=2.0 * moved / wafer.peak_fma_fp16_per_cycle)
+    # Results come back from the products that end in features of the layer; vectors go to the others.
+    return times * alone + (times * (way + added) if is_back else way)
+
+
+def fullest_tokens(work: LayerWork, tokens: Count) -> Count:
+    """m: the most tokens of a turn that an expert has, in the mean over turns, rounded up."""
+    picked, same = work.picked, work.is_identical
+    found = [math.ceil(fullest_mean(n, picked, same) - 1e-9) for n in np.atleast_1d(tokens).tolist()]
+    return np.array(found, np.int64) if np.ndim(tokens) else found[0]
+
+
+@lru_cache(maxsize=4096)
+def fullest_mean(tokens: int, picked: tuple[tuple[float, int], ...], is_identical: bool) -> float:
+    """The same before it is rounded, for probabilities, each with the number of its experts."""
+    if is_identical or tokens == 1 or any(p >= 1.0 for p, _ in picked):
+        return float(tokens)
+    j, whole = np.arange(tokens), math.lgamma(tokens + 1)
+    choose = np.array([whole - math.lgamma(i + 1) - math.lgamma(tokens - i + 1) for i in range(tokens)])
+    below = np.zeros(tokens)
+    for p, count in picked:
+        each = np.exp(choose + j * math.log(p) + (tokens - j) * math.log1p(-p))
+        below += count * np.log(np.clip(np.cumsum(each), 1e-300, 1.0))
+    return max(1.0, float((1.0 - np.exp(below)).sum()))
