@@ -38,16 +38,16 @@ class Rule:
 RULES = (
     Rule("anew", r"\banew\b", "again, or recompute", 2),
     Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 2),
-    Rule("held against", r"\bheld against\b", "compared with, tested against", 0),
+    Rule("held against", r"\bheld against\b", "compared with, tested against", 1),
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 1),
-    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 27),
-    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 14),
-    Rule("beside", r"\bbeside\b", "next to, besides, together with", 46),
+    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 29),
+    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 15),
+    Rule("beside", r"\bbeside\b", "next to, besides, together with", 47),
     Rule("so many", r"\bso many\b", "that many, the number of", 72),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
     Rule("elder", r"\belder\b", "older, deprecated", 2),
-    Rule("in place of", r"\bin place of\b", "instead of", 7),
+    Rule("in place of", r"\bin place of\b", "instead of", 8),
     Rule("goes on", r"\bgoes on\b", "continues", 3),
     Rule(
         "says what",
@@ -61,7 +61,7 @@ RULES = (
         "subject and verb first",
         83,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 51),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 52),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
 )
 

@@ -365,7 +365,7 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
         return
     elder = _RUN.elder_state
     if elder is not None and _RUN.executions == 0 and (elder.appliance is None or elder.pending):
-        # Elder trainers: closures wait for the loop, each behind those that wait already.
+        # Older trainers: closures wait for the loop, each behind those that wait already.
         elder.pending.append((values, callback))
         return
     callback(values)

@@ -87,7 +87,7 @@ def optimizer(given: Optimizer) -> Optimizer:
 
 
 def _as_elder(given: Optimizer) -> None:
-    """What elder trainers call on a wrapped optimizer, and where they look for the one inside."""
+    """What older trainers call on a wrapped optimizer, and where they look for the one inside."""
     given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None

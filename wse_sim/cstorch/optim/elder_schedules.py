@@ -1,4 +1,4 @@
-"""Schedules by their elder names: another order of arguments, ``disable_lr_steps_reset`` as the last one.
+"""Schedules by their older names: another order of arguments, ``disable_lr_steps_reset`` as the last one.
 
 Trainers of release 1.8 give all arguments by their place.
 
@@ -65,6 +65,6 @@ SCHEDULES |= {"Linear": present.LinearLR, "PiecewiseConstant": present.Piecewise
 
 
 def add_names() -> None:
-    """Elder names stand beside the present ones."""
+    """Older names stand beside the present ones."""
     for name, schedule in SCHEDULES.items():
         setattr(present, name, schedule)
