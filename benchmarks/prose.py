@@ -47,7 +47,7 @@ RULES = (
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
     Rule("elder", r"\belder\b", "older, deprecated", 2),
-    Rule("in place of", r"\bin place of\b", "instead of", 8),
+    Rule("in place of", r"\bin place of\b", "instead of", 7),
     Rule("goes on", r"\bgoes on\b", "continues", 3),
     Rule(
         "says what",
