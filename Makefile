@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --progress-bar off
 export OMP_NUM_THREADS ?= 2
 # Rewritten assertions and parsed sources are kept between runs, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,9 +14,12 @@ unexport PYTHONDONTWRITEBYTECODE
 install: $(STAMP)
 $(STAMP): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,cstorch,hf,report,place,study,serve,test,docs]'
+	@echo "wse-sim: updating pip"
+	@$(PIP) --upgrade pip
+	@echo "wse-sim: installing PyTorch (most of the time of this target)"
+	@$(PIP) torch==2.13.0
+	@echo "wse-sim: installing wse_sim with its extras (about a minute)"
+	@PYTHONWARNINGS=ignore $(PIP) -e '.[torch,cstorch,hf,report,place,study,serve,test,docs]'
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -6,7 +6,7 @@
    constants that were fitted are fitted again without the group of the point, which then is predicted with them
    (benchmarks/fits.py);
 2. for a subject and a group, the own error is the least number with which nine tenths of the subject's points of
-   other groups lie in their intervals; the points of the group are judged with it;
+   other groups are in their intervals; the points of the group are judged with it;
 3. what ships (--write: benchmarks/validation/own_error.yaml, and the table of docs/validation.md) is the largest own error over the groups left out.
 
 A group is a model family for whole models.  For kernels it is the size that a prediction reaches out over: of the grid,

@@ -1,6 +1,6 @@
 """Scalar code against the published rows: cycles that our own CSL programs take, the published number, the error.
 
-``python -m benchmarks.csl_costs [--json]``.  The prices stand in ``configs/wafers/wse2.yaml`` (``scalar_*_cycles``).  Each program is written
+``python -m benchmarks.csl_costs [--json]``.  The prices are in ``configs/wafers/wse2.yaml`` (``scalar_*_cycles``).  Each program is written
 after the description of the published one; where a row depends on the placement of arrays in banks, both placements are shown.
 """
 

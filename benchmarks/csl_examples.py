@@ -4,7 +4,7 @@
     python -m benchmarks.csl_examples DIR --sdk 2.10 --keep WHERE         DIR holds a checkout of Cerebras/sdk-examples, the second corpus
     python -m benchmarks.csl_examples --read FILE.json ... --keep WHERE   what ``wse-sim csl check DIR --json`` printed
 
-With ``--keep`` the results stand in ``docs/csl.json``; a generation that was not run keeps its own.
+With ``--keep`` the results are in ``docs/csl.json``; a generation that was not run keeps its own.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class Case:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether weights are streamed, in place of a pipeline."""
+        """Whether weights are streamed, instead of a pipeline."""
         return self.kind == "streamed"
 
     @property

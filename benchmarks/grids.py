@@ -135,7 +135,7 @@ def _fit_edges(points: Sequence[Point], free: Sequence[str]) -> Row:
 
 
 def main() -> None:
-    """Measure what is asked for, print it, and keep it if asked."""
+    """Measure what is requested, print it, and keep it if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.grids", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keep", action="store_true", help="put the values into docs/measured.json")
     keeps = parser.parse_args().keep

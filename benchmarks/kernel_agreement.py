@@ -18,7 +18,7 @@ weight_gradient  streamed: the program multiplies while the gradient arrives, th
              (1 / f); stationary: it receives one of the two operands, which the cost leaves out (1 / v).
 sparse_gemm  a control word ends a turn.
 attention    a core that multicasts issues its own words besides; backward, the gradients of keys and values take
-             words in place of the sums that the formula counts.  Both show with few queries or keys per core.
+             words instead of the sums that the formula counts.  Both show with few queries or keys per core.
 reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
 """
 

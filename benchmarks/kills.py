@@ -316,13 +316,13 @@ def tally(command: str, kills: int, folder: Path, chance: random.Random) -> Tall
         found.later += bool(left) and not kept
         if not left:
             found.lost.append(command)
-            for setting in SETTINGS:  # begin anew with a whole one
+            for setting in SETTINGS:  # begin again with a whole one
                 ended(start(COMMANDS[command].format(setting), folder))
     return found
 
 
 def tally_of_study(kills: int, folder: Path, known: Whole, chance: random.Random) -> Tally:
-    """Kill studies on one store; when every row is there, begin anew."""
+    """Kill studies on one store; when every row is there, begin again."""
     found, out = Tally(seconds=known.seconds), folder / "o"
     whole: Files = {}
     for setting in SETTINGS:

@@ -6,7 +6,7 @@ A change is one constant of a wafer or a cluster times 1.1, 2 or 8 (or divided, 
 batch.  Both plans of weight streaming are compiled and their rates compared without the host.  A change loses if its rate is
 more than 0.5 % below that before it.  `--micro-batch search` tries all divisors of the batch, as the vendor's `explore` does.
 
-Change n is the same in every run of a seed.  With `--keep` a run goes on behind the changes that are recorded, so a long
+Change n is the same in every run of a seed.  With `--keep` a run continues behind the changes that are recorded, so a long
 count can be made in parts; `--again` begins at the first.
 """
 

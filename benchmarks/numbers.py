@@ -2,7 +2,7 @@
 
     python -m benchmarks.numbers                    compute every number and write the file     (make numbers)
     python -m benchmarks.numbers --check [--quick]  compute again and compare within the bands
-    python -m benchmarks.numbers --only models      compute one group anew, keep the others
+    python -m benchmarks.numbers --only models      compute one group again, keep the others
     python -m benchmarks.pages                      write the tables of the pages from the file
 
 A *group* holds numbers of one sort: how they are made, the command that a reader can type, and the band, the

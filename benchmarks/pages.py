@@ -1,6 +1,6 @@
 """Tables of the pages, written from ``docs/numbers.json`` and from the declarations in the code.
 
-    python -m benchmarks.pages            write every table anew                       (part of make numbers)
+    python -m benchmarks.pages            write every table again                       (part of make numbers)
     python -m benchmarks.pages --check    say which pages are stale
 
 A page marks a table by two comments; what stands between them is replaced::

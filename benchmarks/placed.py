@@ -121,7 +121,7 @@ def _pace(plan: PipelinedPlan | Infeasible) -> float:
 
 
 def main() -> None:
-    """Measure the parts that are asked for, print them, keep them if asked."""
+    """Measure the parts that are requested, print them, keep them if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.placed", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", help="placers, links, dead_cores; default: all")
     parser.add_argument("--time-limit", type=float, default=15.0, help="seconds for the placers that search")

@@ -36,16 +36,32 @@ class Rule:
 
 
 RULES = (
-    Rule("anew", r"\banew\b", "again, or recompute", 35),
+    Rule("anew", r"\banew\b", "again, or recompute", 2),
     Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 2),
-    Rule("held against", r"\bheld against\b", "compared with, tested against", 5),
-    Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 8),
-    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 139),
-    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 64),
-    Rule("beside", r"\bbeside\b", "next to, besides, together with", 369),
+    Rule("held against", r"\bheld against\b", "compared with, tested against", 1),
+    Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 1),
+    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 29),
+    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 15),
+    Rule("beside", r"\bbeside\b", "next to, besides, together with", 47),
     Rule("so many", r"\bso many\b", "that many, the number of", 72),
-    Rule("the script of the host", r"\bscripts? of the host\b", "host script", 9),
-    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 28),
+    Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
+    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
+    Rule("elder", r"\belder\b", "older, deprecated", 2),
+    Rule("in place of", r"\bin place of\b", "instead of", 7),
+    Rule("goes on", r"\bgoes on\b", "continues", 3),
+    Rule(
+        "says what",
+        r"\b(?:row|table|page|report|file|text|note|line|it|that|which) says (?:what|which|how|where|why)\b",
+        "states, shows",
+        3,
+    ),
+    Rule(
+        "Of a",
+        r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
+        "subject and verb first",
+        83,
+    ),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 52),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
 )
 
@@ -130,7 +146,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 195
+SHORT_LEFT = 193
 LONG_LEFT = 19
 
 

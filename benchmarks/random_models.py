@@ -1,4 +1,4 @@
-"""Random models on the fabric beside the event engine and PyTorch: a line a model, then the distribution of the error.
+"""Random models on the fabric compared with the event engine and PyTorch: a line a model, then the distribution of the error.
 
     python -m benchmarks.random_models --seed 1 --count 60 [--json] [--keep]
 
@@ -43,7 +43,7 @@ SAMPLES = 10  # of the first half of a steady stream
 
 
 class _NoFitError(Exception):
-    """A plan that does not fit; the text says what binds."""
+    """A plan that does not fit; the text states what binds."""
 
 
 def compiled(case: Case, graph: KernelGraph) -> PipelinedPlan | WeightStreamingPlan:
@@ -64,7 +64,7 @@ def lowered(case: Case) -> KernelGraph:
 
 
 def measure(case: Case) -> Row:
-    """One model: the outcome, values beside PyTorch, cycles of the fabric and of both plans in the event engine."""
+    """One model: the outcome, values next to PyTorch, cycles of the fabric and of both plans in the event engine."""
     began = time.process_time()
     row: Row = {
         "seed": case.seed, "kind": case.kind, "shape": list(case.shape), "phase": case.phase, "side": case.side, "base": case.base,
@@ -119,7 +119,7 @@ def _composed(case: Case) -> Row:
 
 
 def _values(case: Case, plan: PipelinedPlan | WeightStreamingPlan) -> Row:
-    """The worst tensor beside a PyTorch that rounds alike, of its largest element; one step."""
+    """The worst tensor against a PyTorch that rounds alike, of its largest element; one step."""
     samples = case.batch if case.training or case.is_streamed else 4
     torch.manual_seed(case.seed + 1)
     x = torch.randn(samples, *case.shape).half().float()

@@ -47,6 +47,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "pictures/gpt2_filling.png": (*_MAPS, *_GPT2),
     "pictures/gpt2_links.png": (*_MAPS, *_GPT2),
     "pictures/gpt2_report.png": (*_PAGE, "docs/pictures/make.py:gpt2", *_GPT2),
+    "pictures/report_read.png": (*_PAGE, "docs/pictures/make.py:gpt2", *_GPT2),
     "pictures/llama_links.png": (
         "wse_sim/report/heatmap.py",
         "docs/pictures/make.py:llama",

@@ -120,7 +120,7 @@ def engine() -> Row:
 
 
 def main() -> None:
-    """Measure what is asked for and print JSON."""
+    """Measure what is requested and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["settings", "store", "engine"])
     parser.add_argument("--runs", type=int, default=1000)

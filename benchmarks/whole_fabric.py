@@ -1,4 +1,4 @@
-"""A whole model on the fabric beside the event engine: JSON on standard output.
+"""A whole model on the fabric compared with the event engine: JSON on standard output.
 
 14 plans of inference and 14 of training as pipelines, 14 and 12 of weight streaming, 20 and 9 of convolutions, 48 of transformers and layers of several tokens,
 11 of networks that train.

@@ -1,6 +1,6 @@
-"""Values of whole models on the fabric beside PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training each.
+"""Values of whole models on the fabric next to PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training each.
 
-Errors are of the largest element of a tensor: beside fp32, and beside a PyTorch that rounds where the fabric does.
+Errors are of the largest element of a tensor: against fp32, and against a PyTorch that rounds where the fabric does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ size that its name tells (see zoo_models.smallest_first), then by name.
 
 Prints one line of JSON per model and a last one with counts.  --write puts each result into docs/zoo.json as soon as it
 is known, from which ``benchmarks.pages`` renders the table of docs/models.md; results of other names stay.  Each row has
-a hash of the sources that it was measured with: --old measures anew what has another.
+a hash of the sources that it was measured with: --old measures again what has another.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Built = tuple["torch.nn.Module", tuple[Any, ...], dict[str, Any]]
 
 
 def torchvision_loads() -> None:
-    """Let torchvision be imported beside another build of torch: no model here uses its compiled operators."""
+    """Let torchvision be imported next to another build of torch: no model here uses its compiled operators."""
     import torch
     from torch import library
 
@@ -89,7 +89,7 @@ def build(zoo: str, name: str, **how: bool) -> Built:
 
 
 class _NoModules:
-    """In place of the counter's record of modules, which some models do not survive."""
+    """Instead of the counter's record of modules, which some models do not survive."""
 
     parents = frozenset({"Global"})
 
@@ -310,7 +310,7 @@ def known_rows(file: Path, zoo: str, phase: str) -> dict[str, dict[str, Any]]:
 
 
 def write(file: Path, row: Mapping[str, Any], total: int, rule: str) -> None:
-    """Put a row into a file of results in place of an older one of the same model and phase, with the rule that chose it."""
+    """Put a row into a file of results instead of an older one of the same model and phase, with the rule that chose it."""
     data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     part = data.setdefault(row["zoo"], {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(row["zoo"]), "names": total}

@@ -116,7 +116,7 @@ def _mlp(wide: int, out: int) -> nn.Module:
 
 
 def _near(places: torch.Tensor, batch: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fixed edges in place of a search for neighbours, and their lengths."""
+    """Fixed edges instead of a search for neighbours, and their lengths."""
     source = torch.arange(EDGES) % NODES
     target = (source + 1 + torch.arange(EDGES) // NODES) % NODES
     return torch.stack([source, target]), (places[source] - places[target]).norm(dim=-1)

@@ -1,6 +1,6 @@
 """The outermost door of the command line: every way to end is an exit status and at most one line.
 
-0 done; 1 the model does not fit (the result says what binds); 2 bad usage or input, or no room where it runs; 3 a fault
+0 done; 1 the model does not fit (the result states what binds); 2 bad usage or input, or no room where it runs; 3 a fault
 of the simulator itself; 130 interrupted (143 by SIGTERM, 129 by a terminal that goes).
 """
 
@@ -58,7 +58,7 @@ def main() -> None:
         sys.exit(_say(short, 2))
     # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    # Or the interpreter looks for cycles among millions of objects before it ends.  Not sooner: a caller who goes on
+    # Or the interpreter looks for cycles among millions of objects before it ends.  Not sooner: a caller who continues
     # (a test, a notebook) would keep all garbage of this command for ever.
     atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)

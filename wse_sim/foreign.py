@@ -32,7 +32,7 @@ def _folders(*paths: str | Path | None) -> tuple[Path, ...]:
     return tuple(dict.fromkeys([*named, *(path.resolve() for path in named)]))
 
 
-# Our folders of kernels, configurations and suites are links: their files resolve to places beside the package.
+# Our folders of kernels, configurations and suites are links: their files resolve to places next to the package.
 _OURS = _folders(_PACKAGE, *(entry for entry in _PACKAGE.iterdir() if entry.is_symlink()))
 # Folders whose files are nobody's to mend: installed packages and the standard library.
 _INSTALLED = _folders(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(sys.prefix) / "bin")
@@ -142,6 +142,7 @@ def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
 
 
 _NAMES_CODE = ("model", "mode", "placer")
+MOST_OFFERED = 12  # names that a message lists of a module
 
 
 def code_of(setting: Mapping[str, object]) -> list[str]:
@@ -197,8 +198,27 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
                 "give package.module:NAME from a folder on the path, or FILE.py:NAME"
             ) from fault
         if not hasattr(module, name):
-            raise kind(f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it")
+            raise kind(
+                f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it{_offered(module)}"
+            )
         return getattr(module, name)
+
+
+def _offered(module: ModuleType) -> str:
+    """What a module defines itself, for a message: public functions and classes in their order, a few of them."""
+    own = [
+        name
+        for name, item in vars(module).items()
+        if not name.startswith("_")
+        and callable(item)
+        and getattr(item, "__module__", None) == module.__name__
+    ]
+    more = f" and {len(own) - MOST_OFFERED} more" if len(own) > MOST_OFFERED else ""
+    return (
+        f" (it defines {', '.join(own[:MOST_OFFERED])}{more})"
+        if own
+        else " (it defines no function and no class)"
+    )
 
 
 def _look_in(folder: Path) -> None:
@@ -214,7 +234,7 @@ def _from_path(module: str) -> ModuleType:
 
 def _from_file(file: Path) -> ModuleType:
     """The module of one file, run once; its name is the file's unless another module has that name."""
-    _look_in(file.parent)  # for what it imports from beside it
+    _look_in(file.parent)  # for what it imports from next to it
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(file):
             return module

@@ -79,7 +79,7 @@ def _compiled(fn: F, **flags: bool) -> F:
         compiled = njit(cache=True, nogil=True, **flags)(fn)
     except (
         RuntimeError
-    ):  # neither the package's folder nor the user's can be written: compiled anew by each process
+    ):  # neither the package's folder nor the user's can be written: compiled again by each process
         return njit(nogil=True, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
@@ -113,7 +113,7 @@ class _Stored(IndexDataCacheFile):  # type: ignore[misc]
         except self._UNREADABLE:
             self.flush()
             super().save(key, data)
-        except OSError:  # a full disk, a limit on files: compiled anew by the next process
+        except OSError:  # a full disk, a limit on files: compiled again by the next process
             return
 
 

@@ -142,7 +142,7 @@ def _write(folder: Path, key: str, value: Any) -> None:
     except (
         OSError,
         WseError,
-    ):  # a full disk, a folder of another user: the value is worked out again next time
+    ):  # a full disk, a folder of another user: the value is recomputed next time
         return
 
 

@@ -20,7 +20,7 @@ OptionValues = Mapping[str, Any]
 
 
 class RunKeywords(TypedDict, total=False):
-    """Fields of :class:`wse_sim.options.RunOptions`, which says what they mean and what they allow."""
+    """Fields of :class:`wse_sim.options.RunOptions`, which states what they mean and what they allow."""
 
     mode: str
     phase: Literal["training", "inference"]
@@ -57,7 +57,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 def shows_options(function: F) -> F:
-    """A function whose signature lists the options of a run in place of ``**changes``, with their defaults."""
+    """A function whose signature lists the options of a run instead of ``**changes``, with their defaults."""
     function.__signature__ = _listed(inspect.signature(function), RunOptions)  # type: ignore[attr-defined]
     return function
 

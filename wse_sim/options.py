@@ -1,4 +1,4 @@
-"""Options, declared once: a field's type, default, range, unit and help stand in one place.
+"""Options, declared once: a field's type, default, range, unit and help are in one place.
 
 From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
 line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
@@ -354,7 +354,7 @@ class RunOptions(Declared):
     # For callers in Python alone: no help, so no option of a command.
     interval: float | None = None  # bounds of every number that hold the true one with this probability, in %
     interval_workers: int = 1  # processes that price the draws
-    interval_replans: bool = False  # compile anew at every draw of the constants
+    interval_replans: bool = False  # compile again at every draw of the constants
     model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
     mode_options: Mapping[str, Any] = PydanticField(default_factory=dict)  # those that only one mode has
 

@@ -5,7 +5,7 @@
             with spent("capture"):     at the work itself; costs nothing while nobody collects
                 ...
 
-Times are seconds of CPU of this process and seconds on the clock; parts lie in each other.
+Times are seconds of CPU of this process and seconds on the clock; parts are in each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN_S = 0.005  # parts within others that took less are not worth a line
 
 @dataclass
 class Spent:
-    """One part of the work: what it is, how deep it lies in others, its times in seconds, how often it ran."""
+    """One part of the work: what it is, how deep it is in others, its times in seconds, how often it ran."""
 
     name: str
     depth: int

@@ -95,7 +95,7 @@ def settle(folder: str | Path) -> None:
     try:
         names = os.listdir(folder)
     except (OSError, ValueError):
-        return  # whoever reads it says why it cannot be read
+        return  # whoever reads it states why it cannot be read
     if not any(_is_ours(name) for name in names):
         return
     with suppress(OSError), _locked(folder):  # a folder that may only be read stays as it is

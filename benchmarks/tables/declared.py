@@ -59,7 +59,7 @@ for command, declaration in DECLARATIONS.items():
 
 @table("options.modes")
 def _modes() -> str:
-    """Options that only a mode has; those of a run stand in its table."""
+    """Options that only a mode has; those of a run are in its table."""
     rows = [
         (
             mode.name,
@@ -85,7 +85,7 @@ DECLARED_IN = {
     "place": ("place", "#a-placement"),
     "kernel": ("kernel", "#a-kernel"),
 }
-"""Commands whose options stand in a table of their own: its declaration and its place on the page."""
+"""Commands whose options are in a table of their own: its declaration and its place on the page."""
 
 
 def _commands(group: Command, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Command]]:
@@ -143,7 +143,7 @@ def _lines(names: Iterable[str]) -> str:
 
 
 def _own_families() -> list[str]:
-    """Names of the families of this library; one that was registered beside them is not of the pages."""
+    """Names of the families of this library; one that was registered next to them is not of the pages."""
     return [
         name
         for name in sorted(load_families())

@@ -109,7 +109,7 @@ FITTED = {
 
 @table("validation.fitted")
 def _fitted() -> str:
-    """The constants as they ship, on a CS-2 and a CS-3, beside their values where all training points are fitted at once."""
+    """The constants as they ship, on a CS-2 and a CS-3, compared with their values where all training points are fitted at once."""
     wafers, cluster, refit = (
         (load_wafer("wse2"), load_wafer("wse3")),
         load_cluster(),

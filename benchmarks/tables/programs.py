@@ -88,7 +88,7 @@ GROUPS = (
     ("closed forms of chain, star, broadcast, broadcast 2-D", "forms", ("chain", "star", "broadcast")),
     ("closed form of tree", "forms", "tree"),
 )
-"""Label, section and first words of the names of rows that stand in one line of the page."""
+"""Label, section and first words of the names of rows that are in one line of the page."""
 
 
 @table("fabric.fidelity")

@@ -14,6 +14,19 @@ from wse_sim.engine.result import Result
 from wse_sim.report import heatmap, html, views
 
 HERE = Path(__file__).parent
+NUMBERED = """
+<script>
+["headline", "bottleneck", "layers", "wafer", "inspector"].forEach((id, place) => {
+  const at = document.getElementById(id).getBoundingClientRect(), mark = document.createElement("b");
+  mark.textContent = place + 1;
+  const corner = id === "wafer" ? [at.right - 90, at.top + 60] : [Math.max(2, at.left - 34), at.top - 4];
+  mark.style.cssText = "position:absolute;z-index:9;width:32px;height:32px;border-radius:16px;background:#c2185b;color:#fff;"
+    + `font:bold 20px/32px sans-serif;text-align:center;left:${corner[0] + scrollX}px;top:${corner[1] + scrollY}px`;
+  document.body.append(mark);
+});
+</script>
+"""
+"""Draws the numbers 1 to 5 on a report: headline, bottleneck, layers, map, region under the pointer."""
 
 
 def _run(model: str, mode: str, batch: int) -> Result:
@@ -33,7 +46,10 @@ def gpt2() -> None:
         window = (bins.start_s + bins.bin_s, bins.start_s + 2 * bins.bin_s)
         heatmap.draw_map(result, "busy", HERE / "gpt2_filling.png", time=window)
     with tempfile.TemporaryDirectory() as folder:
-        _screenshot(html.write_report(result, folder), HERE / "gpt2_report.png")
+        page = html.write_report(result, folder)
+        _screenshot(page, HERE / "gpt2_report.png")
+        page.write_text(page.read_text(encoding="utf-8") + NUMBERED, encoding="utf-8")
+        _screenshot(page, HERE / "report_read.png")
 
 
 def llama() -> None:

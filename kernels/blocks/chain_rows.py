@@ -1,4 +1,4 @@
-"""A dense layer that trains on samples of one row, as a chain of them lies on the fabric: its pace, and how long one sample takes.
+"""A dense layer that trains on samples of one row, as a chain of them is on the fabric: its pace, and how long one sample takes.
 
 Symbols: K inputs and N outputs on R rows with inputs and C columns, and a last row without; w multiply-accumulates per cycle,
 o = vector_start_cycles, l = wavelet_cycles; k = 2 ceil(ceil(K / 2) / R) inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core.

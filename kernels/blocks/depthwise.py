@@ -7,7 +7,7 @@ r lines and s columns, stride z, T = H' W' pixels of the result.  A tap of a cha
     or e r s H' (o + W' / w)     line by line, where that is faster
     o + e L' / (rate of maxima)  ReLU of all L' results that are held
 
-Filters lie in fp16, sums in fp32; the first tap adds the bias.  Cores of a column send their words of a pixel in turn, as
+Filters are in fp16, sums in fp32; the first tap adds the bias.  Cores of a column send their words of a pixel in turn, as
 those that pool do (:mod:`wse_sim.kernels.blocks.pooled`).
 """
 

@@ -182,7 +182,7 @@ def _tiles(values: Array, kind: str, tile: LineTile, layout: RowLayout[int]) -> 
 def _results(
     shapes: Shapes, expected: Mapping[str, Any], tile: LineTile, layout: RowLayout[int], at_first: bool
 ) -> dict[str, Any]:
-    """Expected buffers; results that lie in one buffer are joined."""
+    """Expected buffers; results that are in one buffer are joined."""
     found: dict[str, Any] = {}
     for name, values in expected.items():
         tiles = _wanted(values, shapes[name].kind, tile, layout, at_first)

@@ -9,7 +9,7 @@ from wse_sim.kernels.contract.family import Link
 
 
 def one_pass(first: Link, second: Link, reader: Kernel, result: Tensor) -> Kernel:
-    """The kernel that does `first` and then `second`, in place of `reader`, the kernel of the second link.
+    """The kernel that does `first` and then `second`, instead of `reader`, the kernel of the second link.
 
     `result` is what the reader makes: its last dimension tells the columns.
     """

@@ -34,7 +34,7 @@ their group, the final root in the middle group, R = (G/2) g + g/2 hops away fro
 
 The root takes q = 6 streams (`tree_root_streams`) one after another (two halves of its group, two sides of the group
 roots, and one multicast each way): six starts and six times B.  h = 8 (`tree_handovers`) dependent receive-and-send
-steps lie on the critical path beyond the hops.  Skew survives a collective, so each pays the full
+steps are on the critical path beyond the hops.  Skew survives a collective, so each pays the full
 2 R.  Both counts are **fitted**: calibration 1.4 prints 5 (g/2 + G/2) + 4 B + 4 o,
 which misses its own decode table by up to 1.5 %; this form meets that table within 0.2 % and the four
 measurements within 1 %.  The recursion of :mod:`wse_sim.kernels.blocks.trees`, which agrees with the program

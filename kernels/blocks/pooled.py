@@ -7,7 +7,7 @@ Symbols: an image of H x W pixels of e channels, windows of r lines and s column
                lines follow each other without a gap; the faster
 
 A first vector is moved, or the first two are combined at once, where that is faster.  Maxima are taken in fp16, means are
-summed in fp32.  Lines around an image are left out, columns around are at rest beside the lines.  Cores of a column send their
+summed in fp32.  Lines around an image are left out, columns around are at rest next to the lines.  Cores of a column send their
 words of a pixel in turn, and wait while others do: (cores - 1) e / 2 cycles a pixel, but for the last ones, which wait in queues.
 """
 

@@ -1,7 +1,7 @@
 """Pooling that trains, on one core: columns of windows made one, then their lines; and the same way back.
 
 Symbols: an image of H x W pixels of e channels, windows of s taps either way, stride z, T pixels of the result, g their
-gradients.  The windows of all lines lie at one distance: a line is filled up to a multiple of z pixels, and what lies between
+gradients.  The windows of all lines are at one distance: a line is filled up to a multiple of z pixels, and what lies between
 its last window and the next line counts as windows as well, whose gradient is 0.  A *stage* makes s taps one, all windows
 of a channel (stride 1: of all channels) in one instruction over columns, of a line over lines::
 
@@ -10,7 +10,7 @@ of a channel (stride 1: of all channels) in one instruction over columns, of a l
     mean      y = sum of v_j;       back: dv_j += g;    scaled as it leaves, both ways
 
 So of equal pixels the first one wins, in a line and then among lines, as PyTorch has it.  Windows that do not overlap are
-written in place of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
+written instead of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
 wait.
 """
 

@@ -10,7 +10,7 @@ Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; 
     sigmoid     y = 1 / (1 + exp(-z))               s = y - y^2
 
 with q = sqrt(2 / pi) and r = 0.044715.  What lies between is held in fp32.  A step takes the start of an instruction and n
-elements at the wafer's rate, twice as long where both vectors that it reads lie in the same banks.
+elements at the wafer's rate, twice as long where both vectors that it reads are in the same banks.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Slopes:
     ) -> None:
         """Turns `value` from z to y, unless that is done, and writes the slope.
 
-        `period` is what an element of the first function takes, in thousandths of a cycle, in place of the wafer's rate.
+        `period` is what an element of the first function takes, in thousandths of a cycle, instead of the wafer's rate.
         """
         if self.activation == "relu":
             if not is_done:

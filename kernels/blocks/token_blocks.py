@@ -11,7 +11,7 @@ A core takes the next block in while it works on one and a result leaves: two bl
 one with the least price among 1 to `MOST` that fit.
 
 Backward a token brings its gradient and its normal form and takes its gradient, 3 D / 2 words, so there are six blocks
-in place of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
+instead of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
 keeps.  Where cores are more than tokens, the others hold what is kept for backward passes: blocks and sums are counted in
 the mean over the region.  The sum over the cores, once a batch, is not counted.  No program composes this backward pass yet.
 
@@ -109,7 +109,7 @@ class TokenBlocks:
         return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))
 
     def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
-        """Bytes of a core.  With `kept_bytes` a parameter, which lie on one core or another, it is the mean: cores without tokens hold what is kept."""
+        """Bytes of a core.  With `kept_bytes` a parameter, which are on one core or another, it is the mean: cores without tokens hold what is kept."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         sizes = np.array([0, *(self.bytes(b) for b in range(1, len(self._parts)))])[self._best(each)[0]]
         working = np.minimum(1.0, tokens / np.asarray(cores)) if kept_bytes else 1.0

@@ -1,4 +1,4 @@
-"""A stationary product with its gradients, as it lies in a region of a network that trains on the fabric.
+"""A stationary product with its gradients, as it is in a region of a network that trains on the fabric.
 
 Symbols: T tokens of K inputs and N outputs; R rows with inputs, under them one that finishes outputs; C columns; w products a
 cycle, m maxima of sums, o the start of an instruction, l that of a loaded one::
@@ -19,7 +19,7 @@ link each way::
                                + bias: T / p (l + p v / w), p tokens at a time
                core of a row   T 2 k                                                    if inputs have gradients
                links           T K / 2                                                  the same
-               sums            L T K / 2 of L layers that read the same inputs, beside their regions
+               sums            L T K / 2 of L layers that read the same inputs, next to their regions
                end             T (C v / 2 + 1)
 
 A core of a row gives inputs of a token for the gradient of the weights once the gradients of an earlier one have left: a words that
@@ -35,7 +35,7 @@ Rows share a slow function: n = T v sums of a column go up, values and slopes of
 
 The loop is that of the last row: outputs of a sample leave before the sums of the next go up.
 
-A layer that ends with a residual needs a second column beside those that compute; a narrow region gives a compute column up for it.
+A layer that ends with a residual needs a second column next to those that compute; a narrow region gives a compute column up for it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TrainedRows:
     fused: str
     tiling: Tiling
     wafer: Wafer
-    passes_on: bool  # gradients of the inputs are asked for
+    passes_on: bool  # gradients of the inputs are requested
     layers: int = 1  # that read the same inputs: a core adds up their gradients
 
     @cached_property

@@ -1,6 +1,6 @@
 """The update of weights.  Each weight gets one optimizer kernel, attached to the first forward kernel that uses it.
 
-Where kernels compute in 16 bits, their weights are a copy of the fp32 masters, which the update writes anew.
+Where kernels compute in 16 bits, their weights are a copy of the fp32 masters, which the update writes again.
 A weight that several kernels use (tied) has its gradients summed before its update.
 """
 

@@ -1,4 +1,4 @@
-"""A stationary product as it lies in a region of a whole model on the fabric: whole words, outputs finished by the last row.
+"""A stationary product as it is in a region of a whole model on the fabric: whole words, outputs finished by the last row.
 
 Symbols: T tokens of W words of inputs (two elements each) and N outputs, R rows and C columns; w multiply-accumulates per
 cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column, m words of a row.  A core takes::
@@ -7,26 +7,26 @@ cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column,
     last row     the same for its words, and T v / 2 words sent, and for every item o + T v / rate
 
 The last row has so many words less that it is no later than the others.  With bias and ReLU alone it may have none: the first
-row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words lie on R - 1 rows.
+row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words are on R - 1 rows.
 For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
-whose sums lie in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.
+whose sums are in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.
 
 With a slow function or a residual, rows may finish tokens in turn; F is the largest divisor of T among them, and the sums of T / F
 tokens come back to each of F rows.  The fastest is counted, as :mod:`wse_sim.whole.regions` has it::
 
     row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + for every item but the bias o + v / rate)
 
-A residual waits in stores beside the last row, one core each, which take every word in, hand it out to the columns, and end a token
+A residual waits in stores next to the last row, one core each, which take every word in, hand it out to the columns, and end a token
 with a control word; no sample is faster::
 
     store        T (N / 2 + ceil(N / v) v / 2 + 1)
 
-Where three columns or more move (C / efficiency - C), rows may finish tokens in turn beside keepers: stores of the tokens of a row, which
+Where three columns or more move (C / efficiency - C), rows may finish tokens in turn next to keepers: stores of the tokens of a row, which
 take its results as well and send them in turn.  A core hands every token on to those of its row; l cycles a word on a link::
 
     handed       (T + T / F) (l N / 2 + 2)         keeper    T / F (3 N / 2 + ceil(N / v) v / 2 + 1)
 
-The link beside the last row's keeper carries what is handed on to all, and the results of that row.
+The link next to the last row's keeper carries what is handed on to all, and the results of that row.
 Columns of such a row wait for each other when they send: N / 2 cycles a token, less those of 14 / v tokens.
 """
 
@@ -48,7 +48,7 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
-LEAST_MOVING = 3  # columns beside those that compute: of inlets, and two of stores
+LEAST_MOVING = 3  # columns next to those that compute: of inlets, and two of stores
 LIGHT = frozenset({"bias", "relu"})
 """Items that need no turn of their own."""
 
@@ -74,7 +74,7 @@ class _Way(NamedTuple):
 class WordRows:
     """A layer of `tokens` of `words` of inputs and `outputs`; with `shares` rows may finish tokens in turn.
 
-    With `waits` or `shares` it counts how long rows wait for the last one.  With `most_bundles` cores beside the rows count: the one
+    With `waits` or `shares` it counts how long rows wait for the last one.  With `most_bundles` cores next to the rows count: the one
     which hears the bundles of its row's words, and the stores of a residual.
     """
 
@@ -147,7 +147,7 @@ class WordRows:
         return found
 
     def _kept(self) -> _Way:
-        """Rows finish tokens in turn beside keepers; endless where there is no room for those."""
+        """Rows finish tokens in turn next to keepers; endless where there is no room for those."""
         turns = finishing_rows(self.tokens, self._rows - 1)
         issued = np.where(has_keepers(self.tiling.cols, self.wafer), self._in_turn(turns), np.inf)
         each = ceil_div(self.words, self._rows) * self._per_word + self.v
@@ -224,9 +224,9 @@ def stored_cycles(outputs: Size, v: Size) -> Size:
 
 
 def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size:
-    """Cycles of a token in the core beside a row: it hears all bundles in which the row has words, and deals those out.
+    """Cycles of a token in the core next to a row: it hears all bundles in which the row has words, and deals those out.
 
-    What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+    What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
     """
     rows = np.minimum(tiling.rows, words)
     each = ceil_div(words, rows)

@@ -47,7 +47,7 @@ Attrs = Mapping[str, Any]  # attributes of a kernel
 
 
 class How(TypedDict, total=False):
-    """What a face may be asked beside dimensions and tiling; read it with :func:`asked`."""
+    """What a face may be asked next to dimensions and tiling; read it with :func:`asked`."""
 
     phase: Phase
     dtype: str
@@ -92,11 +92,11 @@ class Flow:
 
 @dataclass(frozen=True)
 class Lay:
-    """How a kernel lies in its region, as far as its attributes settle it; the defaults settle nothing.
+    """How a kernel is in its region, as far as its attributes settle it; the defaults settle nothing.
 
     `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
     either): no more links side by side than there are of them.  `least_rows` of the region, and
-    `least_cols` that compute.  `store_bytes` of the fullest core beside them.  `more_colors` it takes beside the three of a kernel.  `rows_without_inputs`: rows
+    `least_cols` that compute.  `store_bytes` of the fullest core next to them.  `more_colors` it takes next to the three of a kernel.  `rows_without_inputs`: rows
     of the region that hold no weights.  `most_links` side by side of every stream to and from it (0: no limit but the cores).
     """
 
@@ -111,7 +111,7 @@ class Lay:
 
 
 def lay_of_operands(count: int) -> Lay:
-    """Of work that takes every operand in at a core of its own beside those that compute: one in each of two rows, two columns for more."""
+    """Of work that takes every operand in at a core of its own next to those that compute: one in each of two rows, two columns for more."""
     return Lay(least_rows=min(count, 2), least_cols=1 + (count > 2))
 
 
@@ -168,7 +168,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel lies on its rectangle of `rows` x `cols` cores.
+    """How a kernel is on its rectangle of `rows` x `cols` cores.
 
     `algorithm` names a mapping of the family; "" is the family's default for its `mapping`:
     "stationary" (weights rest in a region, activations stream: pipelined), "streamed" (activations
@@ -317,7 +317,7 @@ class Family:
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
     shards_weights: bool = False  # users may say over how many rows and columns of cores its weights lie
     sums_rows: bool = False  # sums over rows, for which the careful precision takes fp32
-    lies: str = ""  # how it lies on the cores: text of the documentation's tables
+    lies: str = ""  # how it is on the cores: text of the documentation's tables
     programs: str = ""  # what of it has fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
     band: float = 0.03  # largest fraction by which `cost` may differ from the cycles of `program`
@@ -345,11 +345,11 @@ class Family:
         return Flow()
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """How it lies in its region: not settled."""
+        """How it is in its region: not settled."""
         return Lay()
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Of the fullest core beside those that compute on a region: what the lay says, whatever the region is."""
+        """Of the fullest core next to those that compute on a region: what the lay says, whatever the region is."""
         return self.lay(dims, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
@@ -385,7 +385,7 @@ class Family:
         Raises
         ------
         KernelError
-            If the family does not say.
+            If the family does not declare it.
         """
         raise KernelError(f"kernel '{self.name}' has no footprint; write its `footprint` face")
 
@@ -395,7 +395,7 @@ class Family:
         Raises
         ------
         KernelError
-            If the family does not say.
+            If the family does not declare it.
         """
         raise KernelError(f"kernel '{self.name}' has no cost; write its `cost` face")
 

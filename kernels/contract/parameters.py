@@ -44,7 +44,7 @@ class Parameter:
 
     @property
     def is_pin(self) -> bool:
-        """Whether it says where a kernel goes, not what it does."""
+        """Whether it states where a kernel goes, not what it does."""
         return self.name.startswith("pin_")
 
     @property

@@ -181,7 +181,7 @@ class GradientScale(_OfGradients):
         return out, bool(np.isfinite(g).all())
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds its gradients; with `check` it ends with the sum that says whether all are finite."""
+        """Every core holds its gradients; with `check` it ends with the sum that states whether all are finite."""
         op, check = _asked_scale(options.get("attrs") or {})
         rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
         b = new_builder(rows, cols, wafer)

@@ -130,7 +130,7 @@ class Norm(OnRows):
         return NormAttributes.of(attrs).statistics == "running"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; on the fabric rows lie on a core each and come out together, after the time of one."""
+        """Row by row; on the fabric rows are on a core each and come out together, after the time of one."""
         return Flow(rows=dims["rows"], at_once=_is_laid(attrs))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
@@ -157,7 +157,7 @@ class Norm(OnRows):
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
         )
-        # All rows of a sample lie on the cores at once; where weights stream the compiler counts them.
+        # All rows of a sample are on the cores at once; where weights stream the compiler counts them.
         tile = t * f * bytes_of(dtype) * (tiling.mapping == "stationary" and in_tokens(attrs))
         return Footprint(
             weights_bytes=2.0 * f * bytes_of(dtype),
@@ -350,7 +350,7 @@ def in_tokens(attrs: Attrs) -> bool:
 
 
 def _is_laid(attrs: Attrs) -> bool:
-    """Whether it says how its streams lie on the fabric."""
+    """Whether it states how its streams are on the fabric."""
     said = NormAttributes.of(attrs)
     return said.whole or said.link_words > 0
 
@@ -411,7 +411,7 @@ def _blocks(
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
-    """Rows that lie on one core each: the instructions row by row, words received and sent beside them.
+    """Rows that are on one core each: the instructions row by row, words received and sent next to them.
 
     The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
     down the column once per batch, which is not counted.

@@ -6,7 +6,7 @@ Mapping: where the weights rest, n = ceil(elements / cores) per core; nothing mo
     momentum  v = mu v + g;  w -= lr v                                          2 fma
     adam      M = b1 M + g;  V = b2 V + g g;  w -= lr' M / (sqrt(V) + eps')     6 instructions, a root, a division
     adamw     and w *= 1 - lr decay                                             7 instructions, a root, a division
-    copy      the 16-bit weights that products read are written anew          1 move
+    copy      the 16-bit weights that products read are written again          1 move
     T = (instructions + functions) o + n (instructions / fma + moves / mov + functions)
 
 M = m / (1 - b1) and V = v / (1 - b2) are kept, so that one multiply-accumulate updates a moment; lr' and

@@ -105,7 +105,7 @@ class Reduce(OnRows):
         return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Rows along lanes; the result (backward: the gradient of the result) lies at the first core of a lane."""
+        """Rows along lanes; the result (backward: the gradient of the result) is at the first core of a lane."""
         check_tiling(self.name, tiling, self.mappings)
         phase, dtype, attrs = wanted_of(options)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))

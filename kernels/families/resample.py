@@ -14,7 +14,7 @@ neighbours that hold them.
 Backward adds or weighs the same taps into the source.  Source: vector rates of the SDK documentation.
 Program, nearest: a whole multiple in both directions; its s^2 strided moves are one instruction with a descriptor of
 four dimensions, so one start.  Weighted: outputs
-at one place between the pixels, so that a tap has one weight; each place more starts its taps anew.  Backward: nearest.
+at one place between the pixels, so that a tap has one weight; each place more starts its taps again.  Backward: nearest.
 Band: 3 %; backward only for 16-bit elements: half of the sums of fp32 pixels read colliding banks.
 """
 

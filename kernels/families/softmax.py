@@ -83,7 +83,7 @@ class SoftmaxAttributes(Attributes):
     """Attributes of a softmax: whether it gives the logarithm."""
 
     log: bool = attribute(False, "its logarithm")
-    whole: bool = attribute(False, "every row lies on one core, which no other helps")
+    whole: bool = attribute(False, "every row is on one core, which no other helps")
 
 
 class Softmax(OnRows):
@@ -205,7 +205,7 @@ def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs) -> TokenBlo
 
 
 def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
-    """The instructions of a row that lies on one core, without scalar code."""
+    """The instructions of a row that is on one core, without scalar code."""
     log = SoftmaxAttributes.of(attrs).log
     matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}
     return RowWork(LOG if log else softmax_vectors("x"), matrices | {"statistic": Shape(ROW)})

@@ -194,7 +194,7 @@ def _shapes(dtype: str, i: int) -> dict[str, Shape]:
 def _pass(i: int, all_places: float = 1.0) -> tuple[Vector, ...]:
     """Find the maximum of every row, where it is, and hide it; `other` is 1 where an element is not it.
 
-    Its place is the sum of `all_places` less those of the others (`position` has the sign turned).
+    Its place is the sum of `all_places` less those of the others (`position` is negated).
     """
     value, place = f"value {i}", f"place {i}"
     return (

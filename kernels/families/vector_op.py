@@ -4,7 +4,7 @@ Operators: copy (mov), add, mul, fma (d = d + a b), fmac (d = d + a s), max.
 
     T = o_loaded + ceil(kappa n / rate)          o_loaded = vector_start_loaded_cycles
 
-kappa = bank_conflict_factor when two operands that are read lie in colliding banks (option
+kappa = bank_conflict_factor when two operands that are read are in colliding banks (option
 `bank_conflict`), else 1.  Descriptors are loaded before; time stamps are part of o_loaded.  An fp32 product of vectors
 that nobody placed runs at plain_fma_fp32_per_cycle: on WSE-3 their reads collide.
 Source: published fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band: exact.
@@ -56,7 +56,7 @@ class VectorOpAttributes(Attributes):
     """Attributes of one vector instruction."""
 
     op: str = attribute("fmac", "operator", choices=OPERATORS)
-    bank_conflict: bool = attribute(False, "operands lie in colliding banks")
+    bank_conflict: bool = attribute(False, "operands are in colliding banks")
 
 
 class VectorOp(Family):
@@ -90,7 +90,7 @@ class VectorOp(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One core; operand b lies in the banks of a, or four banks off."""
+        """One core; operand b is in the banks of a, or four banks off."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
         attrs = options.get("attrs") or {}
         op = _operator(tiling, attrs)

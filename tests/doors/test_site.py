@@ -16,7 +16,7 @@ from tests.browser import headless, wait
 ROOT = Path(__file__).parents[2]
 BUILD_S = 400
 LEAST_CONTRAST = 4.5  # of text of usual size, WCAG 2.1 AA
-SEEN = ("index.html", "ten-minutes/index.html", "options/index.html", "gallery/index.html", "faq/index.html")
+SEEN = ("index.html", "ten-minutes.html", "notebook.html", "options.html", "gallery.html", "faq.html")
 
 
 class Page(HTMLParser):
@@ -94,7 +94,6 @@ def test_every_link_within_the_site_leads_to_a_page_and_a_place(site, pages):
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            target = target / "index.html" if target.is_dir() else target
             if not target.is_file():
                 broken.append(f"{path.relative_to(site)}: {link}")
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
@@ -170,3 +169,30 @@ def test_text_stands_out_in_light_and_dark(site, tmp_path):
                 )
                 found[scheme, name] = browser.execute_script(CONTRAST, LEAST_CONTRAST)
     assert {place: texts for place, texts in found.items() if texts} == {}
+
+
+SOUGHT = {
+    "install": "install.html",
+    "own wafer": "howto/own-wafer.html",
+    "write a placer": "howto/own-placer.html",
+    "pareto": "howto/pareto.html",
+}
+
+
+@pytest.mark.slow
+def test_search_finds_pages_without_a_server(site, tmp_path):
+    """The site is opened as files; the first result of a newcomer's words is the page."""
+    found = {}
+    with headless(tmp_path) as browser:
+        for words in SOUGHT:
+            browser.get(f"file://{site / 'index.html'}")
+            wait(
+                browser, "document.readyState === 'complete' && !!document.querySelector('.md-search__input')"
+            )
+            box = browser.find_element("css selector", ".md-search__input")
+            box.click()
+            box.send_keys(words)
+            wait(browser, "!!document.querySelector('.md-search-result__link')")
+            links = "[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
+            found[words] = browser.execute_script(f"return {links}")
+    assert {words: links[0] for words, links in found.items() if f"/{SOUGHT[words]}?" not in links[0]} == {}

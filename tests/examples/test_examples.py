@@ -1,9 +1,11 @@
-"""Every example runs as it stands: scripts from an empty folder, the notebook cell by cell."""
+"""Every example runs as it stands: scripts from an empty folder, the notebook as the site executes it."""
 
 from __future__ import annotations
 
 import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
+RUN_S = 300
 PROMISES = {
     "a_fabric_program": "north-west core: [ 1.  3.  5.",  # 2 x + 1 for x = 0, 1, 2
     "a_kernel_on_the_fabric": "256 words, chain",
@@ -41,18 +44,34 @@ def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """All code cells in order, in one namespace, without a screen; the file is stored without outputs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "Agg")
-    cells = [
-        cell
-        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        if cell["cell_type"] == "code"
+def test_a_notebook_runs(notebook: Path, tmp_path: Path):
+    """All code cells in order, as the site shows them: cards, a map and a plot; the file is stored without outputs."""
+    pytest.importorskip("IPython")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert all(cell["outputs"] == [] for cell in cells if cell["cell_type"] == "code")
+    command = [sys.executable, str(FOLDER.parent / "docs" / "notebook.py"), str(notebook), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=RUN_S)
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert page.count('<div class="cell-output">') >= 4  # two results, a comparison, a data frame
+    pictures = sorted(tmp_path.glob("*.png"))
+    assert len(pictures) == 2
+    assert all(f"({path.name})" in page and path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+@pytest.mark.slow
+def test_a_broken_notebook_ends_the_site(tmp_path: Path):
+    """A cell that raises is named, and the status is 1: a page never shows half a notebook."""
+    pytest.importorskip("IPython")
+    notebook = tmp_path / "broken.ipynb"
+    cell = {"cell_type": "code", "source": ["1 / 0"], "outputs": []}
+    notebook.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    command = [
+        sys.executable,
+        str(FOLDER.parent / "docs" / "notebook.py"),
+        str(notebook),
+        str(tmp_path / "out"),
     ]
-    assert len(cells) >= 4
-    names: dict[str, object] = {}
-    for number, cell in enumerate(cells):
-        assert cell["outputs"] == []
-        exec(compile("".join(cell["source"]), f"{notebook.name}[{number}]", "exec"), names)
-    assert "samples/s" in capsys.readouterr().out
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert ended.returncode == 1
+    assert "cell 0 failed" in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr

@@ -175,6 +175,16 @@ def test_a_file_lists_its_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("empty.py").write_text("x = 3\n")
     with pytest.raises(ModelError, match=r"empty\.py has no factory; write a function without arguments"):
         named_models("empty.py")
+    Path("classes.py").write_text(
+        "class Net(nn.Module): pass\nclass Config: pass\ndef train(net): return net\n"
+    )
+    with pytest.raises(
+        ModelError, match=r"returns \(Net\(\.\.\.\), example_args\) of its class Net and name it"
+    ):
+        load_model("classes.py")
+    Path("names.py").write_text("from math import sin\nclass A: pass\ndef b(): pass\ndef _c(): pass\nd = 3\n")
+    with pytest.raises(ModelError, match=r"has no 'nothing'; name a factory of it \(it defines A, b\)"):
+        load_model("names.py:nothing")
     Path("broken.py").write_text("x = = 3\n")
     with pytest.raises(ModelError, match=r"broken\.py:1: does not parse"):
         load_model("broken.py")

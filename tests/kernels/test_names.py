@@ -39,6 +39,7 @@ OTHER_MEANINGS = {
         "optimizer",
     },  # a recompute policy; an option of a tiling
     "wse_sim/modes/weight_streaming/steps.py": {"attention"},  # a recompute policy
+    "wse_sim/modes/weight_streaming/facts.py": {"attention"},  # a recompute policy
 }
 
 

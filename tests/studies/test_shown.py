@@ -99,6 +99,9 @@ def test_lines_cross_where_powers_are_equal():
     x = np.array([1.0, 3.0, 20.0, 50.0])
     assert crossings((x, x**2), (x, 8 * x)) == [pytest.approx(8.0)]
     assert crossings((x, x**2), (x, x**2 + 1)) == []
+    nearly = x**2 * np.where(x < 8, 0.999, 1.001)
+    assert len(crossings((x, x**2), (x, nearly))) == 1
+    assert crossings((x, x**2), (x, nearly), least=0.01) == []
     straight = np.array([-1.0, 1.0])
     assert crossings((straight, straight), (straight, -straight)) == [pytest.approx(0.0)]
 
@@ -150,7 +153,7 @@ def test_the_command_runs_plots_exports_and_says_what_is_wrong(tmp_path, capsys)
     assert command("study", "export", out) == 0
     assert len(pd.read_parquet(out / "clock.parquet")) == 12
     assert command("study", "plot", out, "--quiet") == 0
-    assert "chosen: " in capsys.readouterr().out
+    assert "Recommended: " in capsys.readouterr().out
     assert (out / "study.html").is_file()
     assert command("study", "plot", out, "--x", "colour") == 2
     assert "--x colour is neither varied nor an output" in capsys.readouterr().err

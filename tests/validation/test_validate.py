@@ -86,7 +86,7 @@ def test_means_count_gated_points_that_ran():
     text = answer.table()
     assert "100          110 samples/s" in text
     assert "total                     15.00 %     2 points" in text
-    assert "kernel                    20.00 %     1 points" in text
+    assert "kernel                    20.00 %     1 point\n" in text
     data = answer.as_dict()
     assert data["points"][3]["reason"] == "why"
     assert data["points"][0]["error"] == pytest.approx(0.1)
@@ -221,3 +221,25 @@ def test_two_processes_say_what_one_says() -> None:
     one, two = (validate(Suite(points=points), percent=90.0, workers=workers) for workers in (1, 2))
     assert one.as_dict() == two.as_dict()
     assert all(row.interval is not None for row in one.rows)
+
+
+def test_fitted_points_have_a_mean_of_their_own():
+    """Errors 10 and 30 % of fitted points, 2 % of the others; what is not counted is in neither."""
+    cases = ((True, True, 110.0), (True, True, 130.0), (False, True, 98.0), (False, False, 200.0))
+    rows = tuple(
+        Row(point(fitted=fitted, gate=gate, measured=100.0), Prediction(predicted, "compute", ""))
+        for fitted, gate, predicted in cases
+    )
+    found = Validation(rows).split()
+    assert found == {"fitted": (pytest.approx(20.0), 2), "predicted": (pytest.approx(2.0), 1)}
+    assert "predicted                  2.00 %     1 point" in Validation(rows).table()
+
+
+def test_the_marks_of_fitted_points_are_those_that_the_fits_take():
+    """The suites mark by hand what `benchmarks.fits` fits constants to."""
+    from benchmarks.fits import FITS
+
+    points = load_suite().points
+    assert [one.id for one in points if one.fitted] == [
+        one.id for one in points if any(fit.takes(one) for fit in FITS)
+    ]

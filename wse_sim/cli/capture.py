@@ -78,7 +78,7 @@ def capture_command(
 
 
 def _claim(options: CaptureCommand) -> None:
-    """Claim all that will be written, before the run is asked for anything."""
+    """Claim all that will be written, before the run is requested anything."""
     claim_file(options.out)
     for folder, name in ((options.hta, "--hta"), (options.page, "--page")):
         if folder is not None:

@@ -46,13 +46,13 @@ Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
 class Certainty(Declared):
-    """Whether bounds are printed beside numbers."""
+    """Whether bounds are printed next to numbers."""
 
     interval: Real | None = option(
         None, "Print bounds that hold the true number with this probability.", unit="%", ge=50, le=99
     )
     interval_workers: Whole = option(1, "Processes that price the draws.", unit="processes", ge=1, le=1024)
-    interval_replans: bool = option(False, "Compile anew at every draw of the constants (slow).")
+    interval_replans: bool = option(False, "Recompile at every draw of the constants (slow).")
 
     def asked(self, options: Chosen) -> Chosen:
         """The options of a run with these; runs and comparisons then carry their bounds."""
@@ -61,14 +61,14 @@ class Certainty(Declared):
 
 
 def unused_bounds(certainty: Certainty) -> list[str]:
-    """Options of the bounds that change nothing, because no bounds are asked for."""
+    """Options of the bounds that change nothing, because no bounds are requested."""
     if certainty.interval is not None:
         return []
     return unused(certainty, ("interval_workers", "interval_replans"), "without --interval")
 
 
 def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
-    """Intervals of a result that is feasible, if they are asked for."""
+    """Intervals of a result that is feasible, if they are requested."""
     if certainty.interval is None:
         return {}
     from wse_sim.engine.result import Result

@@ -62,7 +62,7 @@ EVERY_S = 5.0
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a callable that says which step is at work, on standard error: a line that changes on a terminal.
+    """Yield a callable that states which step is at work, on standard error: a line that changes on a terminal.
 
     In a file or a pipe it is a line every :data:`EVERY_S` seconds, so that long compiles show that they live; nothing if `quiet`.
     """

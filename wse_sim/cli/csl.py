@@ -31,7 +31,7 @@ def cslc_command(context: typer.Context) -> None:
 
 
 def cs_python_command(context: typer.Context) -> None:
-    """Run a script of the host: cs-python run.py ARGUMENTS."""
+    """Run a host script: cs-python run.py ARGUMENTS."""
     from wse_sim.csl.host.commands import cs_python
 
     raise typer.Exit(cs_python(list(context.args)))

@@ -250,7 +250,7 @@ def compare_command(
     model: Annotated[str | None, typer.Argument(help="As for run; a series with --baselines.")] = None,
     out: OutOption = None,
 ) -> None:
-    """Run both modes side by side; a mode that does not fit is a row that says what binds."""
+    """Run both modes side by side; a mode that does not fit is a row that states what binds."""
     from wse_sim import api
     from wse_sim.report import tables
     from wse_sim.uncertainty import compare_interval

@@ -38,7 +38,7 @@ def _check(command: Command, name: str | None, ctx: Context, words: list[str]) -
     inner = command.context_class(command, info_name=name, parent=ctx, **command.context_settings)
     try:
         values, _, order = command.make_parser(inner).parse_args(args=list(words))
-    except Exception:  # the command parses the same words again, and says what is wrong
+    except Exception:  # the command parses the same words again, and states what is wrong
         return
     seen: list[Any] = []
     for parameter in order:

@@ -68,7 +68,7 @@ def run_command(
     options: StudyCommand,
     screen: Screen,
 ) -> None:
-    """Run what the store lacks of a study; the same command goes on where another was cut off."""
+    """Run what the store lacks of a study; the same command continues where another was cut off."""
     from wse_sim.studies import runner
     from wse_sim.studies.folder import plain_name
     from wse_sim.studies.schema import read_study, remarks
@@ -307,7 +307,7 @@ def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> N
     for path in written:
         print(f"wrote {path}")
     if chosen is not None:
-        print(f"chosen: {chosen.why}")
+        print(chosen.why)
 
 
 @app.command("result")

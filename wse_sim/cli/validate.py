@@ -28,7 +28,7 @@ class ValidateCommand(Declared):
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     mine: Path | None = option(
-        None, "Folder with the logs of your own runs, in place of the suites that ship."
+        None, "Folder with the logs of your own runs, instead of the suites that ship."
     )
     refit: bool = option(
         False, "Say which fitted constants the points would move, and how far in their ranges."
@@ -100,7 +100,7 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
 
 
 def _suite(options: ValidateCommand) -> Suite:
-    """The points that are asked for; without --run-code none of them runs Python that its file names."""
+    """The points that are requested; without --run-code none of them runs Python that its file names."""
     suite = _stated(options)
     if options.run_code:
         return suite

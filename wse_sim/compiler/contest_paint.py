@@ -126,7 +126,7 @@ def parse_paint(graph: ContestGraph, text: str) -> tuple[tuple[KernelPlace, ...]
 
 
 def _execution(kernel: ContestKernel, kind: str, numbers: list[int]) -> tuple[list[int], bool]:
-    """Execution arguments of a line, and whether the formal ones stand in the older order."""
+    """Execution arguments of a line, and whether the formal ones are in the older order."""
     n, wanted = len(kernel.formal), 2 + 2 * INNER_COUNT[kernel.kind]
     formal, rest = tuple(numbers[:n]), numbers[n:]
     if kind == kernel.kind and len(rest) == wanted:

@@ -14,7 +14,7 @@ Symbols of a shift: s(r, x) dead cores that row r has skipped before logical col
 
 They delay words; redundant links carry them, so they take no bandwidth [assumed].
 
-A kernel on the whole wafer has no regions that could lie beside a dead core: words pass over the rows and columns that
+A kernel on the whole wafer has no regions that could lie next to a dead core: words pass over the rows and columns that
 hold one [assumed], spare rows and columns take their place while there are any, and the rectangle is smaller by the
 rest (:func:`whole_rectangle`).
 """
@@ -54,7 +54,7 @@ def without_dead_rows(wafer: Wafer) -> Wafer:
 
 
 def usable_cores(wafer: Wafer) -> int:
-    """Living cores of the program rectangle, spare ones in place of dead ones; at most the rectangle."""
+    """Living cores of the program rectangle, spare ones instead of dead ones; at most the rectangle."""
     rows = sum(rows for _, rows in usable_bands(wafer))
     dead: dict[int, int] = {}
     for row, _ in set(wafer.dead_cores):
@@ -144,7 +144,7 @@ def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
     spare_rows, spare_cols = wafer.rows - wafer.program_rows, wafer.cols - wafer.program_cols
     cols: set[int] = set()
     dead = {(r, c) for r, c in left.dead_cores if r not in rows and r < wafer.rows and c < wafer.cols}
-    while dead:  # the line that most dead cores lie in, before others one that costs nothing
+    while dead:  # the line that most dead cores are in, before others one that costs nothing
         row, in_row = min(Counter(r for r, _ in dead).items(), key=lambda one: (-one[1], one[0]))
         col, in_col = min(Counter(c for _, c in dead).items(), key=lambda one: (-one[1], one[0]))
         for_row = in_row, len(rows) < spare_rows, -wafer.program_cols

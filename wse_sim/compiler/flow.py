@@ -1,7 +1,7 @@
 """Compilation as a visible list of steps.
 
-A step is a function.  What it reads are its parameters, by name; what it writes is declared beside it.  The
-values of a compilation lie in one table; a step that answers :class:`~wse_sim.compiler.plan.Infeasible` ends it.
+A step is a function.  What it reads are its parameters, by name; what it writes is declared next to it.  The
+values of a compilation are in one table; a step that answers :class:`~wse_sim.compiler.plan.Infeasible` ends it.
 
     @step("sizer")
     def size(graph: KernelGraph, prices: Prices) -> Sizer: ...

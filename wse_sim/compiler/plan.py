@@ -1,7 +1,7 @@
 """What all plans share: regions, stages, streams, memory; or why the model does not fit.
 
 A *stage* is one forward kernel with its gradient kernels and its update on one region.  The plan of a mode
-stands in the folder of that mode (:mod:`wse_sim.modes`).
+is in the folder of that mode (:mod:`wse_sim.modes`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Region:
         return self.row + (self.rows - 1) / 2, self.col + (self.cols - 1) / 2
 
     def holds(self, row: int, col: int) -> bool:
-        """Whether a core lies in the rectangle."""
+        """Whether a core is in the rectangle."""
         return self.row <= row < self.row + self.rows and self.col <= col < self.col + self.cols
 
     def overlaps(self, other: Region) -> bool:

@@ -26,7 +26,7 @@ def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.nd
     count = quickest.shape[1]
     at = count // 2
     for row in range(quickest.shape[0]):
-        low, high, step = 0, count, 1  # the first that keeps the pace lies in [low, high]
+        low, high, step = 0, count, 1  # the first that keeps the pace is in [low, high]
         if at < count and quickest[row, at] > pace:
             probe = at + 1
             while probe < count and quickest[row, probe] > pace:
@@ -137,7 +137,7 @@ def shelf_spots(cores: np.ndarray, top: int, height: int, direction: int, limit:
 def _beside(
     widths: np.ndarray, heights: np.ndarray, spots: np.ndarray, height: int, at: int, limit: int
 ) -> tuple[int, int, int, int, int]:
-    """A lower place for a stage, beside the dead cores that are in its way in a shelf of `height`.
+    """A lower place for a stage, next to the dead cores that are in its way in a shelf of `height`.
 
     `widths` (heights,) least columns of the stage.  Returns the first column after it (NEVER if there is
     no such place), the index of its height, its first row; first row and rows of the next larger gap.

@@ -201,7 +201,7 @@ class ShelfPlacer:
     def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> NDArray[np.int64] | None:
         """Row, column, rows and columns (stages, 4), or None; `pace` in cycles per sample, one for all or one per group.
 
-        With `cols` they lie in the westernmost columns, so many of them.  :meth:`boxes` makes boxes of them.
+        With `cols` they are in the westernmost columns, so many of them.  :meth:`boxes` makes boxes of them.
         """
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)

@@ -66,11 +66,11 @@ class Group:
 
     @property
     def lay(self) -> Lay:
-        """How the forward kernel lies in its region."""
+        """How the forward kernel is in its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
 
     def moving_bytes(self, rows: Count, cols: Count) -> Number:
-        """Of the fullest core beside `rows` x `cols` that compute, if it holds more than words on their way; 0 if none does."""
+        """Of the fullest core next to `rows` x `cols` that compute, if it holds more than words on their way; 0 if none does."""
         kernel, tiling = self.forward, Tiling(rows, cols, "stationary")
         store = family(kernel.family).store_bytes(kernel.dims, tiling, self.wafer, kernel.attrs)
         return store + self.wafer.kernel_code_bytes * (np.asarray(store) > 0)
@@ -363,7 +363,7 @@ class Sizer:
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
-        """Bytes of the fullest core, one that computes or one beside them; endless where rows or columns are missing."""
+        """Bytes of the fullest core, one that computes or one next to them; endless where rows or columns are missing."""
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         held = np.maximum(held, group.moving_bytes(rows, cols))

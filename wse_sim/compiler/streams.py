@@ -187,7 +187,7 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
 def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
     """The stream with room for the samples on its way, ``ceil((fill + travel) / T)`` of them.
 
-    They lie in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
+    They are in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
     than those hold: w links pass w words a cycle while the rectangle fills, and on a way of h cycles hold 2 w h words.  A whole
     model stepped on the fabric keeps the pace of its slowest region where two samples of room in all would hold it up.
     """

@@ -9,7 +9,7 @@ room if the reader has started sample ``i - c`` by then.  So the stream u -> v h
 
     c = 1 + floor((s(v) - s(u)) / T)
 
-one for rows that go on at once, two into a barrier, which gathers one while it works on another, and around a barrier as
+one for rows that continue at once, two into a barrier, which gathers one while it works on another, and around a barrier as
 many as that holds.  Gradients obey the same on the reversed graph; c is the larger of both.  Activations lie with
 their reader, gradients, which take the stream backwards, with its producer::
 
@@ -87,7 +87,7 @@ def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[
 
 
 def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
-    """When a lone sample starts at each stage, in samples; `groups` stand in the order of the edges."""
+    """When a lone sample starts at each stage, in samples; `groups` are in the order of the edges."""
     readers: dict[str, list[str]] = {group.name: [] for group in groups}
     for producer, consumer in edges:
         readers[producer].append(consumer)

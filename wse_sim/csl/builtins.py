@@ -318,7 +318,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.coerce(value, wanted, node.at)
 
     def json_file(self, name: str, scope: Scope, at: int) -> str:
-        """The text of a file beside the module, or below the folder of the layout."""
+        """The text of a file next to the module, or below the folder of the layout."""
         path = self.unit.compiler.files.find(name, scope.instance.path)
         try:
             return Path(path).read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ class Export:
 
 @dataclass
 class CompiledProgram:
-    """What `compile_program` gives: the image and what the host must know beside it."""
+    """What `compile_program` gives: the image and what the host must know next to it."""
 
     image: Image
     exports: tuple[Export, ...]
@@ -124,7 +124,7 @@ class CompiledProgram:
 
 
 SUM = "sha256"
-"""Key of the check sum in `out.json`: over what else that file says, and over the files of :data:`SUMMED`."""
+"""Key of the check sum in `out.json`: over what else that file states, and over the files of :data:`SUMMED`."""
 
 SUMMED = ("bin/out_rpc.json", "bin/image.npz")
 
@@ -142,7 +142,7 @@ class CompileOptions(TypedDict, total=False):
     """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
     `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `strict` refuses what the language guide refuses beside what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    fits; `strict` refuses what the language guide refuses next to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
     """
 
     arch: str
@@ -233,7 +233,7 @@ def _compile(
 
 
 def fit_fabric(options: Options, layout: LayoutState) -> Options:
-    """Check that the rectangle lies on the fabric, with the columns of the host interface where it is used."""
+    """Check that the rectangle is on the fabric, with the columns of the host interface where it is used."""
     import dataclasses
 
     west, east, rows = (HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS) if options.memcpy else (0, 0, 0)

@@ -2,7 +2,7 @@
 
 A layout of W x H cores is two nested loops with the same few decisions for most cores.  The outer loop runs once, on arrays: a
 :class:`Lanes` holds the number of every iteration.  Where iterations part (a condition that holds for some, an index that differs) the
-evaluation raises :class:`DivergingLanesError` with the groups, and starts anew for each of them; effects are kept until a group has come to its end.
+evaluation raises :class:`DivergingLanesError` with the groups, and starts again for each of them; effects are kept until a group has come to its end.
 What cannot be done for many at once raises :class:`OneByOneError`: the loop is then run as it stands.
 """
 

@@ -1,7 +1,7 @@
 """What an editor asks about a program in CSL: faults, hover, definitions, completions; by the project's own parser and evaluator.
 
 Nothing here knows of an editor; :mod:`wse_sim.csl.language_server` speaks its protocol.  Lines and columns count from 0, as editors count.
-A file is compiled by the command files (``commands*.sh``) beside it or one folder above, with the text of the editor in place of the file.
+A file is compiled by the command files (``commands*.sh``) next to it or one folder above, with the text of the editor instead of the file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Language:
         return self._seconds.get(path, 0.0) <= QUICK_S
 
     def faults(self, path: Path, text: str, *, syntax_only: bool = False) -> list[Problem]:
-        """Faults of a file with this text: of its syntax, else the first of each build that lies in it."""
+        """Faults of a file with this text: of its syntax, else the first of each build that is in it."""
         try:
             parse(text, str(path))
         except CslError as fault:
@@ -171,7 +171,7 @@ def _problem(fault: CslError, text: str) -> Problem:
 
 
 def _commands(path: Path) -> list[tuple[Path, list[str]]]:
-    """Lines of cslc in the command files beside a source or one folder above."""
+    """Lines of cslc in the command files next to a source or one folder above."""
     found = []
     for folder in (path.parent, path.parent.parent):
         for file in sorted(folder.glob("commands*.sh")):
@@ -189,7 +189,7 @@ def _commands(path: Path) -> list[tuple[Path, list[str]]]:
 
 
 def _compiled(path: Path, text: str, folder: Path, arguments: list[str]) -> CompiledProgram:
-    """Compile a copy of the sources of a folder, with `text` in place of the file."""
+    """Compile a copy of the sources of a folder, with `text` instead of the file."""
     layout, options = parse_cslc(arguments)
     options.pop("out", None)
     with scratch("editor") as place:

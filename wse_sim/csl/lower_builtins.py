@@ -246,7 +246,7 @@ LITERAL = {"{": "{{", "}": "}}"}  # as the machine's log wants them
 
 
 def kind_of(t: ty.Type, place: str) -> str:
-    """The letter of a value in a printed record; `place` is what stands in its braces (X hexadecimal, b binary)."""
+    """The letter of a value in a printed record; `place` is what is in its braces (X hexadecimal, b binary)."""
     if place in ("X", "b"):
         return {"X": "XY", "b": "BC"}[place][t.words > 1]
     if t is ty.COMPTIME_STRING:

@@ -65,7 +65,7 @@ class CallLowerer(RuntimeBuiltins):
 
     # ---- functions
     def function(self, fn: Function, given: Mapping[str, Operand], result: ty.Type) -> None:
-        """Body of a function: parameters that are no compile-time values lie in r0.. of its window."""
+        """Body of a function: parameters that are no compile-time values are in r0.. of its window."""
         node = fn.node
         if node.body is None:
             raise CslError(node.at, f"'{fn.name}' is declared without a body")
@@ -102,7 +102,7 @@ class CallLowerer(RuntimeBuiltins):
         return Run(t, self.code.alloc(), at)
 
     def task(self, fn: Function, kind: str) -> None:
-        """A task: the wavelet lies in r0 when it starts."""
+        """A task: the wavelet is in r0 when it starts."""
         node = fn.node
         scope = Scope(fn.instance)
         scope.result = self.result = ty.VOID

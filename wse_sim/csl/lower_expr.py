@@ -200,7 +200,7 @@ class ExpressionLowerer(PlaceLowerer):
         return self.emit(Op[name], a, b, f"alu{width(t)}", ty.BOOL, at)
 
     def branch(self, node: tree.Node, scope: Scope, target: int, when: bool) -> bool | None:
-        """Jump to `target` if the condition is `when`, else go on.  Returns the condition if it is known now (nothing is emitted)."""
+        """Jump to `target` if the condition is `when`, else continue.  Returns the condition if it is known now (nothing is emitted)."""
         code = self.code
         mark = code.next
         if isinstance(node, tree.Unary) and node.op == "!":

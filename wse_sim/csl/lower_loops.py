@@ -134,7 +134,7 @@ class LoopLowerer(StatementLowerer):
         return None
 
     def counted(self, node: tree.For, over: RunRange, scope: Scope, certain: bool) -> Signal:
-        """A loop over a range; `certain`: it has at least one iteration.  The test stands at the end."""
+        """A loop over a range; `certain`: it has at least one iteration.  The test is at the end."""
         code, at = self.code, node.at
         cost = "alu32" if over.element.words > 1 else "alu16"
         i = self.settle(self.coerce(over.start, over.element, at), code.next, at)

@@ -196,7 +196,7 @@ class MapLowerer(VectorLowerer):
         self.store(Mem(value.type, at, None, place.reg), value, at)
 
     def map_finish(self, operand: Operand | Elements, counter: int, at: int) -> None:
-        """A DSR that keeps its address goes on behind the last element."""
+        """A DSR that keeps its address continues behind the last element."""
         if isinstance(operand, Elements) and operand.dsr is not None:
             start = self.code.next
             self.reserve(start, 2)

@@ -83,7 +83,7 @@ class PlaceLowerer(Evaluator):
             code.fix("address", data.root)
             self.use(data.root)
         elif isinstance(data, (Dsd, Fifo)):
-            # A descriptor lies in memory: the load of the register that uses it is what costs.
+            # A descriptor is in memory: the load of the register that uses it is what costs.
             code.emit(Op.LDK, reg, 0, 0, "free", at)
             code.fix("dsd", data)
             if isinstance(data, Dsd) and data.ref is not None:

@@ -1,6 +1,6 @@
 """Vector operations, DSDs and DSRs at run time.
 
-Operands of a vector operation lie in consecutive registers: destination, sources, and behind them what the options need.
+Operands of a vector operation are in consecutive registers: destination, sources, and behind them what the options need.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Files:
         return path, found, path.startswith("<")
 
     def find(self, name: str, importer: str) -> str:
-        """The file that a name means: beside the importer, else below the folder of the layout; `.csl` may be left out."""
+        """The file that a name means: next to the importer, else below the folder of the layout; `.csl` may be left out."""
         folders = (Path(importer).parent, self.home)
         places = [str(folder / f"{name}{end}") for folder in folders for end in ("", ".csl")]
         return next((p for p in places if os.path.isfile(p)), places[0])

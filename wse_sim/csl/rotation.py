@@ -1,7 +1,7 @@
 """`@bind_rotating_tasks`: two tasks that share one id and take turns, as one task of ordinary statements.
 
 How often is not public in detail; taken here: the main task runs for every word, and behind every `limit`-th run the other task runs
-once.  If the other task takes an argument, it gets the word after these `limit` in place of the main task.
+once.  If the other task takes an argument, it gets the word after these `limit` instead of the main task.
 """
 
 from __future__ import annotations

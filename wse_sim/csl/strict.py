@@ -30,7 +30,7 @@ class StrictRules(Evaluation):
             raise CslError(at, rule)
 
     def top_level(self, node: tree.Builtin, scope: Scope) -> None:
-        """A builtin that stands in a comptime block of a module and in no function."""
+        """A builtin that is in a comptime block of a module and in no function."""
         if self.judges(scope) and (self.is_code or self.strict or self.depth > 0):
             raise CslError(
                 node.at, f"{node.name} must appear in a top-level comptime block, not in a function"

@@ -13,7 +13,7 @@ A run is stated by
     per       calls between the two stamps (1)
     offset    cycles that the source takes off (0)
 
-or by `commands` (a command file, run as it is in a copy of its folder) and `printed` (a pattern whose group is the number that the script of the host prints).
+or by `commands` (a command file, run as it is in a copy of its folder) and `printed` (a pattern whose group is the number that the host script prints).
 Values of the data stay zero: the cycles of such a program must not depend on them.
 """
 
@@ -37,7 +37,7 @@ from wse_sim.hardware.wafer import Wafer
 HOST_CYCLES = 1000
 """Cycles that pass before a command of the host: what the program does by itself comes first."""
 OVER = ("mean", "max", "min")
-"""How one number is made of the cores' cycles; beside them `span`."""
+"""How one number is made of the cores' cycles; next to them `span`."""
 
 
 class TimedRun(BaseModel):

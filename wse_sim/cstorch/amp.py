@@ -65,17 +65,17 @@ def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
 
 
 def use_bfloat16(enable: bool = True) -> None:
-    """The same under its elder name."""
+    """The same under its older name."""
     use_bfloat(enable)
 
 
 def get_init_params() -> dict[str, Any]:
-    """Elder trainers ask whether the scaler clips: it does not, the optimizer's step does."""
+    """Older trainers ask whether the scaler clips: it does not, the optimizer's step does."""
     return {}
 
 
 def use_bfloat(enable: bool = True) -> None:
-    """Elder releases: bfloat16 instead of float16."""
+    """Older releases: bfloat16 instead of float16."""
     set_half_dtype("bfloat16" if enable else "float16")
 
 
@@ -182,8 +182,8 @@ class GradScaler:
         min_loss_scale: least dynamic scale.
         max_loss_scale: largest dynamic scale.
         overflow_tolerance: fraction of steps with inf or NaN, since the last change, at which the dynamic scale halves.
-        max_gradient_norm: kept for programs that give it; clipping is asked for where the step is made.
-        mixed_precision: elder programs say here whether models compute in the half type.
+        max_gradient_norm: kept for programs that give it; clipping is requested where the step is made.
+        mixed_precision: older programs say here whether models compute in the half type.
     """
 
     def __init__(

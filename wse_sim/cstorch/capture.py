@@ -83,7 +83,7 @@ def capture(
 
 
 def _kept_by_hooks() -> list[WaferTensor]:
-    """Tensors of the step in attributes of objects that were given its tensors: they go on with them in the loop."""
+    """Tensors of the step in attributes of objects that were given its tensors: they continue with them in the loop."""
     owners = {
         id(o): o for f in hooks.tensor_hooks.values() if (o := getattr(f, "__self__", None)) is not None
     }

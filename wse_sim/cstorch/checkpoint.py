@@ -246,7 +246,7 @@ def save(
     _hdf5()
     wait(target)
     if asynchronous:
-        # Copies: training goes on and writes into the tensors while the file is made.
+        # Copies: training continues and writes into the tensors while the file is made.
         tensors = {name: t.clone() for name, t in tensors.items()}
         done = _writer.submit(_written, target, spec, tensors, random, compression)
         _pending[target] = done
@@ -302,7 +302,7 @@ atexit.register(wait)
 
 
 def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> float:
-    """What a checkpoint costs a run that goes on while it is written.
+    """What a checkpoint costs a run that continues while it is written.
 
     The copy stops the run; the writing hides behind the time until the next checkpoint, and what is left over waits.
 
@@ -331,7 +331,7 @@ def opened(path: str | os.PathLike[str]) -> h5py.File:
 
 @functools.lru_cache(maxsize=64)  # tensors are read one by one from the same file
 def _elsewhere(path: str, *state: int) -> str | None:
-    """The first name of a file whose values lie in another file; `state` tells a file from what it was."""
+    """The first name of a file whose values are in another file; `state` tells a file from what it was."""
     h5 = _hdf5()
 
     def elsewhere(name: str, link: object) -> str | None:
@@ -513,7 +513,7 @@ def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str
 
 
 def _is_hdf5(path: Path) -> bool:
-    """By its signature, which stands at 0, 512, 1024, 2048 ..."""
+    """By its signature, which is at 0, 512, 1024, 2048 ..."""
     with path.open("rb") as file:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
@@ -524,7 +524,7 @@ _random: dict[str, Any] = {}
 
 
 def apply_random_state() -> None:
-    """Continue with the random numbers of the loaded checkpoint, unless the program has seeded anew since."""
+    """Continue with the random numbers of the loaded checkpoint, unless the program has seeded again since."""
     state, seed = _random.pop("state", None), _random.pop("seed", None)
     if state is not None and seed == torch.initial_seed() and runtime.executes():
         torch.set_rng_state(state)

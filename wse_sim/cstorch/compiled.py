@@ -1,4 +1,4 @@
-"""What one compile of a captured step gives: its kernel graph, the simulated result, and what lies on top of it."""
+"""What one compile of a captured step gives: its kernel graph, the simulated result, and what is on top of it."""
 
 from __future__ import annotations
 

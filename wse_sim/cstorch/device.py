@@ -1,7 +1,7 @@
 """The device "csx" for Python: its name, its factories, and what `tensor.to(device)` means.
 
 torch has no kernels for this device and needs none: a call that names it is made on the CPU and its result
-becomes a device tensor.  The elder doors call the same device "lazy" (2.x) and "xla" (1.8).
+becomes a device tensor.  The older doors call the same device "lazy" (2.x) and "xla" (1.8).
 """
 
 from __future__ import annotations

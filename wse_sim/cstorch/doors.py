@@ -43,14 +43,14 @@ SUBMODULES = {
 }
 # Names of the oldest interface that this door had too.
 ELDER = ("initialize", "module", "optimizer", "dataloader", "Session", "env", "state")
-# What the doors call the device: elder scripts check it.
+# What the doors call the device: older scripts check it.
 DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": "xla"}
 _NAMESPACE = "cerebras"
 
 
 @cache
 def behind(name: str) -> str | None:
-    """The module of this package that a door's name shows; an elder door shows the present one behind its own."""
+    """The module of this package that a door's name shows; an older door shows the present one behind its own."""
     for door in sorted(DOORS, key=len, reverse=True):
         if name == door:
             return DOORS[door]
@@ -165,7 +165,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Folders(list[str]):
-    """The folders ``cerebras`` on the path, as the path is when they are asked for."""
+    """The folders ``cerebras`` on the path, as the path is when they are requested."""
 
     def __iter__(self) -> Iterator[str]:
         return (str(folder) for entry in sys.path if (folder := Path(entry or ".") / _NAMESPACE).is_dir())
@@ -197,7 +197,7 @@ def _say_if_shadowed(name: str) -> None:
 
 
 def install_aliases() -> None:
-    """Open the doors in this process: ``cerebras.pytorch``, its elder names, and ``cerebras.appliance``."""
+    """Open the doors in this process: ``cerebras.pytorch``, its older names, and ``cerebras.appliance``."""
     elder_torch.enter()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""What elder trainers ask of the run: its environment, the tensors they track, their callbacks."""
+"""What older trainers ask of the run: its environment, the tensors they track, their callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Environment", "State", "Tracker", "env", "state"]
 
 
 class Environment:
-    """Settings of the elder door: the folders, and whether weights stream."""
+    """Settings of the older door: the folders, and whether weights stream."""
 
     def __init__(self) -> None:
         self.service_workdir: str | None = None
@@ -133,7 +133,7 @@ class State:
 
 
 def env() -> Environment:
-    """The environment of the elder door."""
+    """The environment of the older door."""
     run = runtime.run()
     held = run.elder_env
     if not isinstance(held, Environment):
@@ -142,7 +142,7 @@ def env() -> Environment:
 
 
 def state() -> State:
-    """The state of the elder door."""
+    """The state of the older door."""
     run = runtime.run()
     held = run.elder_state
     if not isinstance(held, State):

@@ -70,7 +70,7 @@ class Execution:
         self.program: StepProgram | None = None
         self.wrote_state = False  # whether a step of it changed weights
         self.hooks = self._watch(listeners)
-        self.free_fetch = False  # weights may be fetched at every step (elder door)
+        self.free_fetch = False  # weights may be fetched at every step (older door)
         run.execution = self
         run.executions += 1
         run.state_name = "running"

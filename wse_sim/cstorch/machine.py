@@ -371,7 +371,7 @@ CONFIGURE_WITH_EFFECT = {
 
 
 class Configuration(TypedDict, total=False):
-    """Keywords of :func:`configure` beside the folders; the others of the interface have no effect here."""
+    """Keywords of :func:`configure` next to the folders; the others of the interface have no effect here."""
 
     compile_only: bool
     validate_only: bool
@@ -482,7 +482,7 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
 
 
 def _drop_history(model: torch.nn.Module) -> None:
-    """What modules made of their parameters when they were made (pruning, norms of weights) and make anew at every call."""
+    """What modules made of their parameters when they were made (pruning, norms of weights) and make again at every call."""
     for module in model.modules():
         for key in list(vars(module)):
             if isinstance(module.__dict__[key], torch.Tensor) and module.__dict__[key].grad_fn is not None:

@@ -24,7 +24,7 @@ def script_command(
         bool, typer.Option("--traceback", help="Show the traceback of a fault.")
     ] = False,
 ) -> None:
-    """Run a training script on the simulated wafer: it trains on the CPU and says what the wafer would do."""
+    """Run a training script on the simulated wafer: it trains on the CPU and states what the wafer would do."""
     from wse_sim.cstorch import faults, runtime
     from wse_sim.cstorch.runner import run_script
     from wse_sim.modes import competing

@@ -116,7 +116,7 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 
 
 def finish(run: runtime.Run, status: int) -> None:
-    """The end of the script: the summary, and the report where one is asked for.
+    """The end of the script: the summary, and the report where one is requested.
 
     The report of a script that was interrupted has only its first steps, so it takes the place of no earlier one.
     """

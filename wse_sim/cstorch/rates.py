@@ -22,7 +22,7 @@ run_clock: Callable[[], tuple[bool, float]] = _own_clock
 
 
 class Rate(float):
-    """A number that may also be called: elder programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
+    """A number that may also be called: older programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
 
     def __call__(self) -> float:
         return float(self)
@@ -53,13 +53,13 @@ class RateTracker:
         return now
 
     def reset(self) -> None:
-        """Start anew, now."""
+        """Start again, now."""
         self._start_s = self._last_s = self._clock()
         self._samples = self._last_samples = 0.0
         self._rate: float | None = None
 
     def reset_time(self, offset_s: float = 0.0) -> None:
-        """Start the time anew and keep the samples."""
+        """Start the time again and keep the samples."""
         self._start_s = self._last_s = self._clock() - offset_s
 
     def add(self, count: float) -> None:
@@ -95,7 +95,7 @@ class RateTracker:
     def total_count(self) -> float:
         return self._samples
 
-    # Elder trainers add up these two.
+    # Older trainers add up these two.
     @property
     def _count(self) -> float:
         return self._last_samples

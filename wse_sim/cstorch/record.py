@@ -534,7 +534,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     torch.autograd.backward, torch.autograd.grad = told_backward, told_grad  # type: ignore[assignment]
     tensors.recorder = recorder
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True  # our sentence says what it would, with the user's line
+    before, log.disabled = log.disabled, True  # our sentence states what it would, with the user's line
     try:
         with tests_of_values.believed(), recorder.tape.modules(), _Calls(recorder), _Operators(recorder):
             yield

@@ -47,7 +47,7 @@ class BackendRole(Protocol):
 
 
 class ElderRole(Protocol):
-    """What elder trainers track; see :class:`wse_sim.cstorch.elder.State`."""
+    """What older trainers track; see :class:`wse_sim.cstorch.older.State`."""
 
     pending: list[tuple[Any, Callable[[Any], None]]]
 

@@ -1,4 +1,4 @@
-"""What the runner of training scripts is asked for: the options of ``wse-sim script``."""
+"""What the runner of training scripts is requested: the options of ``wse-sim script``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunnerOptions(Declared):
     check_values: bool = option(False, "Name the first operator with a result that is not finite.")
     checkpoint_gbytes_per_s: StorageRate = 10.0
     async_checkpoints: bool = option(
-        False, "Write checkpoints while training goes on; only what does not overlap costs time."
+        False, "Write checkpoints while training continues; only what does not overlap costs time."
     )
     rate_smoothing: float = 0.6  # fraction of the newest rate in `Rate`
 

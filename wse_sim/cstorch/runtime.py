@@ -104,7 +104,7 @@ class Run:
         self.callbacks_of_exit: list[Callable[[], None]] = []
         self.kernel_precision: tuple[Any, Any] = (None, None)
         self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
-        self.elder_env: object = None  # what elder trainers ask for; made by the door `cbtorch`
+        self.elder_env: object = None  # what older trainers ask for; made by the door `cbtorch`
         self.elder_state: ElderRole | None = None
 
     @property
@@ -365,7 +365,7 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
         return
     elder = _RUN.elder_state
     if elder is not None and _RUN.executions == 0 and (elder.appliance is None or elder.pending):
-        # Elder trainers: closures wait for the loop, each behind those that wait already.
+        # Older trainers: closures wait for the loop, each behind those that wait already.
         elder.pending.append((values, callback))
         return
     callback(values)
@@ -461,7 +461,7 @@ def random_state() -> torch.Tensor:
 
 @contextmanager
 def random_kept() -> Iterator[None]:
-    """Random numbers of torch go on after the block as if it had drawn none."""
+    """Random numbers of torch continue after the block as if it had drawn none."""
     before = torch.get_rng_state()
     try:
         yield

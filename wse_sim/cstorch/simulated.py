@@ -365,7 +365,7 @@ def step_seconds(run: runtime.Run, execution: ExecutionRole) -> tuple[float, flo
 def checkpoint_seconds(run: runtime.Run, execution: ExecutionRole, compiled: Compiled) -> float:
     """What a checkpoint adds to its step.
 
-    Written at once it takes ``c / s``.  Written while training goes on, the state leaves through MemoryX first (the copy
+    Written at once it takes ``c / s``.  Written while training continues, the state leaves through MemoryX first (the copy
     stops the step), and the write hides behind the steps until the next checkpoint.
     """
     write_s = compiled.checkpoint_bytes / run.options.storage_bytes_per_s
@@ -422,7 +422,7 @@ def advance(run: runtime.Run, execution: ExecutionRole) -> None:
 
 # -- lines --------------------------------------------------------------------------------------------
 def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
-    """Five lines of a compile, and what binds; the step is that of the run, with what lies on top."""
+    """Five lines of a compile, and what binds; the step is that of the run, with what is on top."""
     rate = result.samples_per_s * result.step_s / compiled.step_s
     runtime.note(
         f"predicted rate: {rate:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"

@@ -2,7 +2,7 @@
 
 A tape is written while the user's step runs once; :class:`TapeModule` repeats its calls under
 ``torch.export``, so the kernel graph is lowered without running the user's Python a second time and
-without weights: fake parameters stand in under their own names.
+without weights: fake parameters are in under their own names.
 """
 
 from __future__ import annotations

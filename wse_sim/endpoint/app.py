@@ -185,7 +185,7 @@ class _Endpoint:
         return await self._whole(request, form, callers)
 
     def _length(self, ask: AskedCompletion, prompt: tuple[int, ...]) -> int:
-        """Tokens of an answer: as many as are asked for, else drawn, up to what the context leaves."""
+        """Tokens of an answer: as many as are requested, else drawn, up to what the context leaves."""
         if ask.output_tokens is not None:
             return ask.output_tokens
         left = self.context - len(prompt)

@@ -133,7 +133,7 @@ class Host:
             env.process(self._work(worker, random.Random(seed * 65_537 + worker)))
 
     def has(self, sample: int) -> bool:
-        """Whether a sample lies in the wafer's input buffer."""
+        """Whether a sample is in the wafer's input buffer."""
         return sample in self._arrived
 
     def take(self, sample: int) -> None:

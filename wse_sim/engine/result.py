@@ -114,7 +114,7 @@ class Area:
 @saved
 @dataclass(frozen=True)
 class Track:
-    """A line of the timeline: what happens in an area, or on a resource beside the cores."""
+    """A line of the timeline: what happens in an area, or on a resource next to the cores."""
 
     name: str
     area: int = -1  # index into the result's areas; -1 for a resource

@@ -2,7 +2,7 @@
 
 Symbols: S systems, a the spread that a user states (no source says how large it is, the default is 0)::
 
-    time of system s       its cycles times 1 + a u_s,    u_s uniform in (-1, 1), drawn anew in every step
+    time of system s       its cycles times 1 + a u_s,    u_s uniform in (-1, 1), drawn again in every step
     time of the slowest    times 1 + a max u_s,           on average 1 + a (S - 1) / (S + 1)
 
 The greatest of S numbers that are uniform in (0, 1) is S / (S + 1) on average.  With one system there is nobody to

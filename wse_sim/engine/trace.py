@@ -12,7 +12,7 @@ from wse_sim.graph.kernel_graph import frozen
 
 MAX_SLICES = 50_000  # a timeline viewer stays usable, a saved result stays small
 MAX_COUNTER_POINTS = 20_000
-MAX_RESOURCE_SLICES = 15_000  # of host and links, beside those of the regions
+MAX_RESOURCE_SLICES = 15_000  # of host and links, next to those of the regions
 
 
 class CountingEnvironment(simpy.Environment):

@@ -3,7 +3,7 @@
 ``torch.export.load`` is made for one's own files: it unpickles sample inputs, tensors and custom objects, evaluates
 symbolic sizes as Python text, looks functions up by any name in ``torch``, imports the modules that trees of inputs
 name, and writes names of the file into Python source that it compiles.  A graph of kernels needs operators and shapes
-alone.  So the archive is written anew in memory, from a list of what may be in it, and only that copy is loaded:
+alone.  So the archive is written again in memory, from a list of what may be in it, and only that copy is loaded:
 
 * sample inputs are left out; tensors that are pickled and custom objects are refused;
 * operators are those of ``torch.ops`` and Python's arithmetic, sizes are numbers, names are names, trees are tuples, lists

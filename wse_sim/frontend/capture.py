@@ -159,7 +159,7 @@ def _settled(
         after = {**after, **{name: first_call[name] for name in again}}
     scratch: set[str] = set()
     if assigned := assigned_attributes(caught, caches):
-        # What no program reads before it is assigned anew is no state: captured once more with other values left in it.
+        # What no program reads before it is assigned again is no state: captured once more with other values left in it.
         weights = [*fake.parameters(), *fake.buffers()]
         mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
         with containers.left_behind(fake, assigned, mode):
@@ -242,7 +242,7 @@ def trace_module(
     name = name or type(module).__name__
     once: list[Layers] = []
     try:
-        # Beyond a fault the doctor goes on; each layer is looked at.
+        # Beyond a fault the doctor continues; each layer is looked at.
         trace = _traced(module, args, kwargs, training, ties, name, None if is_collecting() else once)
     except Exception:
         if not any(layers.used for layers in once):

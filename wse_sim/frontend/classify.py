@@ -84,7 +84,7 @@ PRODUCTS = frozenset(
 
 
 def opaque(node: Node) -> Draft:
-    """A kernel in place of one that does not exist: it moves the elements of the result."""
+    """A kernel instead of one that does not exist: it moves the elements of the result."""
     return Draft(
         "layout", {"elements": max(1, node.elements)}, "elements" if node.dynamic else None, {"op": "unknown"}
     )
@@ -214,7 +214,7 @@ def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, 
 
 
 def spelled_out(names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """Letters in place of '...': the last ones of as many as the longest '...' has dimensions."""
+    """Letters instead of '...': the last ones of as many as the longest '...' has dimensions."""
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in "".join(names)]
     ranks = [len(shape) - len(name.replace("...", "")) for name, shape in zip(names, shapes, strict=True)]
     most = max(rank for rank, name in zip(ranks, names, strict=True) if "..." in name)

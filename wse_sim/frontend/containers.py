@@ -20,14 +20,14 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class _Slot:
-    """In place of a tensor of a container: the buffer that has it."""
+    """Instead of a tensor of a container: the buffer that has it."""
 
     buffer: str
 
 
 @dataclass(frozen=True)
 class _Size:
-    """In place of a tensor: what it takes to make another like it."""
+    """Instead of a tensor: what it takes to make another like it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -2,7 +2,7 @@
 
 The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
 false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  Where torch itself
-stops, the model is captured once more with a guess in place of each result that torch does not make
+stops, the model is captured once more with a guess instead of each result that torch does not make
 (:mod:`wse_sim.frontend.substitutes`).
 
     fraction of an operator     FLOPs of the forward kernels that depend on its result
@@ -88,9 +88,7 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
         The wafer on which work without products is priced.
     """
     lowered, found = _collected(load, guess=False)
-    if (
-        lowered is None
-    ):  # torch stopped: once more, with a guess in place of each result that it does not make
+    if lowered is None:  # torch stopped: once more, with a guess instead of each result that it does not make
         lowered, more = _collected(load, guess=True)
         found = more if len(more) >= len(found) else found
     if lowered is None:

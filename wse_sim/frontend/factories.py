@@ -67,10 +67,21 @@ def unnamed(path: str | Path) -> ModelError:
         return ModelError(
             f"{path} is a file without the name of a factory; it has {listed}; name one of them"
         )
+    made = next(reversed(_classes(path)), None)
+    returned = f"({made}(...), example_args) of its class {made}" if made else "(module, example_args)"
     return ModelError(
-        f"{path} has no factory; write a function without arguments that returns (module, example_args) and name it, "
+        f"{path} has no factory; write a function without arguments that returns {returned} and name it, "
         f"as {path}:factory"
     )
+
+
+def _classes(path: str | Path) -> list[str]:
+    """Names of the modules of PyTorch that a file defines, by the look of their bases."""
+    return [
+        item.name
+        for item in ast.parse(read_text(path)).body
+        if isinstance(item, ast.ClassDef) and any(ast.unparse(base).endswith("Module") for base in item.bases)
+    ]
 
 
 def named_models(spec: str) -> list[str]:

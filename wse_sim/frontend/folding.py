@@ -75,7 +75,7 @@ class FoldedTests(TorchFunctionMode):
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
         self.latest: torch.Tensor | None = (
-            None  # tensor that was made, where the capture goes on beyond faults
+            None  # tensor that was made, where the capture continues beyond faults
         )
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -276,7 +276,7 @@ class FoldedTests(TorchFunctionMode):
             self.notes.append(note)
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
-        """Note that a value is read, and go on as if it were false, or one."""
+        """Note that a value is read, and continue as if it were false, or one."""
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
         if func is torch.Tensor.tolist:

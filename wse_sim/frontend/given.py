@@ -47,7 +47,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
     Parameters
     ----------
     given
-        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors in place of a module,
+        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors instead of a module,
         ``program``, ``(program, inputs)``, a kernel graph, or a factory: a function without arguments that returns one of them.
     what
         How a sentence names it.
@@ -84,7 +84,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
 
 def _of_class(given: type, what: str) -> str:
     name = given.__name__
-    return f"{what} is the class {name}, not a module of it; give ({name}(...), inputs)"
+    return f"{what} is the class {name}, not a module of it; give ({name}(...), inputs), or a function that returns it"
 
 
 def _is_model(given: object) -> bool:
@@ -139,7 +139,7 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
     """Example arguments that a module carries; None if nothing says them.
 
-    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote beside its inputs.
+    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote next to its inputs.
     """
     args = getattr(module, "example_args", None)
     if args is None:

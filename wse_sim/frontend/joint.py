@@ -1,4 +1,4 @@
-"""FLOPs of a training step by torch itself, beside those of the kernel graph.
+"""FLOPs of a training step by torch itself, next to those of the kernel graph.
 
 The module runs forward and backward on the device "meta", where tensors have shapes and no values, and every product that
 torch's autograd asks for is counted by the formulas of ``torch.utils.flop_counter``.  Nothing of the capture or of the
@@ -97,7 +97,7 @@ _OWN: dict[str, Callable[[Sequence[Any]], list[int]]] = {
 
 
 class _Counting(TorchDispatchMode):
-    """Counts products; results that operators of equal shapes gave before are made anew without asking torch for their shape."""
+    """Counts products; results that operators of equal shapes gave before are made again without asking torch for their shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def _made(shapes: Any) -> object:
 
 @contextlib.contextmanager
 def _repeats_apart(counting: _Counting) -> Iterator[None]:
-    """Count what checkpoints work out again to `again`: a training graph states the step without it."""
+    """Count what checkpoints recompute to `again`: a training graph states the step without it."""
     hook: Any = torch_checkpoint._recomputation_hook
     function: Any = torch_checkpoint.CheckpointFunction
     enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
@@ -359,7 +359,7 @@ class _OnMeta(torch.fx.Interpreter):
 
 
 def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) -> KernelGraph:
-    """The training graph with a fact that says whether torch counts the same FLOPs, and notes where it does not.
+    """The training graph with a fact that states whether torch counts the same FLOPs, and notes where it does not.
 
     `kept` is the graph without recomputation of its own.  `chosen`: the trace says which parameters train, not the module.
     """

@@ -1,6 +1,6 @@
 """Copies of equal layers in a captured program: the operators of a first call in the place of each later one.
 
-:mod:`wse_sim.frontend.equal_layers` captures them and says which layer stands for which.
+:mod:`wse_sim.frontend.equal_layers` captures them and states which layer stands for which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NotCopiedError(Exception):
 
 
 def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
-    """The program with the operators of each first call in place of its copies, and without marks.
+    """The program with the operators of each first call instead of its copies, and without marks.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a model is lowered: what every door of the front end takes beside the model itself."""
+"""How a model is lowered: what every door of the front end takes next to the model itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoweringOptions(TypedDict, total=False):
     train
         Patterns of the parameters that train; None: as the module says by ``requires_grad``.
     lora, lora_on
-        Rank of adapters beside the linear layers that match; the rest is frozen, but for what `train` names.
+        Rank of adapters next to the linear layers that match; the rest is frozen, but for what `train` names.
     """
 
     training: bool

@@ -43,9 +43,9 @@ _guesses: ContextVar[bool] = ContextVar("guesses", default=False)
 
 @contextmanager
 def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
-    """Collect obstacles in the block, where the program can go on, in place of raising the first.
+    """Collect obstacles in the block, where the program can continue, instead of raising the first.
 
-    `guess`: it also goes on where torch stops, with a guess in place of the result (:mod:`wse_sim.frontend.substitutes`).
+    `guess`: it also continues where torch stops, with a guess instead of the result (:mod:`wse_sim.frontend.substitutes`).
     """
     found: list[Obstacle] = []
     mark, guessing = _found.set(found), _guesses.set(guess)
@@ -57,7 +57,7 @@ def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
 
 
 def guesses() -> bool:
-    """Whether the capture goes on where torch stops."""
+    """Whether the capture continues where torch stops."""
     return _guesses.get()
 
 
@@ -67,7 +67,7 @@ def is_collecting() -> bool:
 
 
 def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", products: int | None = None) -> None:
-    """Raise a fault, or note it and go on.
+    """Raise a fault, or note it and continue.
 
     Raises
     ------

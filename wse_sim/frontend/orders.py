@@ -129,7 +129,7 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
 
 
 def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Tensors that operators in a row take, that of the first value first; none if one does not go on from the value so far.
+    """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.
     """
@@ -164,7 +164,7 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
-    """Whether the elements of a value come as they lie in the tensor that it is a view of; `turned`: as its columns."""
+    """Whether the elements of a value come as they are in the tensor that it is a view of; `turned`: as its columns."""
     node, base = trace.node(ref), trace.base(ref)
     if node is None or base is None:
         return True

@@ -19,7 +19,7 @@ class Pattern(Protocol):
     roots: frozenset[str]
 
     def match(self, node: Node, trace: Trace) -> Node | None:
-        """The operator in place of `node`, or None."""
+        """The operator instead of `node`, or None."""
 
 
 def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Argument) -> Node:

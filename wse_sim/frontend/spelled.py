@@ -110,4 +110,4 @@ SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_tanh_cell: _plain(torch.tanh),
     torch.rnn_relu_cell: _plain(torch.relu),
 }
-"""What is called in place of a function of torch, with the same arguments."""
+"""What is called instead of a function of torch, with the same arguments."""

@@ -47,7 +47,7 @@ def steps_of(
 ) -> tuple[Step, ...]:
     """What these operators in a row do to each element; none if one is not known or takes the value so far twice.
 
-    `made` is the operator whose result the first one goes on from, ("", "") in the steps; without it the first step names a tensor.
+    `made` is the operator whose result the first one continues from, ("", "") in the steps; without it the first step names a tensor.
     """
     found: list[Step] = [("", "")] if made else []
     before = made

@@ -1,4 +1,4 @@
-"""What the doctor puts in place of a result that torch refuses to make, so that the rest of the model is seen too.
+"""What the doctor puts instead of a result that torch refuses to make, so that the rest of the model is seen too.
 
 A product gets operands of the sizes that its weight wants, a reshape the shape that was asked for, a choice by an unknown
 mask all elements.  Anything else is taken to have the shape of its first operand; so is the result of a module whose own
@@ -35,7 +35,7 @@ _ARRAYS = (Tensor.numpy, Tensor.__array__)
 
 
 def substitute(func: Function, args: Sequence[Any], kwargs: Named) -> object:
-    """A result in place of that of a function that failed; None if there is no operand to take a shape from.
+    """A result instead of that of a function that failed; None if there is no operand to take a shape from.
 
     Raises
     ------

@@ -31,7 +31,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's own printing of half-made graphs: the sentence says it."""
+    """Without torch's own printing of half-made graphs: the sentence states it."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

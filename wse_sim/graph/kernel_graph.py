@@ -30,7 +30,7 @@ from wse_sim.units import BYTES_PER_DTYPE
 from wse_sim.view_registry import Displayed
 
 R = TypeVar("R")
-MOST_REMEMBERED = 24  # facts kept beside a graph; a graph for other samples is one
+MOST_REMEMBERED = 24  # facts kept next to a graph; a graph for other samples is one
 Dims = Mapping[str, int]
 Attr = str | int | float | bool
 Step = tuple[str, str | float]
@@ -327,7 +327,7 @@ class KernelGraph(Displayed):
         return self.remembered(("samples", samples), lambda: self._stated_for(samples))
 
     def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
-        """What `make` gives, worked out once per graph and kept beside it: of facts that follow from the graph alone.
+        """What `make` gives, worked out once per graph and kept next to it: of facts that follow from the graph alone.
 
         Pickled and saved graphs leave it out; at most a few are kept.
         """

@@ -12,7 +12,7 @@ from wse_sim.units import counted
 
 EVERYTHING, LAST, LOSS, TOP = "everything", "last", "loss", "top:"
 LOSS_BYTES = 4  # fp32, one a sample
-INDEX_BYTES = 4  # int32, beside every value of a choice
+INDEX_BYTES = 4  # int32, next to every value of a choice
 ROWS_OF_SAMPLES = 3  # dimensions: samples, positions, values
 TOKEN_DTYPES = ("int32", "int64")
 

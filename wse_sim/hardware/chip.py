@@ -1,6 +1,6 @@
 """What a wafer costs in silicon: area, power and yield from its constants.
 
-Symbols: n routers of the fabric (rows x cols), s fraction of further cores that stand on the wafer as spares, M bytes of
+Symbols: n routers of the fabric (rows x cols), s fraction of further cores that are on the wafer as spares, M bytes of
 SRAM per core, l area of a core without its SRAM, m area of a byte of SRAM with its part of the macro, A area of the
 wafer, c fraction of it that cores can cover (the rest: scribe lines, pads, clocks, power)::
 

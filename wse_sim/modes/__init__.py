@@ -5,7 +5,7 @@ weight_streaming   one kernel at a time on the whole wafer, weights stream in
 pipelined_systems  the pipelined mode over several wafers: a run of blocks on each
 generation         layers on square regions, tokens of requests pass through
 
-The list :data:`MODES` stands in :mod:`wse_sim.modes.registry`.
+The list :data:`MODES` is in :mod:`wse_sim.modes.registry`.
 """
 
 from wse_sim.modes.base import Mode, System, option_names, options_of

@@ -51,7 +51,7 @@ class Placed:
     cycles: float
     fill_cycles: float  # of these, the fill of the rectangle
     scale: float = 1.0  # the plan's cycles over the formula's, fill aside
-    again: Kernel | None = None  # the forward kernel whose special elements it works out once more
+    again: Kernel | None = None  # the forward kernel whose special elements it recomputes
 
 
 class Part(NamedTuple):
@@ -113,7 +113,7 @@ class Mode(Protocol):
         ...
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
-        """The plan with other constants of equal geometry: costs anew, no choice made again."""
+        """The plan with other constants of equal geometry: costs again, no choice made again."""
         ...
 
     def quick_figures(self, plan: Plan) -> Mapping[str, float]:

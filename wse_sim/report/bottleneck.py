@@ -51,6 +51,19 @@ def slowest_area(result: Result) -> Area | None:
     return max(result.areas, key=lambda area: area.times_s[0])
 
 
+def named(result: Result) -> str:
+    """What binds by its name and in words, and what would help.
+
+    Examples
+    --------
+    >>> import wse_sim
+    >>> named(wse_sim.run("fc-mnist", mode="pipelined", batch=256))
+    'input_workers (hosts that prepare samples); more input workers per system would help'
+    """
+    what, helps = RESOURCES.get(result.binding, ("", ""))
+    return result.binding + (f" ({what})" if what else "") + (f"; {helps} would help" if helps else "")
+
+
 def sentence(result: Result) -> str:
     """What binds, in words, what would help, and what comes next.
 

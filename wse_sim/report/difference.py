@@ -90,9 +90,13 @@ class Difference(Displayed):
             if len(self.settings) > SHOWN_SETTINGS:
                 rows.append((f"({len(self.settings) - SHOWN_SETTINGS} more)", "", ""))
             tables.append(_table(("Asked", "first", "second"), rows))
-        tables.append(_of_changes("Resource alone, per sample", self.resources, row_limit, seconds))
-        tables.append(_of_changes("Wavelets per sample", self.links, row_limit, _count))
-        tables.append(_of_changes("Busy core-seconds per sample", self.kernels, row_limit, seconds))
+        for title, changes, unit in (
+            ("Resource alone, per sample", self.resources, seconds),
+            ("Wavelets per sample", self.links, _count),
+            ("Busy core-seconds per sample", self.kernels, seconds),
+        ):
+            if any(change.size for change in changes):
+                tables.append(_of_changes(title, changes, row_limit, unit))
         return tables
 
 

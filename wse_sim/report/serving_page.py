@@ -24,7 +24,7 @@ from wse_sim.serving.series import columns_of
 MAP_WIDTH = 300
 MOST_WAFERS = 24
 MOST_TIMES = 200  # of a chart over time
-FEW_WAFERS = 3  # up to which each region is a row beside the map
+FEW_WAFERS = 3  # up to which each region is a row next to the map
 TITLES = (("ttft", "First token"), ("tpot", "Time per token"), ("e2el", "Whole answer"))
 PERCENTILES = (50, 90, 99)
 Floats = NDArray[np.float64]
@@ -111,7 +111,7 @@ def _tiles(page: ServingPage) -> list[tuple[str, str]]:
 
 
 def _bounds(page: ServingPage) -> list[tuple[str, str, str, float]]:
-    """What was measured beside what no schedule beats: name, both as text, and the fraction of the bound that was reached."""
+    """What was measured against what no schedule beats: name, both as text, and the fraction of the bound that was reached."""
     data, bound = page.data, page.data["wse_sim"]["bounds"]
     tpot, first = data["mean_tpot_ms"] / 1e3, data["mean_ttft_ms"] / 1e3
     user = 1 / tpot if tpot else 0.0

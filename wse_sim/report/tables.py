@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
-from wse_sim.report import views
+from wse_sim.report import bottleneck, views
 from wse_sim.report.data import as_json, to_dataframe
 from wse_sim.report.text import kib, number, percent, percents, seconds, shorten, si
 
@@ -88,7 +88,7 @@ def _bounds(result: Result, name: str) -> str:
 def binding_lines(result: Result) -> list[str]:
     """What binds the step, by how much, and what comes next."""
     ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
-    lines = [f"{result.binding} binds the step of {seconds(result.step_s)}"]
+    lines = [f"bottleneck: {bottleneck.named(result)}"]
     for name, alone_s in ranked[:4]:
         fraction = alone_s / result.step_s if result.step_s else 0.0
         lines.append(f"{name}: {seconds(alone_s)} alone, {percent(fraction)} of the step")
@@ -188,7 +188,7 @@ def kernel_table(
     total = sum(row.core_s for row in rows) or 1.0
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.caption = (
-        f"{COUNT_MEANS}. Shares in %: Time of all busy core time; Busy, In and Out (stalled on input, on output), "
+        f"{COUNT_MEANS}. Fractions in %: Time of all busy core time; Busy, In and Out (stalled on input, on output), "
         "Idle of the kernel's own time; Util is arithmetic over time."
     )
     table.caption_justify = "left"

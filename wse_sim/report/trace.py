@@ -1,8 +1,8 @@
 """Timelines for Perfetto: native protobuf, or Chrome JSON for other viewers.
 
-Times are real: whole nanoseconds in Perfetto's format, microseconds with fractions in Chrome's.  The clock stands in
+Times are real: whole nanoseconds in Perfetto's format, microseconds with fractions in Chrome's.  The clock is in
 the trace's metadata, and a slice says its cycles.  A region or resource is a track; the slices of a track nest.  A trace is bounded: by a
-window of cycles, by regions, by a number of events, and says what it left out.
+window of cycles, by regions, by a number of events, and states what it left out.
 """
 
 from __future__ import annotations

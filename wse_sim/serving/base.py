@@ -69,7 +69,7 @@ class Load:
     notes: tuple[str, ...] = ()
     content: Sequence[Ticks] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
     content_tokens: int = 1  # tokens of such a run
-    refused: int = 0  # requests beside these that are longer than the context, and fail
+    refused: int = 0  # requests next to these that are longer than the context, and fail
     priority: Ticks | None = None  # of each request, the smaller the sooner; None: all alike
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ CURVE_REQUESTS = 10_000  # of a point at most: enough for a 99th percentile
 FRACTIONS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
 """Of the closed bound on requests per second."""
 USER_FACTORS = (0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of the number of users that is asked for."""
+"""Of the number of users that is requested."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def moves(replica: Replica, limits: Limits, tokens: int, now: int) -> int:
 
 @inlined_kernel
 def ready_again(requests: Requests, replica: Replica, number: int) -> None:
-    """A request that decodes takes its place among those that are ready, in the order in which they can go on."""
+    """A request that decodes takes its place among those that are ready, in the order in which they can continue."""
     k = replica.at[READY]
     while k > 0 and requests.ready_at[replica.ready[k - 1]] > requests.ready_at[number]:
         replica.ready[k] = replica.ready[k - 1]

@@ -6,7 +6,7 @@ A turn of n tokens, of which m give a token of an answer, takes in region r of l
 
 base_r holds the layers for n tokens whose contexts fit one slot (:mod:`wse_sim.modes.generation.joined`), the embedding, and
 the way of n tokens to the next region; head_r the head for one token where it stands; deep(s) what s slots of context cost
-one token and layer beyond one slot.  A token of an answer counts when it is back at the first region, from where it goes on.
+one token and layer beyond one slot.  A token of an answer counts when it is back at the first region, from where it continues.
 """
 
 from __future__ import annotations

@@ -44,9 +44,7 @@ class ServingOptions(Declared):
     grid: Whole | None = option(
         None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
     )
-    turns: str | None = option(
-        None, "Table of turns in place of a plan: a JSON file, as --emit-turns writes."
-    )
+    turns: str | None = option(None, "Table of turns instead of a plan: a JSON file, as --emit-turns writes.")
     workload: str | None = option(
         None,
         "Requests of a file: azure:, mooncake:, bailian:, burstgpt:, llmservingsim:, vidur:, lengths:, sharegpt:FILE or "

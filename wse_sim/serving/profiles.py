@@ -7,7 +7,7 @@ LLMServingSim's profiler.  With one region and as many joined decodes as the eng
 scheduler of this package is that engine's, so its rules can be held against real runs of vLLM::
 
     step = embedding + L (2 layernorm + qkv_proj [+ qk_norm] + rotary_emb + attention + o_proj + gate_up_proj + act_fn
-           + down_proj + 2 all-reduces [in place of the last three: all-gather + moe + reduce-scatter]) + final_layernorm
+           + down_proj + 2 all-reduces [instead of the last three: all-gather + moe + reduce-scatter]) + final_layernorm
            + lm_head + sampler
 
 Dense layers by the tokens of the step, the last two by the requests that get a token, both linear between rows.  Attention at (tokens of

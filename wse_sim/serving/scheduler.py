@@ -191,7 +191,7 @@ class TurnScheduler:
         return 1 + accepted
 
     def _ready_again(self, request: QueuedRequest, now: int) -> None:
-        """A request has its token, and can go on when its next drafts are there."""
+        """A request has its token, and can continue when its next drafts are there."""
         request.ready_at, spec = now, self.rules.speculation
         if spec is not None and spec.delay_ticks:
             begin = max(now, self._draft_free_at)

@@ -204,12 +204,12 @@ def with_special(
     by_priority: bool = False,
     seed: int = 0,
 ) -> ServingRules:
-    """Rules with what is asked for; `longest` tokens are those of the longest request.
+    """Rules with what is requested; `longest` tokens are those of the longest request.
 
     Raises
     ------
     ServingError
-        If a swap or prefill elsewhere is asked for without a plan, whose edge they pass.
+        If a swap or prefill elsewhere is requested without a plan, whose edge they pass.
     """
     edge = edge_of(plan) if plan else None
     if edge is None and (swap or prefill is not None):

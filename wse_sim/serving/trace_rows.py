@@ -1,8 +1,8 @@
 """Rows of files of requests, and their fields; what is wrong is one sentence with file, line, field and value.
 
 A file of no known form is read by the names of its fields, ``fields:ARRIVAL,INPUT,OUTPUT:FILE``.  ARRIVAL is in seconds, or as its name
-goes on, in @ms, @us or @ns, or a date; without it arrivals are drawn.  INPUT and OUTPUT are numbers of tokens, or texts, whose
-characters count (as the first request has them).  A line of JSON may hold a list of objects in place of one request: each takes what it lacks from the line.
+continues, in @ms, @us or @ns, or a date; without it arrivals are drawn.  INPUT and OUTPUT are numbers of tokens, or texts, whose
+characters count (as the first request has them).  A line of JSON may hold a list of objects instead of one request: each takes what it lacks from the line.
 """
 
 from __future__ import annotations

@@ -11,6 +11,6 @@ store.py        SQLite: one row per run
 pool.py         where tasks run: in this process, or on Dask
 runner.py       a study from its description to rows
 search.py       the search for the best
-pareto.py       which rows no other beats, and the one to choose
+pareto.py       the Pareto front, and the row to recommend
 plots.py, page.py  pictures, and one page
 """

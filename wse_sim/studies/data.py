@@ -36,7 +36,7 @@ RowValues = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """A study to be shown: its description, its rows, what varies in them, what is asked for."""
+    """A study to be shown: its description, its rows, what varies in them, what is requested."""
 
     name: str
     spec: StudySpec
@@ -77,7 +77,7 @@ class Shown:
         return {name: better(name) for name in self.outputs[:2]}
 
     def pareto(self, objectives: dict[str, str]) -> tuple[list[RowValues], list[int], Chosen | None]:
-        """Rows that have all objectives, the indices of those that no other beats, and the one to choose."""
+        """Rows that have all objectives, the indices of the Pareto front, and the recommended row."""
         rows = [row for row in self.done if all(row["outputs"].get(name) is not None for name in objectives)]
         rows = [row for row in rows if self._meets(row)]
         if not rows:

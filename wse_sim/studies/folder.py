@@ -126,5 +126,5 @@ class Ran:
 
 
 def stated(spec: StudySpec) -> dict[str, Any]:
-    """What a study's file says, as plain data."""
+    """What a study's file states, as plain data."""
     return spec.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -30,7 +30,7 @@ class Chosen:
 
 
 def front(values: NDArray[np.float64], directions: Sequence[Direction]) -> NDArray[np.int64]:
-    """Indices of the rows of `values` (rows, objectives) that no other beats, in order of the first objective."""
+    """Indices of the rows of `values` (rows, objectives) on the Pareto front, in order of the first objective."""
     costs = values * np.array([-1.0 if way == "maximize" else 1.0 for way in directions])
     order = np.lexsort(costs.T[::-1])
     kept: list[int] = []
@@ -88,7 +88,8 @@ def _why(
             else f"{value / top:.0%} of the {'most' if way == 'maximize' else 'least'}"
         )
         parts.append(f"{name} {shown(float(value))} ({word})")
-    return f"of {size} points that no other beats, {where} loses least against the best of each objective: {', '.join(parts)}"
+    count = f"{size} point" + ("s" if size > 1 else "")
+    return f"Pareto front: {count}. Recommended: {where} (smallest loss against the best of each objective): {', '.join(parts)}"
 
 
 def shown(value: object) -> str:

@@ -82,6 +82,10 @@ def _check(study: Shown, axes: Axes) -> None:
             )
 
 
+LEAST_GAP = 0.02
+"""Lines that differ by less on one side of a place do not cross there, for a reader."""
+
+
 def label(name: str) -> str:
     """A name with its unit."""
     from wse_sim.studies.parameters import parameters
@@ -128,7 +132,7 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
         found[f"{by} {name}"] = (xs, ys)
         plot.fill_between(xs, bounds[:, 0], bounds[:, 1], color=color, alpha=0.13, linewidth=0)
     if len(groups) == 2 and len(found) == 2:
-        for place in crossings(*found.values()):
+        for place in crossings(*found.values(), least=LEAST_GAP):
             plot.axvline(
                 place,
                 color="#71717a",
@@ -142,14 +146,25 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
         plot.legend(fontsize=8, title=f"and {left_out} more" if left_out > 0 else None)
     rest = [name for name in others if name != by and not (x == SIZE and name == "model")]
     hint = f"; the best over {', '.join(rest)}" if rest else ""
-    plot.set_title(f"{y} over {x}{hint} (bands: 90 %)", fontsize=10)
+    has_bounds = any(y in row["low"] for row in study.done)
+    model = study.spec.fixed.get("model")
+    plot.set_title(
+        f"{f'{model}: ' if model else ''}{y} over {x}{hint}{' (bands: 90 %)' if has_bounds else ''}",
+        fontsize=10,
+    )
     return True
 
 
 def crossings(
-    one: tuple[NDArray[np.float64], NDArray[np.float64]], two: tuple[NDArray[np.float64], NDArray[np.float64]]
+    one: tuple[NDArray[np.float64], NDArray[np.float64]],
+    two: tuple[NDArray[np.float64], NDArray[np.float64]],
+    *,
+    least: float = 0.0,
 ) -> list[float]:
-    """Where two lines cross, between places that both have: in logarithms where all is positive, else straight."""
+    """Where two lines cross, between places that both have: in logarithms where all is positive, else straight.
+
+    Where they are closer than the fraction `least` on a whole side of the crossing, they do not cross: they are equal.
+    """
     shared = sorted(set(one[0].tolist()) & set(two[0].tolist()))
     if len(shared) < 2:
         return []
@@ -161,7 +176,10 @@ def crossings(
     is_log = bool((x > 0).all() and (a > 0).all() and (b > 0).all())
     gap, place = (np.log(a / b), np.log(x)) if is_log else (a - b, x)
     found = []
+    relative = np.abs(a - b) / np.maximum(np.abs(a), np.abs(b))
     for i in np.flatnonzero(gap[:-1] * gap[1:] < 0):
+        if min(relative[: i + 1].max(), relative[i + 1 :].max()) < least:
+            continue
         at = place[i] + (place[i + 1] - place[i]) * gap[i] / (gap[i] - gap[i + 1])
         found.append(float(np.exp(at) if is_log else at))
     return found
@@ -304,7 +322,7 @@ def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
 def _scaled(
     study: Shown, rows: Sequence[RowValues], name: str
 ) -> tuple[NDArray[np.float64], list[tuple[float, str]]]:
-    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts stand at equal distances."""
+    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts are at equal distances."""
     if not study.is_numeric(name):
         places = _places(study, name)
         span = max(1, len(places) - 1)
@@ -327,7 +345,7 @@ def _scaled(
 
 
 def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """Two objectives, the points that no other beats, and the chosen one with why."""
+    """Two objectives, their Pareto front, and the recommended point with the reason."""
     objectives = study.objectives(axes.objectives)
     if len(objectives) < 2:
         return False
@@ -354,12 +372,12 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
         (plot.set_xlabel if axis == "x" else plot.set_ylabel)(f"{label(name)}: {objectives[name]}")
     plot.grid(visible=True, alpha=0.25)
     plot.legend(fontsize=8)
-    figure.supxlabel(textwrap.fill(f"chosen: {chosen.why}", 125), fontsize=8)
+    figure.supxlabel(textwrap.fill(chosen.why, 125), fontsize=8)
     return True
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Numbers in place of powers of ten, where no more than three decades are seen."""
+    """Numbers instead of powers of ten, where no more than three decades are seen."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()

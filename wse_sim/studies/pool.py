@@ -181,7 +181,7 @@ class Dask:
         self._bases: dict[str, tuple[Request, Any]] = {}
         self._tasks: dict[Any, Portion] = {}
         self._deaths: Counter[str] = Counter()
-        self._suspects: list[Portion] = []  # settings that wait to run with nothing beside them
+        self._suspects: list[Portion] = []  # settings that wait to run with nothing next to them
         self._order = distributed.as_completed()
         self._watch = Watch(self._client, self._cluster)
 
@@ -309,7 +309,7 @@ class Dask:
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
         """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.
 
-        A death is charged to all that a worker had been given.  So a single setting runs again with nothing beside it.
+        A death is charged to all that a worker had been given.  So a single setting runs again with nothing next to it.
         """
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)

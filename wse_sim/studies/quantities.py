@@ -40,7 +40,7 @@ SILICON = (
 MISS = "need_over_limit"
 """Of a misfit alone: how many times as much of what binds is needed as there is."""
 OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *served.OUTPUTS, *SILICON, MISS)))
-"""All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` stand beside them."""
+"""All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` are next to them."""
 PREFIXES = ("bindings.", "figures.")
 UNITS = {
     "samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "tokens_per_s_per_user": "tokens/s", "step_s": "s",

@@ -38,7 +38,7 @@ def run_study(
     say: Say = lambda text: None,
     tell: Say = lambda text: None,
 ) -> Ran:
-    """Run what the store lacks of a study; the same call goes on where another was cut off.
+    """Run what the store lacks of a study; the same call continues where another was cut off.
 
     `workers` 0 runs in this process.  `say` is told the progress, `tell` lines that stay (the dashboard's address).
 

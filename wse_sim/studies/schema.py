@@ -1,4 +1,4 @@
-"""What a study's file says; every fault is one sentence before anything runs.
+"""What a study's file states; every fault is one sentence before anything runs.
 
     about: SRAM against cores
     fixed: {model: llama2-7b, mode: weight-streaming, batch: 64}
@@ -12,7 +12,7 @@
     outputs: [samples_per_s, mfu]
     constraints: ["batch % systems == 0"]
 
-`mode: search` takes a `search` in place of `grid`, `zip` and `sample`.
+`mode: search` takes a `search` instead of `grid`, `zip` and `sample`.
 """
 
 from __future__ import annotations

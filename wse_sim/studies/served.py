@@ -19,7 +19,7 @@ SHARED = ("wafer", "cluster", "clock", "systems")
 """Options that every run has, and a setting states under their own names."""
 NOT_VARIED = ("turns",)
 USERS, THINK = "users", "think_s"
-"""Numbers in place of `arrivals: users:N:SECONDS`, so that they can be an axis."""
+"""Numbers instead of `arrivals: users:N:SECONDS`, so that they can be an axis."""
 TIMES = tuple(
     f"{which}_{name}_ms"
     for name in ("ttft", "tpot", "itl", "e2el")
@@ -53,7 +53,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a time to think has no users, or users stand beside arrivals.
+        If a time to think has no users, or users are next to arrivals.
     """
     found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
     if fields.get(USERS) is not None:

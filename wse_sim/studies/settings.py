@@ -50,7 +50,7 @@ Part = TypeVar("Part", Wafer, Cluster, Chip)
 
 @dataclass(frozen=True)
 class Request:
-    """One run: everything that a worker needs beside the graph."""
+    """One run: everything that a worker needs next to the graph."""
 
     key: str
     graph_key: str
@@ -205,7 +205,7 @@ class Resolver:
 
 
 def _of_serving(options: ServingOptions) -> dict[str, object]:
-    """What numbers of serving depend on, beside the machine; of a trace its content."""
+    """What numbers of serving depend on, next to the machine; of a trace its content."""
     plain: dict[str, object] = {
         name: getattr(options, name)
         for name in type(options).model_fields

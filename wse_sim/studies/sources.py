@@ -1,8 +1,8 @@
 """What a factory follows from: its file, the files that this imports, and the files that any of them names.
 
-Nothing is imported.  Modules are looked for beside the factory, in the working folder and on the path, as Python would;
+Nothing is imported.  Modules are looked for next to the factory, in the working folder and on the path, as Python would;
 installed packages count by name and version, the interpreter's own not at all.  What a text in these sources names (a
-module that is imported by name, a file that is opened) counts if it lies beside them or in the working folder.  Not
+module that is imported by name, a file that is opened) counts if it is next to them or in the working folder.  Not
 seen: environment variables, the network, names that are put together while the factory runs.
 """
 
@@ -58,7 +58,7 @@ def _found(origin: Path) -> Iterator[tuple[str, str]]:
                 if where is None or _is_standard(where):
                     continue
                 top = module.partition(".")[0]
-                if _is_installed(where) or top == "wse_sim":  # whose own sources stand in the key anyway
+                if _is_installed(where) or top == "wse_sim":  # whose own sources are in the key anyway
                     packages.add(top)
                 else:
                     open_.append(where)
@@ -70,7 +70,7 @@ def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str |
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # whoever runs it says what is wrong
+        return  # whoever runs it states what is wrong
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -93,7 +93,7 @@ def _module_files(base: Path) -> Iterator[Path]:
 
 
 def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
-    """What a text names: a file, or a module beside the sources."""
+    """What a text names: a file, or a module next to the sources."""
     for place in places:
         try:
             path = Path(place) / text

@@ -55,10 +55,10 @@ CREATE INDEX IF NOT EXISTS members_key ON members (key);
 
 
 def _connected(path: Path, *, readonly: bool) -> sqlite3.Connection:
-    """An open file.  One to be read may be anybody's: it is not changed, and no file appears beside it."""
+    """An open file.  One to be read may be anybody's: it is not changed, and no file appears next to it."""
     if not readonly:
         return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-    # With a log beside it somebody writes, or was killed; without one nobody does, and the file alone is the store.
+    # With a log next to it somebody writes, or was killed; without one nobody does, and the file alone is the store.
     how = "mode=ro" if exists(f"{path}-wal", "store") else "immutable=1"
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S, isolation_level=None
@@ -161,7 +161,7 @@ class Store:
         return int(found[0])
 
     def study(self, spec: Mapping[str, Any]) -> int:
-        """The number of a study, by what its file says."""
+        """The number of a study, by what its file states."""
         text = json.dumps(spec, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         with self._writing() as cursor:

@@ -99,7 +99,7 @@ def study(
     spec
         What varies and what is kept fixed, as a study file states it.
     out
-        Folder of the store: the same call goes on where another was cut off.  Default: a temporary folder.
+        Folder of the store: the same call continues where another was cut off.  Default: a temporary folder.
     workers
         Processes; 0 runs here.
     store, scheduler, say

@@ -151,7 +151,7 @@ class _Probes:
 
 
 def once_more(probe: Probe) -> Probe:
-    """The special elements of a forward kernel's probe, worked out again in its backward pass."""
+    """The special elements of a forward kernel's probe, recomputed in its backward pass."""
     return dataclasses.replace(probe, part=f"{probe.part} again", cost=Cost(special=probe.cost.special))
 
 

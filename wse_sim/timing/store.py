@@ -1,8 +1,8 @@
 """Measurements kept on disk: one small JSON file per probe.
 
 A file is named by a hash of what decides the answer: family, dimensions, tiling, step, precision, phase,
-attributes and the wafer's constants.  It lies in a folder named by a hash of the sources of kernels and
-fabric, so a change of either asks anew; folders of other sources are removed a month after their last use.
+attributes and the wafer's constants.  It is in a folder named by a hash of the sources of kernels and
+fabric, so a change of either asks again; folders of other sources are removed a month after their last use.
 A file is written under another name and then renamed: writers at the same time do no harm, and one that
 does not read is measured again.
 """

@@ -30,7 +30,7 @@ SAMPLES = 64
 SEED = 1
 MOST_SCORE = 3.0  # a range says nothing of its far tails
 UNUSED = ("scalar_", "power_limited_clock_hz")
-"""Constants that no formula of a kernel or a mode reads: prices of register cores, and a clock that counts as `clock_hz` where it is asked for."""
+"""Constants that no formula of a kernel or a mode reads: prices of register cores, and a clock that counts as `clock_hz` where it is requested."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The model's own error: what no constant explains, per subject.
 
-``own_error.yaml`` beside the suites is written by ``python -m benchmarks.coverage --write``.  A subject with few points
+``own_error.yaml`` next to the suites is written by ``python -m benchmarks.coverage --write``.  A subject with few points
 takes the number of its kind (`kernel`, `model`); docs/validation.md states the procedure.
 """
 

@@ -58,7 +58,7 @@ def spread_of(
 
 
 Again = Callable[[Wafer, Cluster], Plan | Infeasible]
-"""Compiles anew for another machine."""
+"""Compiles again for another machine."""
 
 
 def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachine], Figures]:
@@ -110,7 +110,7 @@ def result_intervals(
 ) -> dict[str, Interval]:
     """Intervals of a result's rates, times and energies, by name.
 
-    `workers` processes price the draws; with `again` every draw is compiled anew instead of priced again.
+    `workers` processes price the draws; with `again` every draw is compiled again instead of priced again.
 
     Raises
     ------

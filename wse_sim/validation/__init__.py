@@ -1,1 +1,1 @@
-"""Predictions held against published measurements; see :func:`wse_sim.validation.run.validate`."""
+"""Predictions compared with published measurements; see :func:`wse_sim.validation.run.validate`."""

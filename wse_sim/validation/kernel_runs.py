@@ -5,7 +5,7 @@ which it is not run.  What was measured is `cycles`, or is read from
 
     stamps   an .npy file of time stamps as the host copied them: (..., 6) 16-bit words, or (..., 3) words of 32 bits
              with two of them each (float32 bits count as well), start before end, as <time> of CSL writes them
-    output   what the script of the host printed: the pattern `program.printed` with a group for the number
+    output   what the host script printed: the pattern `program.printed` with a group for the number
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Lines that are read, as the vendor's Model Zoo prints them in releases 1.6 to 2.
 
     | Train Device=CSX, Step=50, Loss=2.30259, Rate=7023.11 samples/sec, GlobalRate=7020.50 samples/sec
     | Eval Device=CSX, GlobalStep=400, Batch=20, Loss=5.9, Rate=1163.27 samples/sec, GlobalRate=1173.27 samples/sec
-    Beginning appliance run  (elder releases: Finished sending initial weights)
+    Beginning appliance run  (older releases: Finished sending initial weights)
     Saving checkpoint at step 1000
     Effective batch size is 112.
     Compile estimated performance: 34.1 samples/sec (34.1 samples/sec/system). ...
@@ -197,7 +197,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _facts(log: TrainingLog, line: str) -> None:
-    """What a line says of the whole run."""
+    """What a line states of the whole run."""
     for pattern, known in ((_BATCH, log.batches), (_SYSTEMS, log.systems)):
         if found := pattern.search(line):
             known.add(int(found[1]))

@@ -1,6 +1,6 @@
 """A folder with runs of a machine of one's own, as points of a suite.
 
-A run is a folder in it, or ``NAME.log`` (``.txt``) beside ``NAME.yaml``; a folder with one log of its own is one run.  Of a run's files are read: a log of training
+A run is a folder in it, or ``NAME.log`` (``.txt``) next to ``NAME.yaml``; a folder with one log of its own is one run.  Of a run's files are read: a log of training
 (:mod:`wse_sim.validation.logs`), ``performance.json`` and ``compile_report.txt`` (:mod:`wse_sim.validation.vendor_files`),
 a params file of the Model Zoo (:mod:`wse_sim.validation.zoo_params`), ``run.json`` with the captured graph of a script that
 ran here, and ``run.yaml`` for what these do not say (:mod:`wse_sim.validation.statement`).  What was measured is taken from
@@ -76,7 +76,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Folders and logs, by name; a folder with a record of a run, or one log without a statement beside it, is itself the run."""
+    """Folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is itself the run."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -309,7 +309,7 @@ class _Run:
         return max(logs, key=lambda log: len(log.batches) + len(log.systems)) if logs else None
 
     def _performance(self, needed: bool) -> Performance | None:
-        """What performance.json says; beside a log its faults are notes."""
+        """What performance.json says; next to a log its faults are notes."""
         try:
             found = self._one(PERFORMANCE)
             return None if found is None else read_performance(found)
@@ -367,5 +367,5 @@ def _is_params(file: Path) -> bool:
 
 
 def _beside(name: str, home: Path) -> str:
-    """A name as it is; a path beside the run as seen from here."""
+    """A name as it is; a path next to the run as seen from here."""
     return str(home / name) if name.endswith((".yaml", ".yml")) and is_file(home / name, "path") else name

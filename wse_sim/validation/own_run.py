@@ -1,4 +1,4 @@
-"""A training script that ran here (``wse-sim script``): its ``run.json`` and the captured graph beside it.
+"""A training script that ran here (``wse-sim script``): its ``run.json`` and the captured graph next to it.
 
 What was "measured" is the step that the runner simulated, without the kernels on top of it that no graph holds
 (clipping, scaling, schedule).  So such a run tests this reader and the graph, not the machine: its evidence is "simulator".

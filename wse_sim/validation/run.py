@@ -19,6 +19,7 @@ from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, Suite
 from wse_sim.whole.over_plain import FamilyProof, mean_of
 
+SPLIT = {"fitted": "constants fitted to them", "predicted": "predicted"}
 SHOWN = 0.0005  # of the time: shorter families are in the file alone
 
 
@@ -55,6 +56,7 @@ class Row:
             "unit": self.point.unit,
             "error": self.error,
             "gate": self.point.gate,
+            "fitted": self.point.fitted,
             "binding": self.prediction.binding,
             "reason": self.prediction.reason,
             "low": None if self.interval is None else self.interval.low,
@@ -80,6 +82,14 @@ class Validation:
                 for name in {row.point.subject, kind, "total"}:
                     groups.setdefault(name, []).append(abs(row.error) * 100)
         return {name: sum(values) / len(values) for name, values in sorted(groups.items())}
+
+    def split(self) -> dict[str, tuple[float, int]]:
+        """Mean absolute percentage error and number of counted points: those that constants were fitted to, and the others."""
+        groups: dict[str, list[float]] = {"fitted": [], "predicted": []}
+        for row in self.rows:
+            if row.point.gate and row.error is not None:
+                groups["fitted" if row.point.fitted else "predicted"].append(100 * abs(row.error))
+        return {name: (sum(errors) / len(errors), len(errors)) for name, errors in groups.items() if errors}
 
     def coverage(self) -> dict[str, tuple[int, int, float]]:
         """Per subject: points inside their interval, points, median half-width."""
@@ -132,6 +142,7 @@ class Validation:
             },
             "points": [row.as_dict() for row in self.rows],
             "mape": {"total": None, **self.mape()},
+            "split": {name: {"mape": mean, "points": count} for name, (mean, count) in self.split().items()},
             "units": {"error": "predicted / measured - 1", "mape": "%"},
         }
 
@@ -164,8 +175,12 @@ class Validation:
                 for name in {row.point.subject, row.point.subject.partition(".")[0], "total"}:
                     counts[name] = counts.get(name, 0) + 1
         lines += [
-            f"mean absolute error  {name:<24} {value:6.2f} %  {counts.get(name, 0):>4} points"
+            f"mean absolute error  {name:<24} {value:6.2f} %  {_points(counts.get(name, 0))}"
             for name, value in self.mape().items()
+        ]
+        lines += [
+            f"mean absolute error  {SPLIT[name]:<24} {mean:6.2f} %  {_points(count)}"
+            for name, (mean, count) in self.split().items()
         ]
         errors = [abs(row.error) for row in self.rows if row.point.gate and row.error is not None]
         if errors:
@@ -190,6 +205,10 @@ class Validation:
                 if row.fraction >= SHOWN
             ]
         return "\n".join(lines)
+
+
+def _points(count: int) -> str:
+    return f"{count:>4} point{'s' * (count != 1)}"
 
 
 def _laid(row: FamilyProof) -> str:

@@ -1,6 +1,6 @@
 """``run.yaml``: what the files of a run do not say by themselves.
 
-A folder of runs may have one, whose keys all runs take over; a run's own (in its folder, or ``NAME.yaml`` beside
+A folder of runs may have one, whose keys all runs take over; a run's own (in its folder, or ``NAME.yaml`` next to
 ``NAME.log``) goes first.  Keys are those of a point of a suite (:mod:`wse_sim.validation.predict`), and
 
     wafer     wse2, wse3 or a wafer file: no log says which

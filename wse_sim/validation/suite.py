@@ -17,7 +17,8 @@ from wse_sim.hardware.constants import one_sentence
 class Point(BaseModel):
     """One measurement: predict `quantity` of `subject` with `params` on `system`.
 
-    `note` is for comments.  `fault` says why a point of the file cannot be read; such
+    `note` is for comments.  `fitted` marks a point to which a constant of the machine was fitted, so its error is no
+    prediction's.  `fault` says why a point of the file cannot be read; such
     a point stays in the suite, so that it is listed.
     """
 
@@ -34,6 +35,7 @@ class Point(BaseModel):
     source: object = ""
     note: object = ""
     gate: bool = True
+    fitted: bool = False
     fault: str = ""
 
 

@@ -3,7 +3,7 @@
 Of a pipelined plan: all regions, the streams between them, host streams.
 
 lower.py     what is done to a graph, and the layout of each kernel, before a plan is made
-layout.py    where the parts of a dense layer that trains in a chain lie in the region that the plan gives it
+layout.py    where the parts of a dense layer that trains in a chain are in the region that the plan gives it
 paths.py     the links of a stream, cell by cell, along the plan's route
 covered.py   what is covered of a wafer, a kernel graph and a plan
 regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
@@ -12,7 +12,7 @@ network.py   regions of several kinds, trees and host streams as one fabric prog
 areas.py     what all these programs say of themselves
 training/    a chain of dense layers that trains: forward, loss, gradients, update
 trained/     the same for networks of regions of several kinds
-run.py       values, step time and busy time of inference, held against the event engine
+run.py       values, step time and busy time of inference, compared with the event engine
 learn.py     the same for a batch of training
 page.py      counters of a run for the page
 streaming/   a plan of weight streaming as one fabric program: inference and training

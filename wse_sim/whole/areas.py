@@ -1,4 +1,4 @@
-"""What every program of a whole model says of itself, so that its times can be held against the event engine's."""
+"""What every program of a whole model says of itself, so that its times can be compared with the event engine's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FabricPlace:
 
 @dataclass(frozen=True)
 class StreamLinks:
-    """Links side by side that a stream uses, and how long its ways are, beside what the plan gives it."""
+    """Links side by side that a stream uses, and how long its ways are, next to what the plan gives it."""
 
     tensor: str
     planned_links: int

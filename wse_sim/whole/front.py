@@ -73,7 +73,7 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
 
 
 def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
-    """The forward graph behind a view of its input, which the host rearranges, if products and norms read it so; a note says it.
+    """The forward graph behind a view of its input, which the host rearranges, if products and norms read it so; a note states it.
 
     They read rows: of K features of a product, of as many as a norm has.  Patches of an image are such.
     """

@@ -1,4 +1,4 @@
-"""Ways of streams as a program lays them: what a word takes on them, in place of the plan's straight ways.
+"""Ways of streams as a program lays them: what a word takes on them, instead of the plan's straight ways.
 
 The plan leads a stream from the middle of a region to the middle of the next.  A program sends from the last row, or from the
 cores that collect gradients, to an inlet, and gradients go ways of their own, so its ways are longer and have more corners.
@@ -51,7 +51,7 @@ def tree_cycles(
 
 
 def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan:
-    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that lie on them."""
+    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that are on them."""
     streams, stages = [], {stage.name: stage for stage in plan.stages}
     for stream in plan.streams:
         ends = stream.tensor, stream.producer, stream.consumer

@@ -1,4 +1,4 @@
-"""Where the parts of a dense layer that trains in a chain lie in its region, and what every core holds of it.
+"""Where the parts of a dense layer that trains in a chain are in its region, and what every core holds of it.
 
 Symbols: K inputs and N outputs of the layer; R rows, C compute columns of its region, T = W - C columns that move
 data; a *word* is two fp16 elements, a *bundle* what one link of a stream carries of a sample::
@@ -9,7 +9,7 @@ data; a *word* is two fp16 elements, a *bundle* what one link of a stream carrie
                last row: sums, bias, activation, then the outputs leave along the row and turn off
 
 The inputs lie over the rows, the outputs over the columns.  The rows fall into bundles: the inlet of a bundle
-stands in the last moving column beside its first row, takes the words from the link, and deals them out, a word to
+is in the last moving column next to its first row, takes the words from the link, and deals them out, a word to
 every row in turn: all rows work at once, and none has to store its share.  Shares are whole words, so k is even;
 columns hold an even number of outputs for the same reason.  Sums run down, as the words do.
 """

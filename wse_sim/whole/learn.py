@@ -1,4 +1,4 @@
-"""A batch of training on the fabric: values, and its time beside the event engine's.
+"""A batch of training on the fabric: values, and its time compared with the event engine's.
 
 A chain of dense layers with one row a sample has a program of its own (:mod:`wse_sim.whole.training`), every other model is a
 network of regions (:mod:`wse_sim.whole.trained`).  Gradients are means over the rows of the batch, as those of PyTorch's loss with

@@ -71,7 +71,7 @@ LAYS: dict[str, dict[str, object]] = {
     "pool2d": {"apart": True},
     **{family: {"in_words": True} for family in POINTWISE},
 }
-"""Attributes of kernels that lie on the fabric in one of several ways."""
+"""Attributes of kernels that are on the fabric in one of several ways."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
     "attention": {"collected": True},
     "generated": {"trains": True},
@@ -86,7 +86,7 @@ MEETS = PRODUCTS
 
 
 def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
-    """The graph with its kernels laid as they lie on the fabric, so that the plan prices what is stepped.
+    """The graph with its kernels laid as they are on the fabric, so that the plan prices what is stepped.
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
@@ -145,7 +145,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
 
 def _without_loss(graph: KernelGraph) -> KernelGraph:
-    """The graph without a cross entropy of its own: on the fabric a loss lies beside the last layer."""
+    """The graph without a cross entropy of its own: on the fabric a loss is next to the last layer."""
     kernels = tuple(kernel for kernel in graph.kernels if kernel.family != "cross_entropy")
     return dataclasses.replace(graph, kernels=kernels)
 

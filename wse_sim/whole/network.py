@@ -1,7 +1,7 @@
 """One fabric program from a plan whose regions are of several kinds, with tensors that several regions read.
 
 Regions come first with their own colors: those of the kernels, and streams' colors where they need more.  Then every
-tensor finds its tree.  This is inference; training (:mod:`wse_sim.whole.trained`) stands on the same trees.
+tensor finds its tree.  This is inference; training (:mod:`wse_sim.whole.trained`) is on the same trees.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Network:
 
 
 def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
-    """Links side by side and ways of trees, beside those of the plan."""
+    """Links side by side and ways of trees, next to those of the plan."""
     out = []
     for first in trees:
         if first.bundle:

@@ -154,7 +154,7 @@ def with_slices(
 
 
 def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Values by parameter: those of slices put together, turned weights as they lie in the module."""
+    """Values by parameter: those of slices put together, turned weights as they are in the module."""
     out: dict[str, NDArray[np.float32]] = {}
     parts: dict[str, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():

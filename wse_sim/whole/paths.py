@@ -46,7 +46,7 @@ class Grid:
         return empty
 
     def sharing(self, link: tuple[Cell, Cell], words: float) -> float:
-        """Cost of a link for so many words of a sample, beside that of its cell: 0 if nobody else uses it."""
+        """Cost of a link for so many words of a sample, next to that of its cell: 0 if nobody else uses it."""
         held = self.words.get(link, -math.inf)
         return SHARED * (link in self.links) + FULL * (held + words > self.limit)
 

@@ -6,7 +6,7 @@ both starts are those of the work on all operands.
 
 A region is idle before the first word of a step has come and after it has done its last; between, it is busy, stalled on output or stalled
 on input.  A core cannot know whether words that it waits for are those of a sample that has partly come, and the engine's own
-books, which call a region idle between two samples, are not held against it.
+books, which call a region idle between two samples, are not compared with it.
 """
 
 from __future__ import annotations

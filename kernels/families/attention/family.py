@@ -136,7 +136,7 @@ class Attention(Family):
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """By pairs: queries and results over the rows; queries come in beside another row than keys and values, each over a link.
+        """By pairs: queries and results over the rows; queries come in next to another row than keys and values, each over a link.
 
         Collected, sums along the columns take two colors more, and a second moving column takes the place of one that computes.
         """
@@ -269,7 +269,7 @@ class Attention(Family):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again.
 
-        An operand that is a part of a larger tensor (values beside rotated queries and keys) keeps that part.
+        An operand that is a part of a larger tensor (values next to rotated queries and keys) keeps that part.
         """
         dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
         rows = int(dims["b"] * dims["heads"] * dims["q"])

@@ -14,7 +14,7 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
 the row by them once more: the other columns have theirs before, and wait for it.
 
-In training (`collected`) a row of the region and cores beside its columns take sums in and send them: R - 1 rows have
+In training (`collected`) a row of the region and cores next to its columns take sums in and send them: R - 1 rows have
 pairs, a core sends N words along the row in one column as well, and no results.  Backward, with K = n H d results per key::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
@@ -22,7 +22,7 @@ pairs, a core sends N words along the row in one column as well, and no results.
     sums      o + N words along the row, 2 K down the column
     words     N / 2 gradients received
 
-This is how attention lies in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`,
+This is how attention is in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`,
 :mod:`wse_sim.whole.trained.attention`).
 """
 

@@ -1,6 +1,6 @@
 """Operands and reference values of the attention programs, tile by tile as the cores hold them.
 
-Tiles are (rows, cols, length).  What circulates (keys when streamed, queries when stationary) lies in blocks of items,
+Tiles are (rows, cols, length).  What circulates (keys when streamed, queries when stationary) is in blocks of items,
 each padded to its pitch; what rests lies feature-major.
 """
 

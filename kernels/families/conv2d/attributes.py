@@ -35,7 +35,7 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: lies as a layer that trains in a whole model on the fabric, one link for every stream",
     )
-    has_bias: bool = attribute(False, "trains: the weight gradient has that of a bias beside it")
+    has_bias: bool = attribute(False, "trains: the weight gradient includes that of a bias")
     eps: float = attribute(
         0.0, "of a batch norm that is folded into filters and bias; 0: there is none", at_least=0.0
     )

@@ -14,7 +14,7 @@ from wse_sim.kernels.contract.parameters import (
 class GemmAttributes(WeightAttributes):
     """Attributes of a product with weights."""
 
-    bank_conflict: bool = attribute(True, "SUMMA: operands lie in colliding banks")
+    bank_conflict: bool = attribute(True, "SUMMA: operands are in colliding banks")
     skew: bool = attribute(True, "MeshGEMM, Cannon: operands are skewed first")
     word_rows: bool = attribute(
         False, "stationary: inputs in whole words over the rows, outputs finished by the last one"

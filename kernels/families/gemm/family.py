@@ -8,7 +8,7 @@ Equations and symbols: :mod:`wse_sim.kernels.blocks.products`.
 grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
             "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
 
-word_rows (an attribute): stationary, as a layer lies in a whole model on the fabric; equations:
+word_rows (an attribute): stationary, as a layer is in a whole model on the fabric; equations:
 :mod:`wse_sim.kernels.blocks.word_rows`.  trained_rows: the same with its gradients; equations:
 :mod:`wse_sim.kernels.blocks.trained_rows`.
 
@@ -117,7 +117,7 @@ class Gemm(WeightProduct):
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """As products lie; a residual waits in two samples beside the last row, above which there is another.
+        """As products lie; a residual waits in two samples next to the last row, above which there is another.
 
         Rows that finish several tokens in turn have their sums sent up the columns, and results sent to keepers of a residual.
         """
@@ -140,7 +140,7 @@ class Gemm(WeightProduct):
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Of a residual beside the rows that finish outputs."""
+        """Of a residual next to the rows that finish outputs."""
         stated = GemmAttributes.of(attrs)
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
         if not is_kept or product_lay(attrs).takes_over != "rows":
@@ -244,7 +244,7 @@ class Gemm(WeightProduct):
 
 
 def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRows:
-    """A layer as it lies in a whole model on the fabric."""
+    """A layer as it is in a whole model on the fabric."""
     stated, work = GemmAttributes.of(attrs), fused_forward(attrs, Phase.FORWARD)
     several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
     outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
@@ -259,7 +259,7 @@ def part_of(tiling: Tiling, layers: int) -> Tiling:
 
 
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
-    """Cost of a pass of a layer as it lies in a network that trains; passes state dims of their own."""
+    """Cost of a pass of a layer as it is in a network that trains; passes state dims of their own."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
     count, where = stated.layers, part_of(tiling, stated.layers)
     if phase is Phase.WEIGHT_GRADIENT:
@@ -278,7 +278,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     Raises
     ------
     KernelError
-        If a shifting algorithm is asked for a rectangle that is not square.
+        If a shifting algorithm is requested a rectangle that is not square.
     """
     square = np.all(np.asarray(tiling.rows) == np.asarray(tiling.cols))
     if not square and tiling.algorithm != "summa":

@@ -33,7 +33,7 @@ def summa_program(
     Raises
     ------
     KernelError
-        If the grid is not square or another algorithm is asked for.
+        If the grid is not square or another algorithm is requested.
     """
     p = int(tiling.rows)
     if tiling.algorithm not in {"", "summa"} or p != int(tiling.cols):

@@ -322,7 +322,7 @@ def _in_cores(values: Array, dtype: str) -> Array:
 
 
 def bank_of(bank: int, element: int, dtype: str, wafer: Wafer) -> int:
-    """Bank in which a buffer starts so that its `element` lies in `bank`."""
+    """Bank in which a buffer starts so that its `element` is in `bank`."""
     return (bank - element * bytes_of(dtype) // 2) % wafer.sram_banks
 
 

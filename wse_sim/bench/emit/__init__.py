@@ -1,8 +1,8 @@
-"""A kernel of ours as a program in CSL: layout, programs of the PEs, a script of the host.
+"""A kernel of ours as a program in CSL: layout, programs of the PEs, a host script.
 
 A fabric program is a list of vector instructions per class of cores, with routes per core.  Each instruction becomes one operation on data
 structure descriptors; its colors become parameters of the file, so classes that differ in colors alone share one file.  Cycles of
-scalar code (``BUSY``) are not written: the code that causes them stands in the program itself.
+scalar code (``BUSY``) are not written: the code that causes them is in the program itself.
 
 What can be written: loops, moves, sums, differences, products, maxima, multiply-accumulates and maps around them in f32 and f16, microthreads
 that nobody waits for before the end, control wavelets, switches.

@@ -1,4 +1,4 @@
-"""The script of the host and the values that it sends and expects."""
+"""The host script and the values that it sends and expects."""
 
 from __future__ import annotations
 

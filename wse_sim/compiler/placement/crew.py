@@ -56,7 +56,7 @@ class AnnealTask:
 
 @dataclass(frozen=True)
 class WindowTask:
-    """The blocks `free` of the rectangles (x, y, w, h each) placed anew by constraint programming."""
+    """The blocks `free` of the rectangles (x, y, w, h each) placed again by constraint programming."""
 
     rects: tuple[tuple[int, ...], ...]
     level: float

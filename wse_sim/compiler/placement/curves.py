@@ -70,7 +70,7 @@ BOUND_S = 20.0
 
 
 def check_time(problem: PlacementProblem, last: float) -> None:
-    """Refuse to go on past `last` (of ``time.monotonic``) while nothing is placed."""
+    """Refuse to continue past `last` (of ``time.monotonic``) while nothing is placed."""
     if time.monotonic() > last:
         raise PlacementError(
             f"{len(problem.blocks):,} blocks on {problem.width} x {problem.height} cores are not placed within the time "

@@ -36,7 +36,7 @@ class ExactPlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best placement found; a note says whether it was proved optimal."""
+        """Return the best placement found; a note states whether it was proved optimal."""
         try:
             from ortools.sat.python import cp_model
         except ImportError:

@@ -1,4 +1,4 @@
-"""Local windows: a few neighbouring blocks are placed and shaped anew, all others stay (CP-SAT).
+"""Local windows: a few neighbouring blocks are placed and shaped again, all others stay (CP-SAT).
 
 A window is a small set of blocks that touch each other or share edges.  Inside the box around them,
 a little widened, their positions and shapes at the level are free; blocks outside are obstacles and
@@ -89,7 +89,7 @@ def solve_window(
     seconds: float,
     wall_s: float = float("inf"),
 ) -> WindowResult:
-    """Place the blocks `free` anew within `seconds` of the deterministic clock and `wall_s` of the wall."""
+    """Place the blocks `free` again within `seconds` of the deterministic clock and `wall_s` of the wall."""
     from ortools.sat.python import cp_model
 
     edges = Edges.of(problem)

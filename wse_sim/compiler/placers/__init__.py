@@ -6,7 +6,7 @@ file lists it.  ``package.module:NAME`` takes one from anywhere else.  Two sorts
 :class:`RectanglePlacer`   rectangles of a :class:`PlacementProblem`: instances of the contest, and stages by their shapes
 :class:`StagePlacer`       the stages of a pipeline, by what they cost on any rectangle
 
-The algorithms stand in :mod:`wse_sim.compiler.placement`; a placer's file loads its own when it is used.
+The algorithms are in :mod:`wse_sim.compiler.placement`; a placer's file loads its own when it is used.
 """
 
 from wse_sim.compiler.placers.base import Placer, RectanglePlacer, StagePlacer

@@ -61,7 +61,7 @@ class RectanglePlacer(Placer):
 
 
 class Searching(RectanglePlacer):
-    """A placer whose search is imported when it is asked for: the list of placers is read at every start."""
+    """A placer whose search is imported when it is requested: the list of placers is read at every start."""
 
     @abstractmethod
     def engine(self) -> Engine:

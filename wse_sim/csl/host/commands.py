@@ -160,7 +160,7 @@ def cslc(arguments: list[str]) -> CompiledProgram:
 
 
 def cs_python(arguments: list[str]) -> int:
-    """Run a script of the host with the import names of the interface; its exit status."""
+    """Run a host script with the import names of the interface; its exit status."""
     if not arguments:
         raise WseError("cs-python needs a script; give FILE.py and its arguments")
     script = Path(arguments[0])
@@ -231,7 +231,7 @@ def fill_command_folder(folder: Path) -> None:
     """`cslc` and `cs_python` as real files that call this installation."""
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = folder / name
-        # -P: a random.py beside the program is no module of ours; without it the working folder comes first
+        # -P: a random.py next to the program is no module of ours; without it the working folder comes first
         path.write_text(
             f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
         )
@@ -346,11 +346,11 @@ def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -
 
 
 NEAR_LEVELS = 2
-"""Folders above a case in which its programs may find files: libraries of examples lie beside the cases."""
+"""Folders above a case in which its programs may find files: libraries of examples are next to the cases."""
 
 
 def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
-    """Copy a folder; what lies beside it, up to `levels` folders above, is there as links."""
+    """Copy a folder; what is next to it, up to `levels` folders above, is there as links."""
     chain = [folder, *folder.parents][: levels + 1]
     here = scratch / chain[-1].name
     if levels == 0:

@@ -1,6 +1,6 @@
 """SdkLayout: a program described in Python: code regions, colors, ports, connections, streams of the host.
 
-A description becomes a layout file in CSL (``OUT.csl`` beside the output folder), which the compiler takes as any other.
+A description becomes a layout file in CSL (``OUT.csl`` next to the output folder), which the compiler takes as any other.
 Colors without a number get one; colors of connected ports are one color, because words keep theirs on the way.  A path
 between two ports is a shortest one over routers at which its color is free.
 
@@ -388,7 +388,7 @@ class _Plan:
         self.taps = [self._tap(port) for port in layout.streams]
 
     def _place_missing(self) -> None:
-        """Regions without a place stand at the north-west if there is only one, else side by side."""
+        """Regions without a place are at the north-west if there is only one, else side by side."""
         at = max((r.x + r.width + MARGIN for r in self.layout.regions if r.x >= 0), default=0)
         for region in self.layout.regions:
             if region.x < 0:

@@ -1,4 +1,4 @@
-"""SdkRuntime: a compiled program on the simulated fabric, commanded by a script of the host.
+"""SdkRuntime: a compiled program on the simulated fabric, commanded by a host script.
 
 Commands form one stream and run in order.  Device time passes only while the host waits.  A command starts when every
 core has released its command stream (``unblock_cmd_stream``) after the launches before it; a copy takes time on the
@@ -409,7 +409,7 @@ class SdkRuntime:
         self._spoil(f"the host sends words on color {color}")
         self._pass(IN_CYCLES)  # between two commands lies the way of the first word from the host
         px, py, w, h = region
-        words = data  # whole items: beside 16-bit elements the high half may carry an index
+        words = data  # whole items: next to 16-bit elements the high half may carry an index
         period = round(1000 / IN_WORDS_PER_CYCLE * w * h / self._channels)
         self.session.inject_region(px, py, w, h, color, words, period_milli=max(1000, period))
         self._advance("injected", what=f"memcpy_h2d of {words.size} words on color {color}")

@@ -1,8 +1,8 @@
-"""Host scripts as they were written: for NumPy 1, in which a Python number beside a NumPy scalar is as wide as Python's.
+"""Host scripts as they were written: for NumPy 1, in which a Python number next to a NumPy scalar is as wide as Python's.
 
 Public scripts put time stamps together as ``words[0] + (words[1] << 16) + (words[2] << 32)`` with words of 16 bits.  NumPy 1 works that out
 in 64 bits; NumPy 2 stays at 16 and gives 0 without a word.  Widening what a copy returns would not help: the scripts cast to ``uint16``
-themselves.  So the arithmetic of the script and of the modules beside it goes through :func:`combine`, which gives a Python number the
+themselves.  So the arithmetic of the script and of the modules next to it goes through :func:`combine`, which gives a Python number the
 type that NumPy 1 gave it; arrays keep their type in both.
 """
 
@@ -110,7 +110,7 @@ def compiled(source: bytes | str, path: str) -> types.CodeType:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module that lies beside the script; its code is not kept on disk."""
+    """Loads a module that is next to the script; its code is not kept on disk."""
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> types.CodeType:  # type: ignore[override]
         return compiled(data, str(path))

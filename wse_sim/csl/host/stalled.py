@@ -12,7 +12,7 @@ from wse_sim.fabric.vm.session import Session
 MOST_NAMED = 4
 """Classes of cores that a sentence on a standstill names."""
 BEAT_S = 10.0
-"""Seconds of waiting after which the host says that the program goes on."""
+"""Seconds of waiting after which the host says that the program continues."""
 SPAN_CYCLES = 1_000_000
 """Words are compared with those of so many cycles ago, or more."""
 
@@ -44,7 +44,7 @@ class Pulse:
         self._said_s = time.monotonic()
 
     def look(self, session: Session) -> None:
-        """Note cycle and words; from time to time say on standard error that the program goes on."""
+        """Note cycle and words; from time to time say on standard error that the program continues."""
         self._seen.append((session.cycle, int(session.machine.links.sum())))
         old = [k for k, (cycle, _) in enumerate(self._seen) if cycle <= session.cycle - SPAN_CYCLES]
         del self._seen[: old[-1] if old else 0]

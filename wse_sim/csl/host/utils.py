@@ -1,4 +1,4 @@
-"""Helpers that scripts of the host use: time stamps, 16-bit data in 32-bit items, the exported functions of a program."""
+"""Helpers that host scripts use: time stamps, 16-bit data in 32-bit items, the exported functions of a program."""
 
 from __future__ import annotations
 

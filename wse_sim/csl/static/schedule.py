@@ -1,7 +1,7 @@
 """Whether data decide the course of a run that was recorded: every core's tasks are followed again in the order in which it began them.
 
 The machine is deterministic.  Take a run, and a second one with other data.  Up to some cycle both are the same in everything but data: what
-runs where, which words lie in which queue.  What happens next depends on data only through jumps, addresses, lengths, ids of tasks and
+runs where, which words are in which queue.  What happens next depends on data only through jumps, addresses, lengths, ids of tasks and
 queues, the words of control wavelets, and words that a filter judges.  If none of these came from data in the recorded run, the next cycle
 is the same as well, and so on to the end: both runs take the same cycles.
 

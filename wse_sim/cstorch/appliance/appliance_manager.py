@@ -1,4 +1,4 @@
-"""Records of tensor transfer that elder scripts import; nothing is transferred."""
+"""Records of tensor transfer that older scripts import; nothing is transferred."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The oldest interface: ``initialize``, ``module``, ``optimizer``, ``dataloader``, ``Session``.
 
-The loop is ordinary Python: a step ends where the loader is asked for the next batch.  Python runs at every
+The loop is ordinary Python: a step ends where the loader is requested the next batch.  Python runs at every
 step; the recorded graph is compared with those that are compiled already.
 """
 
@@ -62,7 +62,7 @@ def optimizer(given: Optimizer) -> Optimizer:
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):
-            optim.Optimizer.register(kind)  # elder schedules ask whether an optimizer is one of the interface
+            optim.Optimizer.register(kind)  # older schedules ask whether an optimizer is one of the interface
         _as_elder(given)
         return given
     twin = getattr(optim, kind.__name__, None)
@@ -87,7 +87,7 @@ def optimizer(given: Optimizer) -> Optimizer:
 
 
 def _as_elder(given: Optimizer) -> None:
-    """What elder trainers call on a wrapped optimizer, and where they look for the one inside."""
+    """What older trainers call on a wrapped optimizer, and where they look for the one inside."""
     given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None

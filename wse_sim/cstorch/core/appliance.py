@@ -1,4 +1,4 @@
-"""The elder trainers' loop: they trace the first batch themselves, then ask for what each step gave.
+"""The older trainers' loop: they trace the first batch themselves, then ask for what each step gave.
 
 The first batch is recorded from the moment the loader gives it until the trainer calls
 :meth:`ApplianceMode.compile`.  Every :meth:`ApplianceMode.receive_activations` replays one step with the batch that
@@ -33,7 +33,7 @@ __all__ = ["ApplianceMode"]
 
 
 class ApplianceMode:
-    """The machine as elder trainers drive it; made once, before the loop."""
+    """The machine as older trainers drive it; made once, before the loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The elder helper ``cm``: which machine, which worker, closures, checkpoints."""
+"""The older helper ``cm``: which machine, which worker, closures, checkpoints."""
 
 from __future__ import annotations
 

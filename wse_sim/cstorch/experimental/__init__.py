@@ -1,4 +1,4 @@
-"""The experimental interface: everything of the present one, and what only elder programs use.
+"""The experimental interface: everything of the present one, and what only older programs use.
 
 Its loader iterates by itself, its step decorator is ``compile_step``, its summaries are saved by hand.
 """

@@ -20,7 +20,7 @@ silent = False
 class Metric(ABC):
     """A metric of an evaluation.
 
-    A subclass makes its state in ``reset`` (elder ones in ``init_state``, or by :meth:`register_state`), adds to it in ``update`` and gives the value
+    A subclass makes its state in ``reset`` (older ones in ``init_state``, or by :meth:`register_state`), adds to it in ``update`` and gives the value
     in ``compute``.  Tensors that are assigned to attributes are state: they are carried from step to step.
 
     Args:
@@ -112,7 +112,7 @@ def compute_all_metrics() -> dict[str, float]:
 
 
 def reset_all() -> None:
-    """Start all metrics anew, as every execution does."""
+    """Start all metrics again, as every execution does."""
     with runtime.internal():
         for metric in list(_live):
             metric.reset()

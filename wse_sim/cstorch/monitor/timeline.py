@@ -302,7 +302,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
                 "dur": (event.end - event.start) / 1e3,
             }
             if track == STEPS:
-                # The marks stand on a thread of the processor side, as torch's profiler writes them.
+                # The marks are on a thread of the processor side, as torch's profiler writes them.
                 rows.append({**row, "pid": 1, "cat": "user_annotation", "name": event.name, "args": {}})
                 continue
             memory = hta.kind_of(event.category) == "memory"

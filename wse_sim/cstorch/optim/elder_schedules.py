@@ -1,4 +1,4 @@
-"""Schedules by their elder names: another order of arguments, ``disable_lr_steps_reset`` as the last one.
+"""Schedules by their older names: another order of arguments, ``disable_lr_steps_reset`` as the last one.
 
 Trainers of release 1.8 give all arguments by their place.
 
@@ -17,7 +17,7 @@ from wse_sim.cstorch.optim import lr_scheduler as present
 from wse_sim.cstorch.optim.helpers import ELDER_WORDS, WITHOUT_EFFECT
 from wse_sim.cstorch.optim.lr_scheduler import LRScheduler
 
-# Name -> the present schedule, and its arguments after the optimizer in the elder order.
+# Name -> the present schedule, and its arguments after the optimizer in the older order.
 _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
     "Constant": (present.ConstantLR, "learning_rate total_iters"),
     "Polynomial": (
@@ -65,6 +65,6 @@ SCHEDULES |= {"Linear": present.LinearLR, "PiecewiseConstant": present.Piecewise
 
 
 def add_names() -> None:
-    """Elder names stand beside the present ones."""
+    """Older names stand beside the present ones."""
     for name, schedule in SCHEDULES.items():
         setattr(present, name, schedule)

@@ -36,14 +36,14 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     )
 }
 
-# Words that elder configurations use for arguments of schedules.
+# Words that older configurations use for arguments of schedules.
 ELDER_WORDS = {
     "steps": "total_iters",
     "decay_steps": "total_iters",
     "boundaries": "milestones",
     "values": "learning_rates",
 }
-# Arguments of elder schedules that have no meaning where the whole schedule is one form.
+# Arguments of older schedules that have no meaning where the whole schedule is one form.
 WITHOUT_EFFECT = frozenset({"disable_lr_steps_reset", "main_scheduler"})
 
 
@@ -131,7 +131,7 @@ def configure_param_groups(
 ) -> list[dict[str, Any]]:
     """Groups of a model's parameters: without decay for biases and normalisations, and one per rate adjustment.
 
-    ``optimizer_params`` may hold ``weight_decay`` (or elder ``weight_decay_rate``), ``exclude_from_weight_decay`` (name
+    ``optimizer_params`` may hold ``weight_decay`` (or older ``weight_decay_rate``), ``exclude_from_weight_decay`` (name
     patterns; default: biases and parameters of fewer than two dimensions of normalisation layers), and
     ``adjust_learning_rate`` (name patterns -> factor).
     """

@@ -294,7 +294,7 @@ class CyclicLR(LRScheduler, forms.CyclicScheduler):
         **keywords: Unpack[EndOptions],
     ) -> None:
         if not callable(scale_fn):
-            scale_fn = None  # elder trainers give whether steps are counted on, which has no meaning here
+            scale_fn = None  # older trainers give whether steps are counted on, which has no meaning here
         forms.CyclicScheduler.__init__(
             self,
             optimizer,

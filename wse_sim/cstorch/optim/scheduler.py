@@ -263,7 +263,7 @@ class StepScheduler(Scheduler):
 
 
 class CosineAnnealingScheduler(Scheduler):
-    """The cosine between the first value and ``eta_min``, with a half wave of ``T_max`` steps; it goes on after T_max."""
+    """The cosine between the first value and ``eta_min``, with a half wave of ``T_max`` steps; it continues after T_max."""
 
     def __init__(
         self,

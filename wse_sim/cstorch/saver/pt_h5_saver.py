@@ -31,7 +31,7 @@ class PyTorchH5Saver:
         is_pretrained_checkpoint: bool = False,
     ) -> None:
         self.max_store = max_store
-        # Values of this file stand in front of those that `save` is given; of a pretrained one, the model's only.
+        # Values of this file are in front of those that `save` is given; of a pretrained one, the model's only.
         self.loaded, self.model_only = loaded_checkpoint, is_pretrained_checkpoint
 
     @staticmethod

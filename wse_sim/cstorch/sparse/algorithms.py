@@ -69,7 +69,7 @@ class Sparse:
 
     @property
     def mask(self) -> torch.Tensor:
-        # Looked up anew: compile may put another tensor into the module's place.
+        # Looked up again: compile may put another tensor into the module's place.
         return getattr(self.module, f"{self.attribute}_mask")  # type: ignore[no-any-return]
 
 

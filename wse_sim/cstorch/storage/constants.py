@@ -1,4 +1,4 @@
-"""Keys of what a checkpoint file says of itself."""
+"""Keys of what a checkpoint file states of itself."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def groups_annotater(num_kv_groups: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that says how many groups share keys and values; the shapes say so too, so the function is as it was."""
+    """Decorator that states how many groups share keys and values; the shapes say so too, so the function is as it was."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         return function

@@ -1,6 +1,6 @@
 """The contract of an executor: what it is asked, what it is given, what it hands back.
 
-An executor is one file or folder beside this one and one line in the list of :mod:`wse_sim.fabric.run`.  Nothing
+An executor is one file or folder next to this one and one line in the list of :mod:`wse_sim.fabric.run`.  Nothing
 outside it knows how it stores cores, queues or instructions: everything comes back by name.
 
 R = rows x cols cores of the program, fill-in columns included, in row-major order; ports N, E, S, W, RAMP;

@@ -158,7 +158,7 @@ class Builder:
     ) -> Buffer:
         """Declare `length` elements of `dtype` ("fp32", "fp16") in every core of a rectangle.
 
-        `bank` pads the address until the first 16-bit word lies in that bank (0..7); `address` (bytes) fixes it.
+        `bank` pads the address until the first 16-bit word is in that bank (0..7); `address` (bytes) fixes it.
         """
         if isinstance(where, np.ndarray):
             hit = np.argwhere(where)

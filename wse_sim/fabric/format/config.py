@@ -15,7 +15,7 @@ def _milli(value: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class FabricConfig:
-    """Integers of one wafer; cycles unless the name says otherwise (milli = 1/1000 cycle).
+    """Integers of one wafer; cycles unless the name states otherwise (milli = 1/1000 cycle).
 
     ``*_milli`` costs are per element; a rate of 4 elements per cycle is a cost of 250.
     """

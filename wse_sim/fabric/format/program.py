@@ -49,7 +49,7 @@ the main thread's scalar code (BUSY, start of a vector instruction, task pick) t
 * Costs are integers in 1/1000 cycle.  Of steps of cost c the k-th takes ceil(k c) - ceil((k - 1) c) cycles, so
   a whole instruction of cost c takes ceil(c) cycles.  One of no elements is over with its start.
 * ``start`` is charged to the main thread before the first step: CODE (``vector_start_cycles``), LOADED, NONE.
-* Bank rule: two vector reads from memory whose first 16-bit words lie in banks equal modulo 4 double the cost.
+* Bank rule: two vector reads from memory whose first 16-bit words are in banks equal modulo 4 double the cost.
 * A microthread may issue as soon as its start cost is paid; when it completes (cycle t) it may activate or unblock
   a task, visible at t + 1.  Launching on a busy microthread waits for it, then pays the start.
 * What takes no cycle (loops, tasks, launches, JOIN, HALT) the main thread does before the slot of the cycle is given.
@@ -64,7 +64,7 @@ Counters
 * A core is busy in a cycle in which its slot is used.  Else it is stalled on input or on output as the first of its threads, in
   the order of issue, that waits for a word or for room; else idle.  `received` counts words taken out of input queues,
   control wavelets too, `sent` words put into the ring.
-* A run goes on until nothing moves or issues and no word that is the first of its queue or ring is on its way there.  In that
+* A run continues until nothing moves or issues and no word that is the first of its queue or ring is on its way there.  In that
   cycle routers still count blocked ports.  A program with unfinished cores has stopped in it.  Cores that wait count until then, words until the end.
 * Marks: words that have landed, of router queues after the moves of a cycle, of rings after a push, of input queues before
   the core reads.
@@ -88,7 +88,7 @@ to fp16; elements one after the other.  Outside their domain: square root NaN, i
 logarithm minus infinite.
 
 Addressing: an operand is (kind, buffer or slot, offset, stride, step, outer step); the element i of an execution
-lies at offset + i * stride + step * (turns of the innermost loop) + outer_step * (turns of the loop around it).
+is at offset + i * stride + step * (turns of the innermost loop) + outer_step * (turns of the loop around it).
 """
 
 from __future__ import annotations
@@ -201,10 +201,10 @@ class Each(IntFlag):
     """Flags of the FMACV instruction, in its field FN.
 
     FRESH: the first product that meets a destination replaces it.  INDEXED: an arriving word carries an fp16 value in
-    its low half and in its high half the number of the vector it multiplies, in place of j.
+    its low half and in its high half the number of the vector it multiplies, instead of j.
     """
 
-    TRIGGERED = 1  # by arriving data: no cost per element beside its FMAC
+    TRIGGERED = 1  # by arriving data: no cost per element next to its FMAC
     FRESH = 2
     INDEXED = 4
 

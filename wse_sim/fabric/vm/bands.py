@@ -8,8 +8,8 @@ cells come free.  At the end of a cycle it posts
 
 and both sides are up to date.  Cells and words of a cycle count from the next one on, so a band needs nothing of the present cycle.
 
-Then all bands know the sums of what each shows (words and commands that the host waits for, cores that go on, faults), decide alike, and
-end or go on together.  What a band shows has two places, by the parity of the round: nobody is two rounds ahead.
+Then all bands know the sums of what each shows (words and commands that the host waits for, cores that continue, faults), decide alike, and
+end or continue together.  What a band shows has two places, by the parity of the round: nobody is two rounds ahead.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

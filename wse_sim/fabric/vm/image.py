@@ -1,6 +1,6 @@
 """A compiled program: one structure of arrays that the register cores run.
 
-One pool of code serves all classes (functions that are equal are stored once).  What differs between classes lies in their constants and
+One pool of code serves all classes (functions that are equal are stored once).  What differs between classes is in their constants and
 tables.  Arrays are (rows, cols) of the program rectangle, row-major core index; ports N, E, S, W, RAMP are mask bits 1, 2, 4, 8, 16.
 """
 

@@ -5,7 +5,7 @@ hold words, cores that were woken by a word, by room or by their own clock (a ti
 happen.  The rules of a visit are the same functions, so both must agree cycle for cycle.
 
 A call steps one band of rows (:mod:`wse_sim.fabric.vm.bands`), as a rule all of them, and returns where it waits for another band; all it knows is
-in its arguments, so the next call goes on where the last one stopped.
+in its arguments, so the next call continues where the last one stopped.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -66,7 +66,7 @@ def account(c, t, core):
 
 @inlined_kernel
 def may_sleep(c, core):
-    """True if the main thread counts several cycles and no microthread could issue beside it."""
+    """True if the main thread counts several cycles and no microthread could issue next to it."""
     return core[c, S.LEFT] >= 2 and core[c, S.LIVE] == 0
 
 
@@ -228,7 +228,7 @@ def count(moved, pending, m, x):
 
 @inlined_kernel
 def in_order(numbers, n, listed, bit, first, n_cores):
-    """A long list of cores, each marked by `bit` in `listed`, in the order of their numbers: so their state lies in order as well."""
+    """A long list of cores, each marked by `bit` in `listed`, in the order of their numbers: so their state is in order as well."""
     if n < LONG_LIST or 8 * n < n_cores:
         return
     k = np.int64(0)

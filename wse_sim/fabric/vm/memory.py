@@ -58,7 +58,7 @@ def store(memory, base, address, width, value):
 
 @helper_kernel
 def is_inside(th, o, n, width, words):
-    """True if the n elements of a straight or stride-0 operand lie in memory (others are checked element by element)."""
+    """True if the n elements of a straight or stride-0 operand are in memory (others are checked element by element)."""
     if th[o + S.P_FORM] != S.MEMORY or th[o + S.P_KIND] != S.LINE or n == 0:
         return True
     first = np.int64(th[o + S.P_ADDRESS])

@@ -3,14 +3,14 @@
 Symbols: r = registers of the running function (a window of the core's register file), m = memory of the core in 16-bit
 words, pc = row of the image's code, K = constants of the core's class.
 
-A row of code is ``(op, a, b, c)`` int32.  Beside it stand a cost class (what it costs, :data:`COST_CLASSES`) and a row of the
+A row of code is ``(op, a, b, c)`` int32.  In addition to it stand a cost class (what it costs, :data:`COST_CLASSES`) and a row of the
 source map.  The opcode says what, the cost class says how long.
 
 Registers hold int64 in *canonical form*: signed integers sign-extended, unsigned ones zero-extended, bool 0 or 1,
 f32 and f16 as raw bits zero-extended, handles and pointers u16 zero-extended (a pointer is a WORD address), a DSD as one
 64-bit value (:data:`DSD fields <DSD_KIND>`).  Every opcode keeps the form, provided its operands have it.
 
-``CALL a, -, c`` opens the callee's window at ``base + a``: arguments lie in the callee's r0.., its results in r0...  ``RET`` at depth 0
+``CALL a, -, c`` opens the callee's window at ``base + a``: arguments are in the callee's r0.., its results in r0...  ``RET`` at depth 0
 ends the task.  A task and an exported function start at depth 0 with window 0; a data or control task finds the whole
 wavelet (u32) in r0, an exported function its u32 arguments in r0...
 
@@ -335,7 +335,7 @@ class Simd(IntEnum):
 
 
 class Form(IntEnum):
-    """Forms of an operand of a vector operation; operand i lies in r[b + i]."""
+    """Forms of an operand of a vector operation; operand i is in r[b + i]."""
 
     NONE = 0
     DSD = 1
@@ -370,7 +370,7 @@ USE_CONSTANT = 8192
 
 
 class OnControl(IntEnum):
-    """What a control wavelet does to the operation that meets it (beside being taken)."""
+    """What a control wavelet does to the operation that meets it (next to being taken)."""
 
     NONE = 0
     TERMINATE = 1

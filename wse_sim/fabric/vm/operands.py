@@ -335,7 +335,7 @@ def resolve(c, t, row, first, m):
             n = memory_operand(th, o, value, width, index, m)
             if place > 0 and th[o + S.P_STRIDE] != 0:
                 n_memory += 1
-                # Elements 8 words apart lie in one bank: such a read collides with itself.
+                # Elements 8 words apart are in one bank: such a read collides with itself.
                 in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
                 bank = np.int64(th[o + S.P_ADDRESS]) % (
                     sets[S.BANK_PERIOD_32] if width == 2 else sets[S.BANK_PERIOD_16]

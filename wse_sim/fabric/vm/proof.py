@@ -160,7 +160,7 @@ def _explored(waits: WaitGraph, roots: Iterable[Node]) -> dict[Node, Why]:
 
 
 def _cycles(known: dict[Node, Why]) -> dict[Node, str]:
-    """Nodes that lie on cycles of certain waits, with the cycle in words."""
+    """Nodes that are on cycles of certain waits, with the cycle in words."""
     graph = nx.DiGraph((a, b) for a, why in known.items() for b in why.after if b in known)
     found: dict[Node, str] = {}
     for part in nx.strongly_connected_components(graph):

@@ -7,7 +7,7 @@ The layout is that of comments in the public examples (allreduce of two rows and
     0x7f40 + c   switch: per position 1 to 3 four bits (0 west, 1 east, 2 south, 3 north, 4 ramp, 5 invalid; above them 1 = an input changes,
                  0 = an output), bit 12 ring mode, 13 and 14 the position
 
-A position names one side and keeps the other of the position before it, so all are worked out again when one register changes.
+A position names one side and keeps the other of the position before it, so all are recomputed when one register changes.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

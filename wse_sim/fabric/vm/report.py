@@ -33,7 +33,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class WaitingCore:
-    """Something that cannot go on: a main thread, a microthread, an output queue, a router queue, or a command that was not released."""
+    """Something that cannot continue: a main thread, a microthread, an output queue, a router queue, or a command that was not released."""
 
     x: int
     y: int

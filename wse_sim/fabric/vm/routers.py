@@ -200,7 +200,7 @@ def outputs_ready(c, slot, rs, tx, word, flag, hidden, t, m, x):
 
 @inlined_kernel
 def obey(c, slot, rs, word, flag, state, m):
-    """The switch follows the command of a word; the word as it goes on."""
+    """The switch follows the command of a word; the word as it continues."""
     onward = word
     if flag == S.CONTROL_WORD:
         command = (word >> 22) & 3

@@ -3,7 +3,7 @@
 A stretch adds up prices; the main thread is busy for the sum afterwards, and what it stored counts at its start.  It stops before what
 others could notice in another cycle (a vector operation, BLOCK, SYS), and at the end of the task.
 
-Opcodes stand in groups, each a function that says whether the opcode was one of its own.  All are inlined into :func:`stretch`, and the compiler
+Opcodes are in groups, each a function that states whether the opcode was one of its own.  All are inlined into :func:`stretch`, and the compiler
 turns their comparisons with constants into one jump.  A group asks for nothing else before such a comparison, or the jump would become several.
 
 Symbols of the groups: r = registers of the running function; d, x, y = numbers of the destination and the two sources in r; k = constant of the row;

@@ -1,4 +1,4 @@
-"""A program on the fabric that the host starts, watches and feeds: run until a cycle or a condition, look, go on.
+"""A program on the fabric that the host starts, watches and feeds: run until a cycle or a condition, look, continue.
 
 Coordinates: x = column, y = row of the program rectangle; memory addresses in 16-bit words; times in cycles.
 
@@ -45,7 +45,7 @@ Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
 STILL = 64
-"""Why a run ended, beside the reasons of the loop: nothing changes any more."""
+"""Why a run ended, next to the reasons of the loop: nothing changes any more."""
 FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 
@@ -521,7 +521,7 @@ class Session:
     # -- looking on
 
     def status(self) -> list[WaitingCore]:
-        """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
+        """Who waits for what: main threads, microthreads, output queues and router queues that cannot continue; commands not released."""
         return who_waits(self.machine, self.image)
 
     def proof(self) -> StandstillProof:

@@ -151,7 +151,7 @@ class Tracer:
         held = self._open.get((c, 0))
         where = self.image.where(pc)
         if not is_vector and held is not None and held.name == name and int(before[S.LEFT]) > 0:
-            where = held.where  # the stretch goes on
+            where = held.where  # the stretch continues
         self._note(c, 0, cycle, name, where, _STATES.get(state, "rests"))
 
     def _task(self, c: int, task: int) -> str:

@@ -16,8 +16,8 @@ SIDES = ("north", "east", "south", "west", "its core")
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 Node = tuple[str, int, int, int]
 
-# How much a leaf explains: words that cannot go on, a fault of routes or bindings, what is blocked, what nobody reads, a core at rest, a fact
-# beside these.
+# How much a leaf explains: words that cannot continue, a fault of routes or bindings, what is blocked, what nobody reads, a core at rest, a fact
+# next to these.
 STUCK, WRONG, BLOCKED, UNREAD, REST, BESIDE = 8, 6, 4, 3, 2, 1
 
 

@@ -45,7 +45,7 @@ class Generation:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are asked for."""
+        """Of its compiler; loaded when they are requested."""
         from wse_sim.modes.generation.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -100,7 +100,7 @@ class Generation:
         )
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
-        """The same grid and regions; layers and ways between them anew."""
+        """The same grid and regions; layers and ways between them again."""
         from wse_sim.modes.generation.steps import plan_generation
 
         plan = expect(plan, GenerationPlan)

@@ -28,7 +28,7 @@ from wse_sim.serialize import saved
 # Short vector instructions of a layer: the published decode kernels have two norms, rotary positions and a gated
 # network (`decode_layer_instructions` of a wafer); what other layers have more or less is counted here.
 NORM_INSTRUCTIONS = 6  # square, sum, scale, weight, and the moves around an all-reduce
-MEAN_INSTRUCTIONS = 3  # of a layer norm beside a root-mean-square norm
+MEAN_INSTRUCTIONS = 3  # of a layer norm next to a root-mean-square norm
 ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
 GATE_INSTRUCTIONS = 2
 

@@ -1,7 +1,7 @@
 """Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.
 
 Decode is measured at its own size: a matrix-vector product and its K-tree on one column of P cores (all columns
-do the same), so the program's cycles stand in place of the formula's.  Prefill is measured on a grid of
+do the same), so the program's cycles are instead of the formula's.  Prefill is measured on a grid of
 STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
 

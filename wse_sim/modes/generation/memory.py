@@ -24,7 +24,7 @@ ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 
 @dataclass(frozen=True)
 class Split:
-    """A grid, and how layers, cache and ends lie on it; d, v as at the top of :mod:`wse_sim.modes.generation.steps`."""
+    """A grid, and how layers, cache and ends are on it; d, v as at the top of :mod:`wse_sim.modes.generation.steps`."""
 
     grid: int
     per_wafer: int
@@ -37,7 +37,7 @@ class Split:
     last: int  # layers of the last region
     ends: float  # elements of embedding and head on a core
     has_own_ends: bool  # in a region of their own
-    ends_at: Region | None = None  # cores beside the squares, if the ends lie there
+    ends_at: Region | None = None  # cores next to the squares, if the ends lie there
 
     @property
     def kinds(self) -> tuple[tuple[int, float], ...]:
@@ -124,7 +124,7 @@ def _memory(
 
 
 def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
-    """Longest context whose cache fits beside weights and buffers, in tokens; 0 if none does."""
+    """Longest context whose cache fits next to weights and buffers, in tokens; 0 if none does."""
     buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
     return _longest(split, wafer, prompt, batch, buffers)
 

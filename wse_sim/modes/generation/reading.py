@@ -37,8 +37,8 @@ from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, Promp
 from wse_sim.options import GenerationChoice
 from wse_sim.units import cycles_to_s
 
-SHORT = 4  # tokens of a chunk whose cache others are held against
-LEAST_CACHE = 0.5  # of the cache beside that chunk
+SHORT = 4  # tokens of a chunk whose cache others are compared with
+LEAST_CACHE = 0.5  # of the cache next to that chunk
 
 
 def handover_s(
@@ -103,11 +103,11 @@ class ChunkPrices:
         )
 
     def fits(self, chunk: int) -> bool:
-        """Whether the rows of `chunk` tokens fit beside weights and cache."""
+        """Whether the rows of `chunk` tokens fit next to weights and cache."""
         return self.memory(chunk).total_bytes <= self.plan.wafer.sram_usable_bytes
 
     def cache(self, chunk: int) -> int:
-        """Tokens of context that fit beside the rows of a chunk alone."""
+        """Tokens of context that fit next to the rows of a chunk alone."""
         return context_beside_rows(self.split, self.plan.wafer, batch=self.plan.batch, chunk=chunk)
 
     def first_token_s(self, reading: Reading) -> float:
@@ -123,7 +123,7 @@ def with_reading(
     Raises
     ------
     ModelError
-        If the rows of the chunk that is asked for do not fit a core.
+        If the rows of the chunk that is requested do not fit a core.
     """
     prices = ChunkPrices(plan, split, decoder)
     reading, why = _asked(prices, options.chunk) if options.chunk else _chosen(prices)
@@ -132,7 +132,7 @@ def with_reading(
 
 
 def chunk_rows(options: GenerationChoice, prompt: int) -> int:
-    """Tokens of a chunk that memory must have room for because it is asked for; a whole prompt may pass as a block."""
+    """Tokens of a chunk that memory must have room for because it is requested; a whole prompt may pass as a block."""
     return options.chunk if options.chunk and options.chunk < prompt else 0
 
 

@@ -12,8 +12,8 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
     first token   c_R of the last chunk         one prompt, alone in the pipeline (:mod:`wse_sim.modes.generation.reading`)
 
 Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
-is published).  Embedding, head and sampling have a region of their own if one is free, else they stand in the last
-one; where that is too full, they lie on the largest square E x E of cores that the regions leave beside them.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
+is published).  Embedding, head and sampling have a region of their own if one is free, else they are in the last
+one; where that is too full, they are on the largest square E x E of cores that the regions leave next to them.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
 
     weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
@@ -53,7 +53,7 @@ from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, P
 from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
 from wse_sim.options import GenerationChoice
 
-LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is asked for
+LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is requested
 NOTES = (
     "products of parallel matrices have an all-reduce each; requests are not joined into one product",
     "scores and values have the width of all queries; keys are stored once for each group of heads",
@@ -164,7 +164,7 @@ def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Sp
 
 
 def split_of_plan(plan: GenerationPlan) -> Split:
-    """How the layers of a finished plan lie on its squares."""
+    """How the layers of a finished plan are on its squares."""
     decoder, last = dataclasses.replace(decoder_of(plan.graph), layer=plan.layer), plan.regions[-1]
     ways = _splits(decoder, plan.wafer, plan.systems, plan.grid)
     return next(
@@ -312,7 +312,7 @@ def price_layers(
 def state_machine(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationRequest:
-    """What the plan states of the request beside its regions."""
+    """What the plan states of the request next to its regions."""
     return GenerationRequest(graph, wafer, cluster, systems, options)
 
 

@@ -50,7 +50,7 @@ class Pipelined:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are asked for."""
+        """Of its compiler; loaded when they are requested."""
         from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -102,7 +102,7 @@ class Pipelined:
         return dataclasses.replace(plan, stages=stages)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
-        """The same regions and routes; the cycles of every stage anew."""
+        """The same regions and routes; the cycles of every stage again."""
         return reprice(expect(plan, PipelinedPlan), wafer, cluster)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Layouts of a pipeline for batches in which fill, drain and update count beside the pace.
+"""Layouts of a pipeline for batches in which fill, drain and update count next to the pace.
 
 Stages of the least cores that keep the pace of the slowest are right for endless batches.  In a short one the
 fill, latency and update of the others count as well: cores that the pace leaves over shorten them, and a large
@@ -22,7 +22,7 @@ unequal   the slowest stage within a *slack* of that; the cores go where they sh
 narrow    the same on a part of the columns: regions nearer to a square, and to each other
 
 Cores and columns are those of fixed ladders, not fractions of the wafer: what a small wafer tries a larger one tries
-too.  Then the best goes on by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
+too.  Then the best continues by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
 or all of them, or other columns, and what helps is kept.
 """
 
@@ -106,7 +106,7 @@ def reference_wafers(wafer: Wafer) -> tuple[Wafer, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What the shelves are asked for: cycles of all groups (groups,) and a fraction of the columns; what came out."""
+    """What is asked of the shelves: cycles of all groups (groups,) and a fraction of the columns; what came out."""
 
     targets: FloatArray
     width: int  # index into the ladder of columns
@@ -117,7 +117,7 @@ class Trial:
 class LayoutSearch:
     """A descent over slack, cores and columns, then single and random steps.
 
-    `merit` says how many cycles a batch takes with a layout, `samples` of it lie on one replica.
+    `merit` says how many cycles a batch takes with a layout, `samples` of it are on one replica.
     """
 
     def __init__(self, sizer: Sizer, samples: int, merit: Callable[[Layout], float]) -> None:

@@ -1,4 +1,4 @@
-"""A plan on a wafer with dead cores: the longer ways of words, and the links beside a defect."""
+"""A plan on a wafer with dead cores: the longer ways of words, and the links next to a defect."""
 
 from __future__ import annotations
 

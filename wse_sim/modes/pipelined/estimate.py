@@ -97,7 +97,7 @@ def sample_latency(plan: PipelinedPlan) -> float:
 
 
 def lone_sample(stages: Sequence[Stage], links: Sequence[Link]) -> LoneSample:
-    """A sample on its way through the stages and back; `stages` stand in dataflow order."""
+    """A sample on its way through the stages and back; `stages` are in dataflow order."""
     forward_begin, forward_end = _forward(stages, links)
     backward_begin, backward_end = _backward(stages, links, forward_end)
     return LoneSample(stages, links, forward_begin, backward_begin, backward_end)

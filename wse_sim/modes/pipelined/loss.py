@@ -45,7 +45,7 @@ def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
 def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int = 1) -> PipelinedPlan:
     """The plan with a stage for a loss in every copy of the model.
 
-    Its `cores` stand in the last moving column of the region that gives the outputs, from its last row up; as many as
+    Its `cores` are in the last moving column of the region that gives the outputs, from its last row up; as many as
     the sample has rows, or the largest divisor that the region has room for.  `in_turn` times as many take samples in turn.
 
     Raises

@@ -21,7 +21,7 @@ obeys the same equations, with every stream reversed.
 * With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round come before its first backward
   pass, and all its backward passes before the next round.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
-  started.  A started sample lies in the reader's store of activations, which holds ``in_flight``
+  started.  A started sample is in the reader's store of activations, which holds ``in_flight``
   samples from the start of forward to the end of backward.
 * Weights are updated in place after the last backward pass of the batch; the next batch waits for it.
 

@@ -1,7 +1,7 @@
 """Stages on their rectangles: times and memory, and how many samples they keep.
 
 Sizing gives a stage room for the samples that stand between its passes at the steady pace, if a sample needs one
-period at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`).  Where fill and travel are long beside
+period at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`).  Where fill and travel are long next to
 the pace, a sample is on its way for longer, and that room would set the pace.  So what SRAM is left in a region
 takes more samples (:func:`deepened`)::
 
@@ -105,7 +105,7 @@ def deepened(
 ) -> tuple[Stage, ...]:
     """The stages with room for as many samples as keep the pace `sample_cycles`, as far as SRAM has it.
 
-    `stages` are those of all copies, `samples` of a batch lie on each.
+    `stages` are those of all copies, `samples` of a batch are on each.
     """
     if not sizer.graph.training:
         return tuple(stages)

@@ -1,4 +1,4 @@
-"""The same regions and routes with other constants: the cycles of every stage anew, nothing placed again.
+"""The same regions and routes with other constants: the cycles of every stage again, nothing placed again.
 
 A region keeps its rectangle and its computing columns; another efficiency makes it slower or faster as a whole.
 """
@@ -29,7 +29,7 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
         graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": algorithm}), again=again
     )
     groups = {group.name: group for group in sizer.groups}
-    # Whole columns would jump by a third on narrow regions; a compiler that knew it would place them anew.
+    # Whole columns would jump by a third on narrow regions; a compiler that knew it would place them again.
     slower = plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
     stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, slower) for stage in plan.stages)
     return dataclasses.replace(plan, wafer=wafer, cluster=cluster, stages=stages)

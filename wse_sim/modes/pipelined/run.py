@@ -157,7 +157,7 @@ class PipelinedRun:
         self.in_flight = 0
         replicas = plan.replicas
         share = [(plan.batch - r + replicas - 1) // replicas for r in range(replicas)]
-        # Inference goes on after the measured batch, so that no region runs dry while it is measured.
+        # Inference continues after the measured batch, so that no region runs dry while it is measured.
         self.batches = options.steps + (0 if self.training else 1)
         self.sizes = [list(share) for _ in range(options.steps)]
         self.samples = options.steps * plan.batch
@@ -286,7 +286,7 @@ class PipelinedRun:
             return
         rows = min(len(p.departures) if p.step == step else 0 for p in self.pipelines)
         if len(line.departures) != rows or self._left(step) < MIN_LEFT:
-            return  # only the replica that completes a row of samples goes on
+            return  # only the replica that completes a row of samples continues
         found = self._watches[step].look(
             Look(
                 rows,
@@ -301,7 +301,7 @@ class PipelinedRun:
             self._shorten(step, found)
 
     def _shorten(self, step: int, found: Steady) -> None:
-        """Take samples out of the batch that would go on like the last ones."""
+        """Take samples out of the batch that would continue like the last ones."""
         skipped = self._left(step) // found.cycle * found.cycle
         self.steady[step] = found
         self.skipped[step] = skipped

@@ -210,7 +210,7 @@ def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float
 
 @step("sizer")
 def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None) -> Sizer:
-    """Join every forward kernel with its gradients and its update; price them when they are asked for."""
+    """Join every forward kernel with its gradients and its update; price them when they are requested."""
     name = (optimizer_of(graph) or NO_MOMENTS).name
     return Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": name}), again=again)
 
@@ -228,7 +228,7 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
 
 @step()
 def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
-    """Activations of all samples in flight, and samples that wait in streams, must fit beside the weights."""
+    """Activations of all samples in flight, and samples that wait in streams, must fit next to the weights."""
     capacity = _capacity(sizer.wafer)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
     streams = sizer.replicas * sum(sizer.stream_bytes(group) for group in sizer.groups)
@@ -253,7 +253,7 @@ def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -
 
 @step("plan")
 def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
-    """A stage for the loss, if one is asked for."""
+    """A stage for the loss, if one is requested."""
     if options.loss is None:
         return plan
     plan = with_loss(plan, options.loss)

@@ -45,7 +45,7 @@ class PipelinedSystems:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are asked for."""
+        """Of its compiler; loaded when they are requested."""
         from wse_sim.modes.pipelined_systems.steps import STEPS
 
         return STEPS
@@ -64,7 +64,7 @@ class PipelinedSystems:
         return over_systems(plan, ONE.simulate(plan.line, options, trace=trace))
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Wafers in use; the blocks, the pace and the bytes that go on of each."""
+        """Wafers in use; the blocks, the pace and the bytes that continue of each."""
         plan = expect(plan, PipelinedSystemsPlan)
         facts = [("systems in use", f"{len(plan.parts)} of {plan.systems}")]
         for number, part in enumerate(plan.parts):
@@ -81,7 +81,7 @@ class PipelinedSystems:
         return dataclasses.replace(plan, parts=tuple(ONE.scaled(part, factors) for part in plan.parts))
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> PipelinedSystemsPlan:
-        """The same cuts, regions and routes; cycles of stages and lines anew."""
+        """The same cuts, regions and routes; cycles of stages and lines again."""
         plan = expect(plan, PipelinedSystemsPlan)
         parts = tuple(ONE.repriced(part, wafer, cluster) for part in plan.parts)
         return dataclasses.replace(plan, wafer=wafer, cluster=cluster, parts=parts)

@@ -44,7 +44,7 @@ class Cut:
 
     @property
     def bytes_per_sample(self) -> float:
-        """Activations that go on."""
+        """Activations that continue to the next wafer."""
         return sum(item.bytes_per_sample for item in self.crossings)
 
     @property

@@ -52,7 +52,7 @@ class WeightStreaming:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are asked for."""
+        """Of its compiler; loaded when they are requested."""
         from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -97,7 +97,7 @@ class WeightStreaming:
         return dataclasses.replace(plan, phases=phases)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
-        """The same micro-batch, lanes, recomputation and rectangle; the phases anew."""
+        """The same micro-batch, lanes, recomputation and rectangle; the phases again."""
         from wse_sim.modes.weight_streaming.rectangle import rectangle_of
         from wse_sim.modes.weight_streaming.steps import plan_streaming
 

@@ -21,7 +21,16 @@ from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.modes.weight_streaming import steps
+from wse_sim.modes.weight_streaming.facts import (
+    Fact,
+    ahead_bytes,
+    bytes_spilled,
+    facts_of,
+    graph_kept,
+    need_of,
+    way_cycles,
+    work_of,
+)
 from wse_sim.modes.weight_streaming.memory import spilled_by_block
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.recurrence import PhaseColumns, step_seconds
@@ -79,8 +88,8 @@ def rates(
     wafers = DrawnWafers.of([wafer for wafer, _ in machines])
     graph = plan.graph
     cycles, fixed = _compute_cycles(plan, wafers), _fixed_memory(plan, wafers)
-    kept = steps.graph_kept(graph, plan.recompute)
-    facts = steps._facts(kept, plan.recompute)
+    kept = graph_kept(graph, plan.recompute)
+    facts = facts_of(kept, plan.recompute)
     is_gradient = np.array([phase.phase is Phase.WEIGHT_GRADIENT for phase in plan.phases])
     has_words = np.array([fact.elements > 0 for fact in facts])
     products = np.array([float(fact.matmul_phases) for fact in facts])
@@ -91,7 +100,7 @@ def rates(
         if spilled is None:
             found.append(None)
             continue
-        ways = [steps._way_cycles(wafer, plan.lanes, is_gradient=way) for way in (False, True)]
+        ways = [way_cycles(wafer, plan.lanes, is_gradient=way) for way in (False, True)]
         drawn = columns.changed(
             compute_cycles=cycles[:, number],
             floor_s=wafer.launch_floor_s * products,
@@ -106,13 +115,13 @@ def rates(
 
 def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArray:
     """(phases, draws) cycles of every phase."""
-    graph = steps.graph_kept(plan.graph, plan.recompute)
+    graph = graph_kept(plan.graph, plan.recompute)
     rows, cols = plan.used.program_rows, plan.used.program_cols
     known: dict[object, FloatArray] = {}
     found = np.empty((len(plan.phases), len(wafers.each)))
     prices: dict[int, Prices] = {}
     options = {"training": plan.graph.training}
-    for i, fact in enumerate(steps._facts(graph, plan.recompute)):
+    for i, fact in enumerate(facts_of(graph, plan.recompute)):
         kernel = fact.item.kernel
         is_thinned = _is_thinned(plan, fact)
         key = (kernel.signature, is_thinned)
@@ -130,7 +139,7 @@ def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArra
     return found
 
 
-def _is_thinned(plan: WeightStreamingPlan, fact: steps._Fact) -> bool:
+def _is_thinned(plan: WeightStreamingPlan, fact: Fact) -> bool:
     kernel = fact.item.kernel
     is_gradient = kernel.phase is Phase.WEIGHT_GRADIENT
     return plan.weight_density < 1 and fact.skips_zero_weights and not is_gradient and bool(kernel.parameters)
@@ -143,7 +152,7 @@ def _fixed_memory(plan: WeightStreamingPlan, wafers: DrawnWafers) -> Callable[[i
     prices: dict[int, Prices] = {}
     largest = {name: np.zeros(len(wafers.each)) for name in ("weights_bytes", "buffers_bytes", "code_bytes")}
     seen: set[object] = set()
-    for item in steps._work(plan.graph, "none"):
+    for item in work_of(plan.graph, "none"):
         if item.kernel.signature in seen:
             continue
         seen.add(item.kernel.signature)
@@ -166,22 +175,22 @@ def _fixed_memory(plan: WeightStreamingPlan, wafers: DrawnWafers) -> Callable[[i
 def _spilled(plan: WeightStreamingPlan, wafer: Wafer, cluster: Cluster, fixed: CoreMemory) -> float | None:
     """Bytes that leave the wafer and come back on this machine; None if the model does not fit it."""
     capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
-    if steps._need(plan.graph).largest_kernel > capacity:
+    if need_of(plan.graph).largest_kernel > capacity:
         return None
     if cluster.memoryx_bytes != plan.cluster.memoryx_bytes:
         optimizer = optimizer_of(plan.graph)
         state = stored_bytes(plan.graph, 4 if optimizer is None else optimizer.server_bytes, frozen=4)
         if state > cluster.memoryx_bytes:
             return None
-    graph = steps.graph_kept(plan.graph, plan.recompute)
-    need = steps._need(graph)
+    graph = graph_kept(plan.graph, plan.recompute)
+    need = need_of(graph)
     resident = need.block_inputs if plan.recompute == "full" else need.kept
-    spilled = steps._spilled(resident, need, capacity)
+    spilled = bytes_spilled(resident, need, capacity)
     return None if spilled > cluster.activation_server_bytes else spilled
 
 
 def _spill_column(
-    plan: WeightStreamingPlan, graph: KernelGraph, facts: Sequence[steps._Fact], spilled: float
+    plan: WeightStreamingPlan, graph: KernelGraph, facts: Sequence[Fact], spilled: float
 ) -> FloatArray:
     """(phases,) bytes that move with the first phase of a block in each direction."""
     column = np.zeros(len(facts))
@@ -200,7 +209,7 @@ def _spill_column(
     return column
 
 
-def _ahead(plan: WeightStreamingPlan, facts: Sequence[steps._Fact], wafer: Wafer) -> FloatArray:
+def _ahead(plan: WeightStreamingPlan, facts: Sequence[Fact], wafer: Wafer) -> FloatArray:
     """(phases,) bytes between the edge and the cores when a phase begins."""
     known: dict[object, float] = {}
     column = np.zeros(len(facts))
@@ -208,6 +217,6 @@ def _ahead(plan: WeightStreamingPlan, facts: Sequence[steps._Fact], wafer: Wafer
         kernel = fact.item.kernel
         if fact.elements and kernel.phase is not Phase.WEIGHT_GRADIENT:
             if kernel.signature not in known:
-                known[kernel.signature] = steps._ahead_bytes(kernel, wafer, plan.lanes)
+                known[kernel.signature] = ahead_bytes(kernel, wafer, plan.lanes)
             column[i] = known[kernel.signature]
     return column

@@ -62,7 +62,7 @@ def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray
     out = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
     view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
     in_row, in_col = along_row.astype(np.float32), along_col.astype(np.float32)
-    for link in range(4):  # one at a time: long loops over columns in place of short ones over links
+    for link in range(4):  # one at a time: long loops over columns instead of short ones over links
         np.add(in_row[None, :, link], in_col[:, None, link], out=view[:, :, link])
     return out
 

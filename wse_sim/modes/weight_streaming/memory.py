@@ -39,7 +39,7 @@ def memory_need(graph: KernelGraph) -> MemoryNeed:
         number = blocks.get(kernel.name)
         per_block[number] = per_block.get(number, 0.0) + _working_bytes(graph, kernel)
         gradient[number] = max(gradient.get(number, 0.0), _output_bytes(graph, kernel))
-    # A gradient of the largest tensor is in use beside what the forward pass saved; the loss writes its
+    # A gradient of the largest tensor is in use next to what the forward pass saved; the loss writes its
     # gradient over the saved probabilities.
     inside = [per_block[n] + gradient[n] for n in per_block if n is not None]
     working = max(max(inside, default=0.0), per_block.get(None, 0.0))

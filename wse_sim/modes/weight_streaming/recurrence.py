@@ -7,7 +7,7 @@ n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of 
     phase       b   = max(end before, s_n + d)
                 a   = min(P / B, max(0, b - max(s_n + d, last of the weights before)))
                 e   = b + max(c / f, W / B - a + v / f, s_n + d + W / M - b + v / f, G / B + v / f, t) + X / A
-    gradient    put_j  = max(e, get_{j-D})         the wafer goes on
+    gradient    put_j  = max(e, get_{j-D})         the wafer continues
                 get_j  = max(put_j, done_{j-1})
                 done_j = max(get_j, e + d) + update
     input       batch n is there at max(batch n - 1 there, begin of n - 2) + samples / rate

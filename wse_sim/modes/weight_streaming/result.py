@@ -41,7 +41,8 @@ from wse_sim.units import cycles_to_s
 def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     """Make the result from the run with the host and the run with free input (perhaps the same)."""
     plan = run.plan
-    step_s = max(run.step_s, free.step_s, plan.batch_per_system / path.samples_per_s)
+    input_s = plan.batch_per_system / path.samples_per_s
+    step_s = max(run.step_s, free.step_s, input_s)
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(plan.used, plan.lanes)
@@ -50,7 +51,8 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples
     cause = max(run.books.causes, key=lambda name: run.books.causes[name])
-    binding = path.slowest if cause == "input" else BINDING_NAMES.get(cause, cause)
+    is_input = cause == "input" or input_s > free.step_s
+    binding = path.slowest if is_input else BINDING_NAMES.get(cause, cause)
     timeline = run.trace.slices()
     areas = (Area("all cores in use", area, "wafer", _core_times_s(run, step_s), plan.memory),)
     return Result(

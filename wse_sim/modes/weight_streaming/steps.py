@@ -9,7 +9,7 @@ Rules, each a documented or a fitted mechanism:
 * one kernel at a time on the whole program rectangle, or on a part where routes are shorter and
   that is faster (:mod:`rectangle`); weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
-* keep everything if ``A + W <= C``; else keep all but the scores of attention, which are worked out again
+* keep everything if ``A + W <= C``; else keep all but the scores of attention, which are recomputed
   without any weight, if that fits; else keep only the inputs of the blocks and run each block forward
   again before its backward pass, for which its weights stream in once more;
 * equal blocks run one program, so their inputs share a fate: all rest on the wafer if ``I + W <= C``, else
@@ -25,26 +25,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
 from wse_sim.compiler.defects import no_rectangle, whole_rectangle
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import CoreMemory, Infeasible
-from wse_sim.compiler.pricing import Prices, parts_of
-from wse_sim.compiler.scores import without_scores
+from wse_sim.compiler.pricing import FloatArray, Prices, parts_of
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
-from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
+from wse_sim.modes.weight_streaming.facts import (
+    ahead_bytes,
+    bytes_spilled,
+    facts_of,
+    graph_kept,
+    graph_without_scores,
+    need_of,
+    streamed_bytes,
+    way_cycles,
+    whole_words,
+    work_of,
+)
+from wse_sim.modes.weight_streaming.memory import MemoryNeed, spilled_by_block
 from wse_sim.modes.weight_streaming.micro_batch import Attempted, with_micro_batch
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import (
@@ -54,10 +63,8 @@ from wse_sim.modes.weight_streaming.plan import (
     on_rectangle,
 )
 from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores
-from wse_sim.modes.weight_streaming.work import Work, with_recompute
-from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
+from wse_sim.modes.weight_streaming.work import Work
 
-INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
 
 
@@ -190,13 +197,13 @@ def choose_lanes(
 
     Of a micro-batch that cannot be halved, the number of least time that fits: each lane holds buffers of its own.
     """
-    once = _work(stated, "none")
+    once = work_of(stated, "none")
     if options.lanes:
         return once, options.lanes
     numbers = _lanes_by_time(once, prices, wafer)
     if micro_batch > 1 and options.micro_batch is None:
         return once, numbers[0]
-    need = _need(stated).largest_kernel
+    need = need_of(stated).largest_kernel
     fitting = (n for n in numbers if need <= _left(once, prices, wafer, n))
     return once, next(fitting, numbers[0])
 
@@ -212,7 +219,7 @@ def fit_wafer(
 ) -> tuple[MemoryNeed, float] | Infeasible:
     """Operands and results of each kernel must fit what buffers and code leave of the wafer."""
     capacity = _left(once, prices, wafer, lanes)
-    need = _need(stated)
+    need = need_of(stated)
     if need.largest_kernel > capacity:
         return _does_not_fit(stated, need, micro_batch, capacity)
     return need, capacity
@@ -225,9 +232,9 @@ def keep_recompute_or_spill(
     """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
     recompute = options.recompute or _least_recompute(stated, capacity)
     stated = graph_kept(stated, recompute)
-    need = _need(stated)
+    need = need_of(stated)
     resident = need.block_inputs if recompute == "full" else need.kept
-    spilled = _spilled(resident, need, capacity)
+    spilled = bytes_spilled(resident, need, capacity)
     if spilled > cluster.activation_server_bytes:
         return Infeasible(
             mode="weight-streaming",
@@ -253,7 +260,7 @@ def list_phases(
     spilled_bytes: float,
 ) -> tuple[Sequence[Work], tuple[StreamedPhase, ...]]:
     """Every kernel of a micro-batch in order, with its cycles, its weights, its gradients and its spill."""
-    work = _work(stated, recompute)
+    work = work_of(stated, recompute)
     return work, _phases(stated, recompute, prices, lanes, spilled_bytes, options.density)
 
 
@@ -295,7 +302,7 @@ def state_plan(
 
 @dataclass(frozen=True)
 class StreamingSystem:
-    """How the batch is shared: what the plan states beside its phases."""
+    """How the batch is shared: what the plan states next to its phases."""
 
     cluster: Cluster
     systems: int
@@ -324,21 +331,14 @@ ATTEMPT = [
 
 
 def _least_recompute(graph: KernelGraph, capacity: float) -> str:
-    """The least that has to be worked out again so that the rest fits without spilling; "full" if nothing does."""
+    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
     if not graph.training:
         return "none"
-    for recompute, candidate in (("none", graph), ("attention", _without_scores(graph))):
-        need = _need(candidate)
+    for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
+        need = need_of(candidate)
         if need.kept + need.working <= capacity:
             return recompute
     return "full"
-
-
-def _spilled(resident: float, need: MemoryNeed, capacity: float) -> float:
-    """Bytes that leave the wafer in the forward pass and come back: all that rests between the passes, or nothing."""
-    if resident + need.working <= capacity:
-        return 0.0
-    return resident + max(0.0, need.working - capacity)
 
 
 def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capacity: float) -> Infeasible:
@@ -359,7 +359,7 @@ def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
 
 
 def _left(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
-    """Bytes for activations: buffers and code of the largest kernel stand on every core."""
+    """Bytes for activations: buffers and code of the largest kernel are on every core."""
     fixed = core_memory(work, prices, wafer, lanes, 0.0)
     return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
 
@@ -372,111 +372,16 @@ def _lanes_by_time(work: Iterable[Work], prices: Prices, wafer: Wafer) -> list[i
     rows = np.full(lanes.shape, wafer.program_rows)
     cols = np.full(lanes.shape, wafer.program_cols)
     total_s = np.zeros(lanes.shape)
+    known: dict[object, FloatArray] = {}  # of equal kernels, once
     for item in work:
-        cost = prices.cost(item.kernel, rows, cols, "streamed", lanes)
-        total_s += np.maximum(np.asarray(cost.total) / wafer.clock_hz, _floor_s(item.kernel, wafer))
+        signature = item.kernel.signature
+        if signature not in known:
+            cost = prices.cost(item.kernel, rows, cols, "streamed", lanes)
+            known[signature] = np.maximum(
+                np.asarray(cost.total) / wafer.clock_hz, _floor_s(item.kernel, wafer)
+            )
+        total_s += known[signature]
     return [int(n) for n in lanes[np.argsort(total_s, kind="stable")]]
-
-
-def _summed_outputs(graph: KernelGraph, item: Work) -> int:
-    """Elements that a product of streamed weights adds up over the columns of a lane: all of its results.
-
-    Parallel products have a result each; their input gradients are one product with one result.
-    """
-    kernel = item.kernel
-    if not kernel.flops or kernel.phase not in (Phase.FORWARD, Phase.INPUT_GRADIENT):
-        return 0
-    outputs = kernel.outputs if kernel.phase is Phase.FORWARD else kernel.outputs[:1]
-    return sum(graph.tensors[name].elements for name in outputs)
-
-
-def _streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
-    """Bytes of weights on their way to the wafer; a weight carries its index if zeros are left out."""
-    index_bytes = INDEX_BYTES if density < 1 else 0.0
-    return sum(elements * (size * density + index_bytes * density) for elements, size in sizes)
-
-
-def whole_words(kernel: Kernel, columns: int) -> float:
-    """Elements of a round of weights in whole words over those that there are: a column takes ``2 ceil(ceil(K / c) / 2)``."""
-    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
-    return columns * 2 * ceil(ceil(rest / columns) / 2) / rest if rest else 1.0
-
-
-def _size_of(weight: Tensor) -> tuple[int, int]:
-    """Elements of a weight, and bytes of each as it streams: 16-bit or int8 words."""
-    return weight.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[weight.dtype])
-
-
-def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
-    """Weights that stream in for a kernel, or whose gradients stream out."""
-    names: dict[str, None] = {}
-    for member in item.members:
-        kernel = graph.kernel(member)
-        owner = graph.kernel(kernel.forward) if kernel.forward else kernel
-        if kernel.phase is Phase.INPUT_GRADIENT and kernel.family != owner.family:
-            continue  # a sum of gradients, which stands where its forward kernel's gradient ends, reads no weight
-        names.update(dict.fromkeys(owner.parameters))
-    weights = (graph.tensors[name] for name in names if name in graph.tensors)
-    gradient = item.kernel.phase is Phase.WEIGHT_GRADIENT
-    return [t for t in weights if t.kind is TensorKind.PARAMETER and (t.trains or not gradient)]
-
-
-@dataclass(frozen=True)
-class _Fact:
-    """What a phase is, whatever the machine: worked out once per graph."""
-
-    item: Work
-    name: str
-    number: int | None  # of its block
-    sizes: tuple[tuple[int, int], ...]  # of weights that stream: elements, bytes of each
-    dense_bytes: float  # of them all
-    elements: int
-    matmul_phases: int
-    skips_zero_weights: bool
-    output_elements: int
-
-
-# Facts that follow from the graph alone: kept beside it, since a study prices one graph on many machines.
-
-
-def _work(graph: KernelGraph, recompute: str) -> Sequence[Work]:
-    return graph.remembered(("work", recompute), lambda: with_recompute(graph, recompute))
-
-
-def _need(graph: KernelGraph) -> MemoryNeed:
-    return graph.remembered("memory need", lambda: memory_need(graph))
-
-
-def _without_scores(graph: KernelGraph) -> KernelGraph:
-    return graph.remembered("without scores", lambda: without_scores(graph))
-
-
-def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
-    """What rests between phases under a policy of recomputation: all of the graph, or all but the scores of attention."""
-    return _without_scores(graph) if recompute == "attention" else graph
-
-
-def _facts(graph: KernelGraph, recompute: str) -> Sequence[_Fact]:
-    return graph.remembered(("facts", recompute), lambda: tuple(_read_facts(graph, _work(graph, recompute))))
-
-
-def _read_facts(graph: KernelGraph, work: Iterable[Work]) -> Iterable[_Fact]:
-    blocks = block_numbers(graph)
-    for item in work:
-        kernel, sizes = item.kernel, tuple(_size_of(weight) for weight in _weights(graph, item))
-        elements = sum(size[0] for size in sizes)
-        known = family(kernel.family)
-        yield _Fact(
-            item=item,
-            name=f"{kernel.name}{' (again)' if item.recompute else ''}",
-            number=blocks.get(kernel.forward or kernel.name),
-            sizes=sizes,
-            dense_bytes=_streamed_bytes(sizes, 1.0),
-            elements=elements,
-            matmul_phases=known.matmul_phases(kernel.phase),
-            skips_zero_weights=known.flow(kernel.dims, kernel.attrs).skips_zero_weights,
-            output_elements=_summed_outputs(graph, item) if elements else 0,
-        )
 
 
 def _phases(
@@ -488,7 +393,9 @@ def _phases(
     out_done: set[int] = set()
     in_done: set[int] = set()
     split: dict[object, tuple[Mapping[str, float], float]] = {}  # of equal kernels, once
-    for fact in _facts(graph, recompute):
+    on_way: dict[object, tuple[float, float]] = {}
+    ways = [way_cycles(wafer, lanes, is_gradient=gradient) for gradient in (False, True)]
+    for fact in facts_of(graph, recompute):
         item, kernel, number = fact.item, fact.item.kernel, fact.number
         spill_bytes = 0.0
         if number is not None and number in spill:
@@ -507,9 +414,16 @@ def _phases(
                 priced["compute"] *= density  # a weight that is not sent triggers nothing
             split[key] = (frozen(priced), sum(priced.values()))
         parts, cycles = split[key]
-        # A weight that is sent with its index needs no filling up.
-        filled = whole_words(kernel, wafer.program_cols // lanes) if density == 1 and fact.elements else 1.0
-        streamed = fact.dense_bytes if density == 1 else _streamed_bytes(fact.sizes, density)
+        filled, ahead = 1.0, 0.0
+        if fact.elements:
+            if kernel.signature not in on_way:
+                on_way[kernel.signature] = (
+                    # A weight that is sent with its index needs no filling up.
+                    whole_words(kernel, wafer.program_cols // lanes) if density == 1 else 1.0,
+                    0.0 if gradient else ahead_bytes(kernel, wafer, lanes),
+                )
+            filled, ahead = on_way[kernel.signature]
+        streamed = fact.dense_bytes if density == 1 else streamed_bytes(fact.sizes, density)
         phases.append(
             StreamedPhase(
                 name=fact.name,
@@ -527,31 +441,11 @@ def _phases(
                 flops=kernel.flops,
                 output_elements=fact.output_elements,
                 filled=filled,
-                way_cycles=_way_cycles(wafer, lanes, is_gradient=gradient) if fact.elements else 0.0,
-                ahead_bytes=_ahead_bytes(kernel, wafer, lanes) if fact.elements and not gradient else 0.0,
+                way_cycles=ways[gradient] if fact.elements else 0.0,
+                ahead_bytes=ahead,
             )
         )
     return tuple(phases)
-
-
-def _way_cycles(wafer: Wafer, lanes: int, *, is_gradient: bool) -> float:
-    """From the edge to the farthest core, and sums from core to core: along a lane, those of gradients along a column."""
-    cores = wafer.program_rows if is_gradient else wafer.program_cols // lanes
-    fill = fill_cycles(wafer.program_rows, wafer.program_cols, wafer)
-    return float(fill + (cores - 1) * relay_cycles(wafer))
-
-
-def _ahead_bytes(kernel: Kernel, wafer: Wafer, lanes: int) -> float:
-    """Words of a column between the edge and its cores: two rounds at the core that takes them in, and what queues hold.
-
-    These are its output queues, two routers and the input queue of the next core.
-    """
-    columns = wafer.program_cols // lanes
-    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
-    rounds = 2 * ceil(ceil(rest / columns) / 2)
-    outgoing = max(wafer.output_queue_wavelets) + wafer.ramp_cycles
-    queues = outgoing + 2 * wafer.router_queue_wavelets + wafer.input_queue_wavelets[0]
-    return float(BYTES_PER_WAVELET * columns * (rounds + queues))
 
 
 def core_memory(
@@ -572,7 +466,7 @@ def core_memory(
 
 
 def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
-    notes = [f"{lanes} lanes: the number of least compute time"]
+    notes = [f"{lanes} lane{'s' * (lanes != 1)}: the number of least compute time"]
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",

@@ -4,7 +4,7 @@ contract.py    what a kind of region is: inlets, an outlet, programs of its core
 turns.py       cells that take words in turn, cells that send in turn
 dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
-dense_kept.py  the same with a residual, which waits beside the rows
+dense_kept.py  the same with a residual, which waits next to the rows
 norm.py        layer and RMS norm
 softmax.py     softmax of every token
 joined.py      rows of a parameter in front of the tokens

@@ -7,7 +7,7 @@ heads, on the R = ceil(T / t) rows and C = ceil(T / n) columns that this takes; 
     inlets of keys, of values > token by token, one multicast per column
     core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
              values  H t n multiples of d features, summed up along the row
-    first column: results of its queries, to a core beside each row, which sends them when it is their turn
+    first column: results of its queries, to a core next to each row, which sends them when it is their turn
 
 Token i is a query of row i mod R and a key of column i mod C, so in a last round the first rows and columns have a token each.
 The last row of that round sends a control word behind its token, which turns the rows before it back.
@@ -86,7 +86,7 @@ class Attention(AttentionByPairs, RegionKind):
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """A core beside every row, or the first column, from the top."""
+        """A core next to every row, or the first column, from the top."""
         return tuple((self.top + i, self.left - 2 * self.is_collected) for i in range(self.height))
 
     @property
@@ -96,7 +96,7 @@ class Attention(AttentionByPairs, RegionKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Queries beside the first row, keys beside the last (or below the only one), values beside the one above: they share few links.
+        """Queries next to the first row, keys next to the last (or below the only one), values next to the one above: they share few links.
 
         Queries go down the first column, where results go up; keys and values go along their rows, then along the columns.
         """
@@ -107,7 +107,7 @@ class Attention(AttentionByPairs, RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Rows along which operands come, the way out beside one of them, and the first column."""
+        """Rows along which operands come, the way out next to one of them, and the first column."""
         rows = {inlet.cell[0] for inlet in self.inlets}
         first = self.left - 1 - self.is_collected
         along = {(row, col) for row in rows for col in range(first, self.left + self.cols)}
@@ -223,7 +223,7 @@ class Attention(AttentionByPairs, RegionKind):
         alternate(core, samples, receive, work, threads)
 
     def _collect(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Cores beside the rows: each takes the results of a sample while it sends those of the one before."""
+        """Cores next to the rows: each takes the results of a sample while it sends those of the one before."""
         color = ports.own[3]
         for port, onward, col in (("R", "W", 0), ("E", "W", 1), ("E", "R", 2)):
             b.route(color, (self.rows, self.left - col), rx=port, tx=onward)

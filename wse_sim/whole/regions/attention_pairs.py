@@ -166,7 +166,7 @@ class AttentionByPairs(PlacedKernel):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Queries beside the second row; keys and values beside the first."""
+        """Queries next to the second row; keys and values next to the first."""
         queries, keys, values = self.kernel.inputs
         here = (self.top, self.left - 1)
         return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)

@@ -1,7 +1,7 @@
 """What a region of a fabric program is: a kernel on the rectangle that the plan gives it.
 
 A kind of region is a class of this contract.  Words of a stream hold two fp16 elements; they come and go token by token,
-features in order.  A region takes its operands at *inlets*, moving cores beside its compute cores, and gives its
+features in order.  A region takes its operands at *inlets*, moving cores next to its compute cores, and gives its
 result at one *outlet*.  Cells send into the outlet one after the other (:mod:`wse_sim.whole.regions.turns`); a stream
 may not touch their routers.
 """

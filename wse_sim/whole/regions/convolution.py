@@ -116,7 +116,7 @@ class Convolution(Dense):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row with inputs: all hear the image, or the bundle that their row has."""
+        """In addition to every row with inputs: all hear the image, or the bundle that their row has."""
         each = self.inputs // PAIR // self.streams
         ends = [int(words[-1]) // each for words in self._dealt()[: self.fed]]
         return tuple(
@@ -142,7 +142,7 @@ class Convolution(Dense):
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
 
             def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
-                # Beside the deals, which go first: the image comes in while the row is busy.
+                # In addition to the deals, which go first: the image comes in while the row is busy.
                 target = images[turn].dsd(0, windows.size)
                 inlet.mov(
                     target, fabric_in(color),
@@ -159,7 +159,7 @@ class Convolution(Dense):
     def pace(self) -> float:
         """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first.
 
-        What is sent counts twice: a word goes on when the last of its readers takes it, and they send at different times.
+        What is sent counts twice: a word continues when the last of its readers takes it, and they send at different times.
         """
         windows = self.windows
         odd = (

@@ -10,8 +10,8 @@ All inlets hear all words of the stream, or of their bundle of it.  They hold tw
 while the next comes in.  So rows do not wait for each other's words, nor for a producer that sends in bursts.
 
 The last row finishes the T tokens of a sample with one start per item.  While it sums the tokens of a sample up, those
-of the sample before leave, one by one.  A residual arrives beside the last row in a store of two samples, which
-deals it out to the columns as they take their turns.  Features lie in order from the outlet, the last column, to
+of the sample before leave, one by one.  A residual arrives next to the last row in a store of two samples, which
+deals it out to the columns as they take their turns.  Features are in order from the outlet, the last column, to
 the first.  A result of several bundles has as many features in each; a column with features of two sends first into the one of
 which it is the outlet, then into the one that it ends::
 
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
     advance: str | None
 
     def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
-        """Send it beside the main thread."""
+        """Send it next to the main thread."""
         core.mov(
             fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step),
             dtype="fp16", start="none", thread=SEND, priority="high",

@@ -1,4 +1,4 @@
-"""What stands beside the cores of a dense layer: inlets, cores that hand words on to them, stores of a residual.
+"""What is next to the cores of a dense layer: inlets, cores that hand words on to them, stores of a residual.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`.
 """
@@ -28,7 +28,7 @@ class WayIn(NamedTuple):
 
 
 class DenseBeside(DenseShape):
-    """Programs of all cores beside those that compute."""
+    """Programs of all cores next to those that compute."""
 
     relayed: list[int]
 
@@ -41,7 +41,7 @@ class DenseBeside(DenseShape):
         if self.is_relayed:
             colors = self._relay(b, colors, samples)
         for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
-            # Inlets hear a word together: a deep queue lets one deal out while the others go on.
+            # Inlets hear a word together: a deep queue lets one deal out while the others continue.
             b.input_queue(color, 1)
         incoming = iter(colors)
         for i, heard in enumerate(bundles):
@@ -55,7 +55,7 @@ class DenseBeside(DenseShape):
                 ways: Sequence[WayIn] = ways,
                 threads: Sequence[int] = threads,
             ) -> None:
-                # Beside the deals, which go first: a row does not wait for the words of others.
+                # In addition to the deals, which go first: a row does not wait for the words of others.
                 for thread, way in zip(threads, ways, strict=True):
                     receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
@@ -114,14 +114,14 @@ class DenseBeside(DenseShape):
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
-        """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
+        """The stores from the one next to the last row: each receives a sample while it hands out the one before."""
         size, count = self.stored, len(self.stores)
         beyond = (
             self.cols * self.outputs - self.features
         )  # the last column's share of the last token reaches so far
         links = [
             ports.own[1 + i % 2] for i in range(count - 1)
-        ]  # colors of sums, free beside the compute cores
+        ]  # colors of sums, free next to the compute cores
         for i, cell in enumerate(self.stores):
             store = b.core_class(f"{self.name} store {i}")
             slots = [b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell) for turn in (0, 1)]

@@ -1,17 +1,17 @@
-"""A dense layer with a residual whose rows finish tokens in turn, each beside a core that keeps its tokens of the residual.
+"""A dense layer with a residual whose rows finish tokens in turn, each next to a core that keeps its tokens of the residual.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`; F rows as in :mod:`wse_sim.whole.regions.dense_shared`, r = T / F::
 
     residual > hands on > a token to the stores of every row in turn > keeper > along the row
     result   < in turn over the column of the first stores < keeper < columns of the row in turn
 
-The keeper is the store beside the row.  It takes the results of its row as well, and sends them in turn with the others: words
+The keeper is the store next to the row.  It takes the results of its row as well, and sends them in turn with the others: words
 that wait for their turn in the one output queue of a core that multiplies would hold up sums.  So rows finish and send at the same
 time, and only the columns of a row wait for each other, which takes N / 2 cycles a round; sums in queues bridge 14 / v tokens of it::
 
     row          T (k ceil(v / w) + v) + r (v + v / 2 sent + v / 2 received + sum over items of (o + v / rate))
     keeper       r (3 N / 2 + C v / 2 + 1)
-    handed       (T + r) (N / 2 + 2): the link beside the last row's keeper carries the results of that row as well
+    handed       (T + r) (N / 2 + 2): the link next to the last row's keeper carries the results of that row as well
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class KeptDense(SharedDense):
 
     @property
     def depth(self) -> int:
-        """Stores beside a row, the keeper among them, two samples of its tokens in each."""
+        """Stores next to a row, the keeper among them, two samples of its tokens in each."""
         return min(STORES, self.left - self.region.col - 1)
 
     @property
     def finishing(self) -> int:
-        """Rows that finish outputs, the last one among them; beside one above them is the core that hands the residual on."""
+        """Rows that finish outputs, the last one among them; next to one above them is the core that hands the residual on."""
         return divisor(self.tokens, self.height - 1)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class KeptDense(SharedDense):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Of what is handed on and of results, beside the rows; up the columns, where sums go back; along the last row."""
+        """Of what is handed on and of results, next to the rows; up the columns, where sums go back; along the last row."""
         top, down, out = self.stores[-1][0], self.stores[-1][1], self._way_out
         pairs = list(pairwise(range(top, self.last + 1)))
         beside = {((a, col), (b, col)) for a, b in pairs for col in (down, out)}
@@ -149,7 +149,7 @@ class KeptDense(SharedDense):
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
         """A core hands every row its tokens; they wait in the stores of the row, and leave along it."""
-        # Colors of sums, which are free beside the compute cores.
+        # Colors of sums, which are free next to the compute cores.
         onward, links, hands_on = ports.own[3], ports.own[1:3], b.core_class(f"{self.name} hands on")
         with hands_on.loop(samples * self.share):
             shares = [[(fabric_in(color), self.features)]] * self.finishing
@@ -225,7 +225,7 @@ class KeptDense(SharedDense):
 
 
 class KeptFinisher(Finisher):
-    """The program of a core that finishes outputs beside a keeper."""
+    """The program of a core that finishes outputs next to a keeper."""
 
     def program(self, rounds: int) -> None:
         """All rounds; the residual of the next one comes in meanwhile."""

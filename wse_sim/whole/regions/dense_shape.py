@@ -1,4 +1,4 @@
-"""Where a dense layer lies on its region, how its words are dealt over the rows, and what it costs.
+"""Where a dense layer is on its region, how its words are dealt over the rows, and what it costs.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`.
 """
@@ -158,7 +158,7 @@ class DenseShape(RegionKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row that takes inputs, or beside the first; of a residual at the last store."""
+        """In addition to every row that takes inputs, or next to the first; of a residual at the last store."""
         name, rows = self.kernel.inputs[0], [[0]] if self.is_narrow else self.heard
         if self.is_relayed:
             first = [next(i for i, heard in enumerate(rows) if g in heard) for g in range(self.streams)]
@@ -174,7 +174,7 @@ class DenseShape(RegionKind):
 
     @property
     def is_relayed(self) -> bool:
-        """Whether cores behind those beside the rows hear the bundles, and hand every row its words: where hearing all takes too long."""
+        """Whether cores behind those next to the rows hear the bundles, and hand every row its words: where hearing all takes too long."""
         has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
         if not has_room or self.fed == 1:
             return False
@@ -182,7 +182,7 @@ class DenseShape(RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Those of inputs and sums; between cells beside the rows and those that hand words on to them."""
+        """Those of inputs and sums; between cells next to the rows and those that hand words on to them."""
         found = frozenset(self._inner_words)
         if not self.is_relayed:
             return found
@@ -210,7 +210,7 @@ class DenseShape(RegionKind):
 
     @property
     def stores(self) -> tuple[Cell, ...]:
-        """Where a residual waits, two samples in each: the one beside the last row deals it out, others stand above it.
+        """Where a residual waits, two samples in each: the one next to the last row deals it out, others stand above it.
 
         They stand behind the inlets, or below the only one.
         """
@@ -225,7 +225,7 @@ class DenseShape(RegionKind):
 
     @property
     def is_westward(self) -> bool:
-        """Whether the outlet is the first column, beside the moving ones."""
+        """Whether the outlet is the first column, next to the moving ones."""
         return False
 
     @property
@@ -291,7 +291,7 @@ class DenseShape(RegionKind):
         return max(0, first), min(end, size) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """As the module says; a region of one row moves its sums in place of adding to those from above."""
+        """As the module says; a region of one row moves its sums instead of adding to those from above."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
         o = ceil(wafer.vector_start_cycles)
@@ -312,7 +312,7 @@ class DenseShape(RegionKind):
 
         A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
 
-        What is dealt out counts twice: a word goes on when the last of its readers takes it, and they deal at different times.
+        What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
@@ -333,7 +333,7 @@ class DenseShape(RegionKind):
         return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
-        """What the last row issues per sample beside products and sums."""
+        """What the last row issues per sample next to products and sums."""
         size = self.tokens * self.outputs
         return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
 
@@ -344,7 +344,7 @@ class DenseShape(RegionKind):
         return self.tokens * (self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
 
     def _hearing_cycles(self) -> float:
-        """Of a sample, in a core beside a row that hears its bundles and deals out its words."""
+        """Of a sample, in a core next to a row that hears its bundles and deals out its words."""
         most = 1 if self.is_narrow else max(map(len, self.heard))
         words = self.inputs / PAIR / self.streams
         return self.tokens * (max(self.wafer.wavelet_cycles, most) * words + 2 * max(self.words))

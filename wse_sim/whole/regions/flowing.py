@@ -4,7 +4,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 
 
     first row    products; its sums leave with the bias in fp32
     other rows   products; their sums with those from above
-    last row     ReLU of the sums that arrive, one token after the other, and out beside them
+    last row     ReLU of the sums that arrive, one token after the other, and out next to them
 
 Where a last row multiplies as well, it finishes the outputs of a whole sample with one start per item, and nothing leaves
 meanwhile.  Here neither bias nor ReLU is an instruction of its own::
@@ -31,7 +31,7 @@ class Flowing(Dense):
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a row beside the last, and nothing is fused but bias and ReLU."""
+        """Whether there is a row next to the last, and nothing is fused but bias and ReLU."""
         return self.height > 1 and set(self.items) <= set(self.items_covered)
 
     def extent(self) -> tuple[int, int]:

@@ -62,7 +62,7 @@ class JoinedRows(RegionKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside the core."""
+        """In addition to the core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
     @property

@@ -82,7 +82,7 @@ class NormPlace(PlacedKernel):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Layer or RMS norm of one operand; a shift only beside a scale."""
+        """Layer or RMS norm of one operand; a shift only next to a scale."""
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
@@ -104,7 +104,7 @@ class NormPlace(PlacedKernel):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside the first core."""
+        """In addition to the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
 

@@ -217,7 +217,7 @@ class PointwisePlace(PlacedKernel):
         return out
 
     def _moving_cells(self) -> tuple[Cell, ...]:
-        """Cells beside the compute cores, neighbours in a snake: down the nearest column, up the next."""
+        """Cells next to the compute cores, neighbours in a snake: down the nearest column, up the next."""
         rows = range(self.top, self.top + self.region.rows)
         columns = range(self.left - 1, self.region.col - 1, -1)
         return tuple(
@@ -241,7 +241,7 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside the first column."""
+        """In addition to the first column."""
         return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
 
     def ahead_cycles(self) -> float:

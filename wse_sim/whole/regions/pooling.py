@@ -101,7 +101,7 @@ class Pooling(PoolingPlace, RegionKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every core."""
+        """In addition to every core."""
         tensor, each = self.kernel.inputs[0], self.height // self.bundles.get(self.kernel.inputs[0], 1)
         return tuple(Inlet(tensor, (self.top + i, self.left - 1), i // each) for i in range(self.height))
 
@@ -224,7 +224,7 @@ class Pooling(PoolingPlace, RegionKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """What lies beside the lines of a maximum."""
+        """What is next to the lines of a maximum."""
         if not self.is_max:
             return {}
         size = self._core(self.words).held

@@ -26,7 +26,7 @@ products.py forward and backward products on the cores
 weights.py  the weight gradient on the cores
 edges.py    feeders, collectors, host streams
 program.py  all of them as one program; values in and out
-run.py      a batch with its values; times beside the event engine's
+run.py      a batch with its values; times compared with the event engine's
 """
 
 from wse_sim.whole.streaming.run import (

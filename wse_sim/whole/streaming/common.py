@@ -55,7 +55,7 @@ class ColumnKind:
 
 
 MOST_AT_ONCE = 64
-"""Elements of fp32 between the steps of a function: more would not be felt beside its cycles, but in the memory of a core."""
+"""Elements of fp32 between the steps of a function: more would not be felt next to its cycles, but in the memory of a core."""
 
 
 def _opposite(bank: int) -> int:
@@ -65,7 +65,7 @@ def _opposite(bank: int) -> int:
 
 @dataclass
 class Cores:
-    """The builder, and the buffers of the cores: two vectors that one instruction reads lie in different banks."""
+    """The builder, and the buffers of the cores: two vectors that one instruction reads are in different banks."""
 
     b: Builder
     wafer: Wafer

@@ -15,8 +15,8 @@ Sums from both ends towards the owner were tried first: it adds twice, 2 t cycle
 ring that begins behind the owner: the owner is a way around the ring behind its neighbour, both hear one stream of
 weights, and so all columns wait for it where they are many.
 
-The bias b of an output lies on its owner, which adds it to the result.  After all rounds, forward: the activation; gradient of the
-inputs: times the slope of the activation.  That of ReLU follows from its outputs; other functions leave theirs beside them.
+The bias b of an output is on its owner, which adds it to the result.  After all rounds, forward: the activation; gradient of the
+inputs: times the slope of the activation.  That of ReLU follows from its outputs; other functions leave theirs next to them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wse_sim.whole.streaming.common import COLORS, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 
 TAKER = SENDER + 1  # microthread that takes results
-BIAS_APART = 2  # elements of fp32: operands of a sum lie in different banks
+BIAS_APART = 2  # elements of fp32: operands of a sum are in different banks
 
 
 def write_product(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:

@@ -1,6 +1,6 @@
 """A plan of weight streaming as one program, and its values in and out.
 
-Symbols: token m of T lies in lane ``m div (R t)``, row ``(m div t) mod R``; feature k of a layer in column ``k div f``.
+Symbols: token m of T is in lane ``m div (R t)``, row ``(m div t) mod R``; feature k of a layer in column ``k div f``.
 """
 
 from __future__ import annotations

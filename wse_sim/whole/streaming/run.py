@@ -1,4 +1,4 @@
-"""A batch of a streamed model on the fabric: values, and its time beside the event engine's.
+"""A batch of a streamed model on the fabric: values, and its time compared with the event engine's.
 
 Symbols: c(i) cycles of a program of the first i passes.  Pass i takes ``c(i) - c(i - 1)`` cycles: what it adds to the step.
 
@@ -163,9 +163,9 @@ def _stepped(
 
 
 def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
-    """Step and passes of both simulators; samples lie on the wafer, launches cost nothing.
+    """Step and passes of both simulators; samples are on the wafer, launches cost nothing.
 
-    A small wafer has few rows beside its programs: the engine's edges carry no more than their streams do.
+    A small wafer has few rows next to its programs: the engine's edges carry no more than their streams do.
 
     Raises
     ------

@@ -7,13 +7,13 @@ inference; p softmax of the scores, m a number per query::
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
                m  = sum of p dp                                          along the row and back
                ds = scale p (dp - m)
-               dq = sum of ds k                                          along the row, to a core beside it
+               dq = sum of ds k                                          along the row, to a core next to it
                dk = sum of ds q,  dv = sum of p do                       down the column, to a core below it
 
-Collectors beside the rows send results and dq, those below the columns dk and dv, token by token, each in its turn.  They
+Collectors next to the rows send results and dq, those below the columns dk and dv, token by token, each in its turn.  They
 do nothing else: a core has one output queue, and words that wait for their turn hold up the words behind them.  (Where the
 first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
-where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, beside the next sample's work.
+where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, next to the next sample's work.
 
 Order: words of a sample's sums wait for those of the same or of earlier samples alone.  Sums end in collectors, which have room
 for two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the
@@ -108,12 +108,12 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Left of the collectors: queries beside the second row, keys and values beside the first."""
+        """Left of the collectors: queries next to the second row, keys and values next to the first."""
         return tuple(Inlet(inlet.tensor, (inlet.cell[0], self.left - BESIDE)) for inlet in super().inlets)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The collectors beside the rows."""
+        """The collectors next to the rows."""
         return tuple((self.top + i, self.left - 1) for i in range(self.height))
 
     @property
@@ -122,7 +122,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return self.inlets[QUERY].cell
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The collectors beside the rows, or below the columns."""
+        """The collectors next to the rows, or below the columns."""
         if tensor == self.kernel.inputs[QUERY]:
             return self.senders
         return tuple((self.last + 1, self.left + j) for j in range(self.cols))
@@ -253,16 +253,16 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
 
     def is_needed(self, operand: int) -> bool:
-        """Whether the gradient of an operand is asked for."""
+        """Whether the gradient of an operand is requested."""
         return self.kernel.inputs[operand] in self.needs
 
     @property
     def pairs_needed(self) -> int:
-        """How many of the gradients of keys and values are asked for."""
+        """How many of the gradients of keys and values are requested."""
         return self.is_needed(KEY) + self.is_needed(VALUES)
 
     def _leaving(self, operand: int, ports: TrainedPorts) -> tuple[int, ...]:
-        """The color on which the gradient of an operand leaves, if it is asked for."""
+        """The color on which the gradient of an operand leaves, if it is requested."""
         return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
 
     # ---- parts and cycles -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ No forward pass of a round needs a gradient, so the forward part is a pipeline t
 the same pipeline reversed.  What a backward pass needs (inputs, slopes, statistics) has d slots; sample i uses slot
 ``i mod d``.
 
-Beside what every region has (:mod:`wse_sim.whole.regions.contract`), a kind that trains has one gradient inlet, where the gradient of
+In addition to what every region has (:mod:`wse_sim.whole.regions.contract`), a kind that trains has one gradient inlet, where the gradient of
 its result ends, and an outlet for the gradient of every operand that needs one.  Gradients travel as their tensors do:
 two fp16 elements a word, token by token, features in order.  A core may hold words back only for words of the same
 sample or of earlier ones; and every inlet takes in a whole sample, whatever the others wait for: the readers of one tensor get
@@ -74,7 +74,7 @@ class TrainedPorts:
 
 
 class TrainedKind(PlacedKernel):
-    """A kernel that trains, on its region; `needs` are the operands whose gradients are asked for."""
+    """A kernel that trains, on its region; `needs` are the operands whose gradients are requested."""
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
@@ -103,7 +103,7 @@ class TrainedKind(PlacedKernel):
 
     @property
     def moving(self) -> frozenset[Cell]:
-        """Cells beside the compute cores that have a program; kinds with further ones (stores) add them."""
+        """Cells next to the compute cores that have a program; kinds with further ones (stores) add them."""
         ends = [inlet.cell for inlet in self.inlets] + [self.gradient_inlet]
         for tensor in self.gradient_order:
             ends += self.gradient_senders(tensor)

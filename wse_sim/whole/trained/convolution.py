@@ -1,10 +1,10 @@
 """A convolution that trains: a product that trains on the pixels of the result, between cores that unfold images and fold gradients.
 
 Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and stride z;
-T = H' W' pixels of the result; a row of cores has k of the K = r even(s C) taps and channels.  Beside every row lies one
+T = H' W' pixels of the result; a row of cores has k of the K = r even(s C) taps and channels.  In addition to every row lies one
 core, which keeps the images in flight::
 
-    forward     an image arrives beside the work on the one before;  k elements of it per pixel of the result   > row
+    forward     an image arrives next to the work on the one before;  k elements of it per pixel of the result   > row
     backward    the same elements again, all pixels                                                            > row
                 sums of the row, all pixels  >  the gradient of the image (:mod:`wse_sim.whole.trained.folding`)
 """
@@ -36,7 +36,7 @@ from wse_sim.whole.trained.folding import Folding, FoldingCores
 from wse_sim.whole.trained.pixels import PixelProducts
 from wse_sim.whole.trained.products import OWN_COLORS
 
-RECEIVE = 1  # microthread of the cores beside the rows
+RECEIVE = 1  # microthread of the cores next to the rows
 MOST_STRIDE = 2
 INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no weights
 
@@ -98,7 +98,7 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def has_dx(self) -> bool:
-        """Whether the gradient of the image is asked for."""
+        """Whether the gradient of the image is requested."""
         return self.kernel.inputs[0] in self.needs
 
     def extent(self) -> tuple[int, int]:
@@ -171,7 +171,7 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row but the last: all hear the image."""
+        """In addition to every row but the last: all hear the image."""
         cells = [(self.top + i, self.left - 1) for i in range(self.height - 1)]
         return tuple(Inlet(self.kernel.inputs[0], cell) for cell in cells)
 
@@ -182,7 +182,7 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def gradient_inlet(self) -> Cell:
-        """Beside the last row."""
+        """Next to the last row."""
         return self.last, self.left - 1
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
@@ -196,7 +196,7 @@ class TrainedConvolution(TrainedKind):
         return frozenset(((row, col), (row, col + 1)) for row in range(self.top, self.last) for col in cols)
 
     def most_in_flight(self) -> int:
-        """As many images as an inlet holds beside those that pass, and results as the last row holds."""
+        """As many images as an inlet holds next to those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
@@ -212,7 +212,7 @@ class TrainedConvolution(TrainedKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Products, the inlets beside them, and the inlet of gradients."""
+        """Products, the inlets next to them, and the inlet of gradients."""
         self.products.build(b, ports, batch)
         self._declare(b, batch)
         back = ports.gradient_out[self.kernel.inputs[0]] if self.has_dx else None
@@ -244,7 +244,7 @@ class TrainedConvolution(TrainedKind):
         feed, parts = self.products.feed, self._parts(row)
 
         def receive(image: Buffer) -> None:
-            # Beside the deals, which go first: the next image comes in while the row is busy.
+            # In addition to the deals, which go first: the next image comes in while the row is busy.
             target = image.dsd(0, self.windows.size)
             core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low")
 

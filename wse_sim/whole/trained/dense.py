@@ -1,4 +1,4 @@
-"""A dense layer that trains on samples of several tokens: a product that trains, and the cores beside it.
+"""A dense layer that trains on samples of several tokens: a product that trains, and the cores next to it.
 
 Symbols: T tokens of K inputs and N outputs; R rows of cores; k inputs and v outputs of a core; d samples in flight::
 
@@ -122,14 +122,14 @@ class TrainedDense(TrainedKind):
 
     @property
     def has_dx(self) -> bool:
-        """Whether the gradient of the inputs is asked for."""
+        """Whether the gradient of the inputs is requested."""
         return self.kernel.inputs[0] in self.needs
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row but the last: all hear the inputs; of a residual beside the last row."""
+        """In addition to every row but the last: all hear the inputs; of a residual next to the last row."""
         own = [Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height - 1)]
         if self.has_residual:
             own.append(Inlet(self.kernel.inputs[1], self.gradient_inlet))
@@ -142,7 +142,7 @@ class TrainedDense(TrainedKind):
 
     @property
     def gradient_inlet(self) -> Cell:
-        """Beside the last row."""
+        """Next to the last row."""
         return self.last, self.left - 1
 
     @property
@@ -222,7 +222,7 @@ class TrainedDense(TrainedKind):
 
 
 def _with_room(kernel: Kernel, stage: Stage) -> Stage:
-    """The stage with a second moving column, in place of a compute column, where a residual's gradient needs it."""
+    """The stage with a second moving column, instead of a compute column, where a residual's gradient needs it."""
     region = stage.region
     compute = region.compute_cores // region.rows
     if region.rows == 1:

@@ -1,8 +1,8 @@
-"""Cores beside a dense layer that trains: one per row of inputs, the one that deals words out along the last row.
+"""Cores next to a dense layer that trains: one per row of inputs, the one that deals words out along the last row.
 
 Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
 
-    beside a row    forward   hears all K inputs of a token, keeps its k of d samples         > row
+    next to a row    forward   hears all K inputs of a token, keeps its k of d samples         > row
                     backward  the same again                                                  > row
                               sums of the row, token by token                                 > in turn with the other rows
     end of the last row   forward  the residual, of which it waits for some samples at a time;  backward  the gradients
@@ -25,21 +25,21 @@ from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import in_pairs
 from wse_sim.whole.trained.products import FEED_QUEUE, Products
 
-DEAL, SEND = 1, 2  # microthreads beside a row
+DEAL, SEND = 1, 2  # microthreads next to a row
 RECEIVERS = 7  # microthreads that wait for samples of the residual, in order
 PRIORITIES = ("high", "medium", "low")  # of microthreads, in order
 
 
 @dataclass
 class Beside:
-    """The column of cores beside the compute cores."""
+    """The column of cores next to the compute cores."""
 
     b: Builder
     products: Products
     batch: Batch
 
     def write_row(self, row: int, arriving: int, back: int | None) -> None:
-        """The core beside a row of inputs; `back` is the color on which their gradients leave."""
+        """The core next to a row of inputs; `back` is the color on which their gradients leave."""
         products, batch = self.products, self.batch
         name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
         own, before = products.inputs[row], sum(products.inputs[:row])
@@ -156,10 +156,10 @@ class Beside:
         deal(core, products.deal, shares, products.cols)
 
     def _deal_residual(self, core: CoreClass, arriving: int) -> None:
-        """All samples of a round: they arrive in order beside the work, as far as microthreads suffice.
+        """All samples of a round: they arrive in order next to the work, as far as microthreads suffice.
 
         Microthreads take words in the order of their priority, then of their number.  So one that is free again waits for a later
-        sample at the next priority; all begin anew when there is none left.
+        sample at the next priority; all begin again when there is none left.
         """
         products, d = self.products, self.batch.in_flight
         features, count = products.features, min(d, RECEIVERS)

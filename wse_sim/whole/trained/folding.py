@@ -1,12 +1,12 @@
 """The gradient of an image from the sums of its windows: every row of cores adds its part up, rows that share channels add on.
 
 Symbols: an image of H x W pixels of C channels in pairs, q lines and columns of zeros around it; a result of H' x W' pixels.
-Beside a row of cores lies one core with a *plane* in fp32 for every pair of channels of its row::
+In addition to a row of cores lies one core with a *plane* in fp32 for every pair of channels of its row::
 
     row     sums of a pixel  >  added to the planes where its elements came from
     line    after every line of the result, the lines of the image that are finished, rounded to fp16:
             pairs that the row above has as well    > row above, with those of the row below
-            others                                  > sent, pixel by pixel, the rows in turn, beside the sums of the next line
+            others                                  > sent, pixel by pixel, the rows in turn, next to the sums of the next line
 
 The rows of a pair follow one another, so a row passes on at most its first pair, and takes its last one from below.
 """
@@ -137,7 +137,7 @@ class Folding:
         return self.planes * (4 * self.plane + 2 * max(self.finished()) * self.line)
 
     def cells(self, top: Cell) -> tuple[Cell, ...]:
-        """From the outlet, beside the first row, to the last sender."""
+        """From the outlet, next to the first row, to the last sender."""
         return tuple((top[0] + i, top[1]) for i in range(self.senders[-1] + 1))
 
 
@@ -147,7 +147,7 @@ class FoldingCores:
     Parameters
     ----------
     top : Cell
-        The core beside the first row.
+        The core next to the first row.
     west : int
         Color on which the sums of a row come.
     chain : tuple[int, int]
@@ -207,7 +207,7 @@ class FoldingCores:
             core.join(CHAIN)
 
     def _shares(self) -> tuple[int, int, int]:
-        """Pixels of the last finished lines that leave beside a pixel of the result, at the end of a line of it, and behind all."""
+        """Pixels of the last finished lines that leave next to a pixel of the result, at the end of a line of it, and behind all."""
         windows = self.folding.windows
         pixels = self.folding.finished()[-1] * windows.columns.size
         each = pixels // (windows.lines.results * windows.columns.results)
@@ -215,7 +215,7 @@ class FoldingCores:
         return each, *divmod(pixels, windows.lines.results)
 
     def last_lines(self, core: CoreClass, row: int) -> Callable[[At], None]:
-        """What leaves beside the elements of the same sample."""
+        """What leaves next to the elements of the same sample."""
         each, more, _ = self._shares()
         columns = self.folding.windows.columns.results
         line = each * columns + more
@@ -251,7 +251,7 @@ class FoldingCores:
             core.add(part, part, fabric_in(self.west), start="none", thread=COLLECT, priority="high")
 
     def _finish(self, core: CoreClass, row: int, first: int, count: int) -> None:
-        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above goes on."""
+        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above continues."""
         if not count:
             return
         folding = self.folding
@@ -266,7 +266,7 @@ class FoldingCores:
                 core.mov(self._lines(plane, j, 1), line, start="none")
         self._pass_on(core, row, count)
         for plane in range(len(folding.pairs[row])):
-            # No sums come to these lines before the next sample, so this goes beside all that follows.
+            # No sums come to these lines before the next sample, so this goes next to all that follows.
             place = plane * folding.plane + (around[0] + first) * folding.pitch + PAIR * around[1]
             cleared = self.planes.dsd(place, (count - 1) * folding.pitch + folding.line, step=step)
             core.mov(cleared, scalar(0.0), start="none", thread=CLEAR, priority="low")

@@ -22,5 +22,5 @@ TRAINED: dict[str, type[TrainedKind]] = {
 def trained_region_of(
     graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
 ) -> TrainedKind:
-    """The region of a stage; `needs` are the operands whose gradients are asked for."""
+    """The region of a stage; `needs` are the operands whose gradients are requested."""
     return TRAINED[kernel.family](graph, kernel, stage, wafer, needs)

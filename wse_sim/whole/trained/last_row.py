@@ -44,7 +44,7 @@ class LastRow:
     items : tuple[str, ...]
         Work on the outputs: bias, then an activation, a residual or both.
     has_dx : bool
-        Whether gradients of the inputs are asked for.
+        Whether gradients of the inputs are requested.
     beside : int | None
         Color on which the last row sends the gradient of a residual that lies before an activation.
     inputs_first : bool
@@ -153,7 +153,7 @@ class LastRow:
         def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", length, dtype, end, bank=bank)
 
-        self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read beside other vectors
+        self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read next to other vectors
         held = batch.in_flight * self.pitch
         if not self.keeps_outputs:
             self.outs = [over(f"out{i}", self.outs_size, "fp16", 0) for i in (0, 1)]
@@ -200,7 +200,7 @@ class LastRow:
             core.mov(result, above, **how)
 
     def _expect(self, core: CoreClass, slot: int, step: int) -> None:
-        """The residual of a sample arrives beside the work on the one before."""
+        """The residual of a sample arrives next to the work on the one before."""
         if self.has_residual:
             receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
 
@@ -209,7 +209,7 @@ class LastRow:
         return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
 
     def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: the sums of a token arrive; they leave beside those of the next one."""
+        """Forward of d samples: the sums of a token arrive; they leave next to those of the next one."""
         v, size = self.outputs, self.tokens * self.outputs
 
         def sample(first: int, step: int, *, more: bool) -> None:

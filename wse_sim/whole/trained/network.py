@@ -206,7 +206,7 @@ class _Laid:
 
 
 def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
-    """Places and ways; the loss beside the gradient inlet of the last region, or where it closes no way.
+    """Places and ways; the loss next to the gradient inlet of the last region, or where it closes no way.
 
     Raises
     ------

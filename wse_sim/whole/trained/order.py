@@ -6,7 +6,7 @@ sends; a tensor is complete when all of its readers have sent.  Samples follow e
 
 This list, sample after sample, is an order of all transfers that every core keeps to: regions by contract (words wait only for
 words of the same sample or of earlier ones), sums and stores because they take gradients in it.  The first transfer in the
-list that is not yet done has a sender that waits for none after it and a reader that waits for none after it.  So it can go on,
+list that is not yet done has a sender that waits for none after it and a reader that waits for none after it.  So it can continue,
 however small queues are.  Forward likewise: the regions in the order of the plan.  A round's forward part needs no gradient,
 and its backward part no result of a later round.
 """

@@ -10,7 +10,7 @@ outputs; g gradients of the outputs, w products a cycle, o the start of an instr
     last row     forward   act(y) as the sums arrive; the columns send in turn, token by token
                  backward  g = g * act', some tokens at a time; then sent up, all tokens twice; db += g
 
-A residual meets the sums as they arrive, before or in place of ReLU.  What else there is to be done (another activation, or one
+A residual meets the sums as they arrive, before or instead of ReLU.  What else there is to be done (another activation, or one
 that follows on a residual), and the slope of it, is done for all tokens of a sample at once; their gradients meet this slope
 as they arrive.  While one token (or sample) leaves the last row, the sums of the next one arrive.  While a sample goes up a
 second time, slopes meet the next one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums

@@ -14,7 +14,7 @@ SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
 class Slotted:
     """A buffer of samples: the slot of number `first`, or that much after the one which the loop over samples counts.
 
-    Instructions with a step stand in a loop of their own inside that loop.
+    Instructions with a step are in a loop of their own inside that loop.
     """
 
     buffer: Buffer

@@ -11,7 +11,7 @@ first in one product and then in the other (:mod:`.products`), this link rests i
 the other.  The gradient of the inputs goes first: it waits for no inputs, which come when that of the token before has left
 (a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles a sample backward, 720 the other way round).
 
-The last row holds two groups of gradients in place of two samples.  Cycles of a sample on it::
+The last row holds two groups of gradients instead of two samples.  Cycles of a sample on it::
 
     T (v / m + v / 2) + T v / 2 (1 + times sent up) + T v / 2 of a residual [+ T v / 2 of its gradient]
     + T / p (l + p v) for the slope of ReLU + T / p (l + p v / 2) for the bias

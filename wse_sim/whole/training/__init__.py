@@ -13,7 +13,7 @@ Order of every core: forward of the first d samples; then backward of i - d and 
 then the update.  The inlet keeps the inputs of the d samples, so both products of a pass are triggered by words from
 the link.  Sums run in microthreads: while they wait for those of their neighbours, the core works on the next pass.  Along a
 long row they are passes late, so cores far down send their parts so many passes later.
-Loss: the moving core beside the last row takes the logits, too; softmax and cross entropy in fp32.
+Loss: the moving core next to the last row takes the logits, too; softmax and cross entropy in fp32.
 Gradients add up in fp32 over the batch; the update is ``w -= r / B g`` on fp32 weights, rounded to fp16 for the products.
 
 Colors: six per layer, as the plan sets aside (operands; sums, alternating by row) each way.  The gradients that the

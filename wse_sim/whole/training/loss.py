@@ -1,4 +1,4 @@
-"""The loss of a sample and its gradient, on the moving core beside the last row of the last layer.
+"""The loss of a sample and its gradient, on the moving core next to the last row of the last layer.
 
 Symbols: z the n logits, y the label as ones and zeros, m = max z, s = sum of exp(z - m)::
 

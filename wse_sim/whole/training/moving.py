@@ -1,4 +1,4 @@
-"""Cores of a layer that move data: inlets deal inputs out, the core beside the last row gradients.
+"""Cores of a layer that move data: inlets deal inputs out, the core next to the last row gradients.
 
 Symbols: a bundle of rows 0 .. r - 1 of k_0 .. k_{r-1} inputs; a *word* holds two::
 
@@ -114,7 +114,7 @@ def _route_inputs(layer: TrainedLayer, number: int) -> None:
 
 
 def write_gradient_inlet(layer: TrainedLayer, arriving: int) -> None:
-    """Beside the last row: deals the gradients that arrive on a color to the columns of that row."""
+    """In addition to the last row: deals the gradients that arrive on a color to the columns of that row."""
     lay = layer.layout
     core = layer.b.core_class(f"{lay.name} gradients in")
     with core.loop(layer.rows):
@@ -123,7 +123,7 @@ def write_gradient_inlet(layer: TrainedLayer, arriving: int) -> None:
 
 
 def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
-    """Beside the last row of the last layer: takes logits from a color, deals the gradients of the loss out."""
+    """In addition to the last row of the last layer: takes logits from a color, deals the gradients of the loss out."""
     lay = layer.layout
     sizes = [lay.sent(col) for col in range(lay.cols)]
     offsets = np.cumsum([0, *sizes]).tolist()
@@ -138,7 +138,7 @@ def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
 
 
 def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: int, loss: str) -> None:
-    """Cores behind the one beside the last row: each takes every so many-th sample and leaves the others to pass.
+    """Cores behind the one next to the last row: each takes every so many-th sample and leaves the others to pass.
 
     Gradients go back in the order of the samples, on a color of their own; the nearest core sends first.
     """

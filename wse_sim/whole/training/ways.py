@@ -58,7 +58,7 @@ class Legs:
     backward: tuple[Leg, ...]  # gradients to every region but the last
     loss: tuple[
         Cell, ...
-    ]  # cores of the loss: the one beside the last row, or several behind it that take samples in turn
+    ]  # cores of the loss: the one next to the last row, or several behind it that take samples in turn
 
     def into(self, layer: int, inlet: int) -> Leg:
         """The leg that brings an inlet of a layer its inputs."""
@@ -157,7 +157,7 @@ def _legs(
 def _loss_cells(
     grid: Grid, layouts: Sequence[RegionLayout], color: int, beside: Cell, count: int
 ) -> tuple[Cell, ...]:
-    """A way of `count` free cells from the core beside the last row on, as long as there is one; else that core alone."""
+    """A way of `count` free cells from the core next to the last row on, as long as there is one; else that core alone."""
     held = set(grid.taken(color))
     for one in layouts:
         held |= _computing(one).union(_collecting(one))
@@ -229,7 +229,7 @@ def _leg_to_inlets(
     elements: range,
     computing: AbstractSet[Cell],
 ) -> Leg:
-    """The way from the core beside the last row to the first inlet of the next region and down to its last, or up from there."""
+    """The way from the core next to the last row to the first inlet of the next region and down to its last, or up from there."""
     after = at[1]
     inlets = tuple(after.inlet(g) for g in range(len(after.fed)))
     column = [inlets[0], *_below_first_inlet(after)]

@@ -75,7 +75,7 @@ def second_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
 
 
 def outcome_of(marks: G.Marks, n_cores: int, max_cycles: int) -> tuple[int, int, int, int] | None:
-    """How the run has ended: kind, cycle, core, slot; None if it goes on."""
+    """How the run has ended: kind, cycle, core, slot; None if it continues."""
     t = int(marks.clock[0])
     for kind, fault in ((TWO_INPUTS, AT_INPUTS), (OUT_OF_BOUNDS, AT_BOUNDS)):
         if marks.faults[fault] != NEVER:

@@ -1,4 +1,4 @@
-"""The max-plus executor: exact times of whole transfers, with a certificate that says why they are exact.
+"""The max-plus executor: exact times of whole transfers, with a certificate that states why they are exact.
 
     program -> follow routes -> graph of queues -> solve the equations -> certificate -> run
                                      ^ exact windows where speculation failed      |

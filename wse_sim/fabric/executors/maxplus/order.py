@@ -6,7 +6,7 @@ that very cycle.  All nodes of such a router are *ordered*: they move one cycle 
 its bursts, so the clock exists only here.
 
 When no other actor can advance, every fact that is still unknown follows from a move of an ordered router, and every
-such move lies at or after t, the earliest cycle in which one may move.  All delays are at least one cycle, so unknown
+such move is at or after t, the earliest cycle in which one may move.  All delays are at least one cycle, so unknown
 facts lie after t: all ordered routers with a candidate at t can arbitrate at t as the oracle does.
 
     candidate of node u   e_u = max( x_parent(k) + L_u , x_c(k - q L_c) + L_c , y_u(k - depth) + 1 ),   k = words moved

@@ -1,4 +1,4 @@
-"""Bands of rows side by side, one thread each: what they tell each other, and when they go on.
+"""Bands of rows side by side, one thread each: what they tell each other, and when they continue.
 
 A band holds *ghosts* of the queues of its neighbours that it fills.  In cycle t it tells each neighbour
 
@@ -9,7 +9,7 @@ two neighbours, and may be up to one cycle ahead of them: what it tells has two 
 Payload needs no message: of a queue, one side writes the cells and the place of the next word, the other the place of the
 oldest.
 
-A band at rest (nothing moved) may be part of an end or of a stretch of time in which nothing happens.  It goes on
+A band at rest (nothing moved) may be part of an end or of a stretch of time in which nothing happens.  It continues
 alone once it knows of a band that is not at rest in this cycle; if all are, they end or jump together.  A band that is
 ahead of it has known one, or has jumped, which it shows: no band jumps twice before all have jumped once.
 """
@@ -50,7 +50,7 @@ NEVER_STOPPED = np.int64(1) << 62
 # How a band is at the end of a cycle: nothing of its own is left to do; nothing happens until a count ends.
 QUIET, CALM = 1, 2
 FARTHEST = (1 << 30) - 1  # cycles of one jump
-# What a band does after a cycle: it waits for the others, ends, or goes on by so many cycles.
+# What a band does after a cycle: it waits for the others, ends, or continues by so many cycles.
 UNDECIDED, END = -1, 0
 
 
@@ -189,14 +189,14 @@ def decide_rest(all_quiet, all_calm, ahead):
 
 @inlined_kernel
 def tell_jump(t, distance, edges, size):
-    """Show the others that this band goes on by `distance` cycles after cycle t."""
+    """Show the others that this band continues by `distance` cycles after cycle t."""
     store_release(edges.shown, size[BAND] * LINE + DISTANCE, distance)
     store_release(edges.shown, size[BAND] * LINE + JUMPED, t + 1)
 
 
 @helper_kernel
 def agree(t, rest, ahead, edges, size, sets):
-    """What a band at rest does after cycle t: UNDECIDED while it does not know, END, or cycles to go on by."""
+    """What a band at rest does after cycle t: UNDECIDED while it does not know, END, or cycles to continue by."""
     every, first = rest, ahead
     for other in range(sets[BANDS]):
         if other == size[BAND]:

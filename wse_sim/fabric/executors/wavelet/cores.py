@@ -135,7 +135,7 @@ def wake_timed(t, cores, size):
 
 @helper_kernel
 def soonest_timed(t, cores, size):
-    """First cycle after t in which a timed core wakes; looked up anew once the last answer has passed."""
+    """First cycle after t in which a timed core wakes; looked up again once the last answer has passed."""
     if size[SOONEST] > t:
         return size[SOONEST]
     soonest = NEVER

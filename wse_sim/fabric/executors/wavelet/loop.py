@@ -5,7 +5,7 @@ the new state, then the cores that are awake take their cycle.  Short links (one
 need no counters: a queue is its planes OCC and FULL.
 
 A loop steps one band of rows (:mod:`wse_sim.fabric.executors.wavelet.bands`) and returns where it waits for another; all it
-knows is in its arguments, so a call goes on where the last one stopped.
+knows is in its arguments, so a call continues where the last one stopped.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

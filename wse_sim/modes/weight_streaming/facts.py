@@ -1,0 +1,154 @@
+"""What a compiler of weight streaming knows of a graph whatever the machine, and what a phase moves on a machine.
+
+Facts are kept with the graph (:meth:`KernelGraph.remembered`), since a study prices one graph on many machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from wse_sim.compiler.scores import without_scores
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph.blocks import block_numbers
+from wse_sim.hardware import Wafer
+from wse_sim.kernels import family
+from wse_sim.kernels.contract.equations import fill_cycles, relay_cycles
+from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need
+from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES
+from wse_sim.modes.weight_streaming.work import Work, with_recompute
+from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
+
+INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
+
+
+def _summed_outputs(graph: KernelGraph, item: Work) -> int:
+    """Elements that a product of streamed weights adds up over the columns of a lane: all of its results.
+
+    Parallel products have a result each; their input gradients are one product with one result.
+    """
+    kernel = item.kernel
+    if not kernel.flops or kernel.phase not in (Phase.FORWARD, Phase.INPUT_GRADIENT):
+        return 0
+    outputs = kernel.outputs if kernel.phase is Phase.FORWARD else kernel.outputs[:1]
+    return sum(graph.tensors[name].elements for name in outputs)
+
+
+def streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
+    """Bytes of weights on their way to the wafer; a weight carries its index if zeros are left out."""
+    index_bytes = INDEX_BYTES if density < 1 else 0.0
+    return sum(elements * (size * density + index_bytes * density) for elements, size in sizes)
+
+
+def whole_words(kernel: Kernel, columns: int) -> float:
+    """Elements of a round of weights in whole words over those that there are: a column takes ``2 ceil(ceil(K / c) / 2)``."""
+    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
+    return columns * 2 * ceil(ceil(rest / columns) / 2) / rest if rest else 1.0
+
+
+def _size_of(weight: Tensor) -> tuple[int, int]:
+    """Elements of a weight, and bytes of each as it streams: 16-bit or int8 words."""
+    return weight.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[weight.dtype])
+
+
+def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
+    """Weights that stream in for a kernel, or whose gradients stream out."""
+    names: dict[str, None] = {}
+    for member in item.members:
+        kernel = graph.kernel(member)
+        owner = graph.kernel(kernel.forward) if kernel.forward else kernel
+        if kernel.phase is Phase.INPUT_GRADIENT and kernel.family != owner.family:
+            continue  # a sum of gradients, which stands where its forward kernel's gradient ends, reads no weight
+        names.update(dict.fromkeys(owner.parameters))
+    weights = (graph.tensors[name] for name in names if name in graph.tensors)
+    gradient = item.kernel.phase is Phase.WEIGHT_GRADIENT
+    return [t for t in weights if t.kind is TensorKind.PARAMETER and (t.trains or not gradient)]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a phase is, whatever the machine: worked out once per graph."""
+
+    item: Work
+    name: str
+    number: int | None  # of its block
+    sizes: tuple[tuple[int, int], ...]  # of weights that stream: elements, bytes of each
+    dense_bytes: float  # of them all
+    elements: int
+    matmul_phases: int
+    skips_zero_weights: bool
+    output_elements: int
+
+
+def work_of(graph: KernelGraph, recompute: str) -> Sequence[Work]:
+    """Kernels of a step in order, parallel products merged, with those that a policy of recomputation repeats."""
+    return graph.remembered(("work", recompute), lambda: with_recompute(graph, recompute))
+
+
+def need_of(graph: KernelGraph) -> MemoryNeed:
+    """Bytes that the passes keep and use."""
+    return graph.remembered("memory need", lambda: memory_need(graph))
+
+
+def graph_without_scores(graph: KernelGraph) -> KernelGraph:
+    """The graph with scores of attention recomputed."""
+    return graph.remembered("without scores", lambda: without_scores(graph))
+
+
+def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
+    """What rests between phases under a policy of recomputation: all of the graph, or all but the scores of attention."""
+    return graph_without_scores(graph) if recompute == "attention" else graph
+
+
+def facts_of(graph: KernelGraph, recompute: str) -> Sequence[Fact]:
+    """The facts of every phase of a step, in order."""
+    return graph.remembered(
+        ("facts", recompute), lambda: tuple(_read_facts(graph, work_of(graph, recompute)))
+    )
+
+
+def _read_facts(graph: KernelGraph, work: Iterable[Work]) -> Iterable[Fact]:
+    blocks = block_numbers(graph)
+    for item in work:
+        kernel, sizes = item.kernel, tuple(_size_of(weight) for weight in _weights(graph, item))
+        elements = sum(size[0] for size in sizes)
+        known = family(kernel.family)
+        yield Fact(
+            item=item,
+            name=f"{kernel.name}{' (again)' if item.recompute else ''}",
+            number=blocks.get(kernel.forward or kernel.name),
+            sizes=sizes,
+            dense_bytes=streamed_bytes(sizes, 1.0),
+            elements=elements,
+            matmul_phases=known.matmul_phases(kernel.phase),
+            skips_zero_weights=known.flow(kernel.dims, kernel.attrs).skips_zero_weights,
+            output_elements=_summed_outputs(graph, item) if elements else 0,
+        )
+
+
+def bytes_spilled(resident: float, need: MemoryNeed, capacity: float) -> float:
+    """Bytes that leave the wafer in the forward pass and come back: all that rests between the passes, or nothing."""
+    if resident + need.working <= capacity:
+        return 0.0
+    return resident + max(0.0, need.working - capacity)
+
+
+def way_cycles(wafer: Wafer, lanes: int, *, is_gradient: bool) -> float:
+    """From the edge to the farthest core, and sums from core to core: along a lane, those of gradients along a column."""
+    cores = wafer.program_rows if is_gradient else wafer.program_cols // lanes
+    fill = fill_cycles(wafer.program_rows, wafer.program_cols, wafer)
+    return float(fill + (cores - 1) * relay_cycles(wafer))
+
+
+def ahead_bytes(kernel: Kernel, wafer: Wafer, lanes: int) -> float:
+    """Words of a column between the edge and its cores: two rounds at the core that takes them in, and what queues hold.
+
+    These are its output queues, two routers and the input queue of the next core.
+    """
+    columns = wafer.program_cols // lanes
+    rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
+    rounds = 2 * ceil(ceil(rest / columns) / 2)
+    outgoing = max(wafer.output_queue_wavelets) + wafer.ramp_cycles
+    queues = outgoing + 2 * wafer.router_queue_wavelets + wafer.input_queue_wavelets[0]
+    return float(BYTES_PER_WAVELET * columns * (rounds + queues))
