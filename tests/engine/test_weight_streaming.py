@@ -42,6 +42,7 @@ def test_each_phase_takes_its_largest_term() -> None:
     assert result.compute_utilization == pytest.approx(17 / 35)
     assert result.binding == "compute"
     assert result.bindings["weight_io"] == pytest.approx(14)
+    assert result.bindings["spill"] == pytest.approx(4)  # by the slower of server and edge
 
 
 def test_iteration_boundary_waits_for_the_update() -> None:

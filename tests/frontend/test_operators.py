@@ -147,6 +147,19 @@ def test_flexible_attention_is_attention() -> None:
     assert biased.facts[FLOPS_CHECKED] == "as torch counts"
 
 
+@pytest.mark.parametrize("factor", [0.05, 1.0, 4.0])
+def test_scores_may_have_any_factor(factor: float) -> None:
+    """Scaled by 8 / d, as some trainers do for steps that keep their size, narrow heads have a factor above 1."""
+
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return nn.functional.scaled_dot_product_attention(x, x, x, scale=factor)
+
+    graph = lower(Scaled(), (torch.randn(2, 4, 16, 8),))
+    assert [k.attrs["scale"] for k in graph if k.family == "attention"] == [factor]
+    assert graph.forward_flops == 2 * (2 * 2 * 4 * 16 * 16 * 8)
+
+
 def test_values_of_flexible_attention() -> None:
     """Against torch's own unfused run of it, with grouped heads, a bias by place and a window."""
     q, k, v = torch.randn(2, 4, 32, 8), torch.randn(2, 2, 32, 8), torch.randn(2, 2, 32, 8)

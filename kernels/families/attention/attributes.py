@@ -10,6 +10,9 @@ from wse_sim.kernels.contract.parameters import (
 )
 
 
+FP16_MOST = 65504.0  # scores are multiplied as fp16
+
+
 @dataclass(frozen=True)
 class AttentionAttributes(Attributes):
     """Attributes of attention; `part` names a part of it that runs alone."""
@@ -31,7 +34,7 @@ class AttentionAttributes(Attributes):
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
     )
-    scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)")
+    scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)", at_most=FP16_MOST)
     unusual: str = attribute(
         "",
         "scores: they pass more than a factor and a mask; order: features of an operand do not lie head by head",
