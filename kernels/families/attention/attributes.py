@@ -9,7 +9,6 @@ from wse_sim.kernels.contract.parameters import (
     attribute,
 )
 
-
 FP16_MOST = 65504.0  # scores are multiplied as fp16
 
 
