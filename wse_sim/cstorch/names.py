@@ -56,7 +56,7 @@ TABLE: tuple[Names, ...] = (
           "closed forms of a count that is state; own ones by _get_closed_form_lr"),
     Names("optim.lr_scheduler", 2,
           "Constant Polynomial Linear Exponential InverseExponentialTimeDecay InverseSquareRootDecay CosineDecay "
-          "PiecewiseConstant MultiStep Step CosineAnnealing Lambda Multiplicative", "elder names"),
+          "PiecewiseConstant MultiStep Step CosineAnnealing Lambda Multiplicative", "older names"),
     Names("optim.scheduler", 2,
           "Scheduler ConstantScheduler PolynomialScheduler LinearScheduler ExponentialScheduler "
           "InverseExponentialTimeDecayScheduler InverseSquareRootDecayScheduler CosineDecayScheduler SequentialScheduler "
@@ -91,8 +91,8 @@ TABLE: tuple[Names, ...] = (
     Names("distributed", 2, "CSConfig WorkerState num_tasks rendezvous world_size get_rank", ""),
     Names("metrics", 1,
           "Metric AccuracyMetric PerplexityMetric MeanMetric FBetaScoreMetric DiceCoefficientMetric MeanIOUMetric "
-          "compute_all_metrics get_all_metrics", "sums are state of the step; every execution starts anew"),
-    Names("amp", 2, "use_bfloat16 get_init_params", "elder names"),
+          "compute_all_metrics get_all_metrics", "sums are state of the step; every execution starts again"),
+    Names("amp", 2, "use_bfloat16 get_init_params", "older names"),
     Names("saver.pt_h5_saver", 2, "CerebrasStateDict", "a checkpoint file as a dictionary"),
     Names("saver", 2, "PyTorchH5Saver", "single tensors of a checkpoint file"),
     Names("nn", 2, "StripPadding Scope SelectiveGrad SmoothL1Loss DiceCELoss", ""),
