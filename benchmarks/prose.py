@@ -36,7 +36,7 @@ class Rule:
 
 
 RULES = (
-    Rule("anew", r"\banew\b", "again, or recompute", 2),
+    Rule("anew", r"\banew\b", "again, or recompute", 1),
     Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 2),
     Rule("held against", r"\bheld against\b", "compared with, tested against", 1),
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 1),
@@ -46,7 +46,7 @@ RULES = (
     Rule("so many", r"\bso many\b", "that many, the number of", 72),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
-    Rule("elder", r"\belder\b", "older, deprecated", 2),
+    Rule("elder", r"\belder\b", "older, deprecated", 0),
     Rule("in place of", r"\bin place of\b", "instead of", 7),
     Rule("goes on", r"\bgoes on\b", "continues", 3),
     Rule(
