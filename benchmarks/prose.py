@@ -59,7 +59,7 @@ RULES = (
         "Of a",
         r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
         "subject and verb first",
-        83,
+        82,
     ),
     Rule("of which", r"\bof which\b", "whose, or two sentences", 52),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
