@@ -447,3 +447,26 @@ def test_a_convolution_of_half_typed_images_computes_in_fp32(tmp_path, kind: str
 
     mixed = trained("CSX", make(lambda x: x), artifact_dir=tmp_path)[0]
     assert mixed == trained("CPU", make(lambda x: x.float()), artifact_dir=tmp_path)[0]
+
+
+@pytest.mark.parametrize("module", ["a_library", "__main__"])
+def test_a_check_of_values_is_skipped_in_imported_code_and_refused_in_the_script(
+    tmp_path, module: str
+) -> None:
+    """`if x.max() < -9: raise` decides no graph; the author of the script can move it, who imports it cannot."""
+    file = tmp_path / "checked.py"
+    file.write_text(
+        "def checked(x):\n    if x.max() < -9:\n        raise ValueError('small')\n    return x\n"
+    )
+    names = {"__name__": module}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    def make():
+        layer = torch.nn.Linear(WIDTH, CLASSES)
+        return (layer,), lambda x, y: functional.cross_entropy(layer(names["checked"](x)), y)
+
+    if module == "__main__":
+        with pytest.raises(cstorch.ProgramError, match=r"checked\.py:2.*torch\.where"):
+            trained("CSX", make, artifact_dir=tmp_path)
+    else:
+        assert trained("CSX", make, artifact_dir=tmp_path)[0] == trained("CPU", make)[0]

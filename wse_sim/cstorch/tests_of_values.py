@@ -2,8 +2,9 @@
 
 A step knows no values while it is recorded.  A branch on one is refused, for the graph would depend on it.  Two kinds do not:
 
-* ``if (variance < 0).any(): raise ...`` and ``assert mask.any()``: one side only raises.  The other side is recorded, and
-  a warning says that the check is not made;
+* ``if (variance < 0).any(): raise ...`` and ``assert mask.any()`` in modules that a script imports: one side only raises.
+  The other side is recorded, and a warning says that the check is not made.  In the script itself, whose author can
+  move the check into a closure, it is refused as every other branch;
 * ``if is_compiling() or not mask.all()``: a library asks torch whether it is traced, and does not look at values then.
   While a step is recorded the answer is yes for libraries and the script; torch's own code, whose kernels must stay those of
   eager PyTorch, is told no.
@@ -26,8 +27,8 @@ from wse_sim.cstorch import faults
 
 
 def passing(frame: FrameType | None) -> bool | None:
-    """The truth value with which the test at work in a frame does not raise; None where no side of it only raises."""
-    if frame is None:
+    """The truth value with which the test at work in a frame does not raise; None in the script itself, or if no side only raises."""
+    if frame is None or frame.f_globals.get("__name__") == "__main__":
         return None
     found = _passing(frame.f_code, frame.f_lasti)
     if found is not None:
