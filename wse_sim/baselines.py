@@ -150,7 +150,8 @@ def compare_baselines(
 
 def _row(point: Baseline, device: Accelerator, wafer: Wafer, cluster: Cluster | str) -> BaselineRow:
     host = load_cluster(cluster)
-    options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=host)
+    # Published runs of wafers show no gain by smaller micro-batches, so no comparison with published runs may claim one.
+    options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=host, choose_micro_batch="largest")
     graph = api.read({"name": point.id, "model": point.model}, options)
     result = _match(graph, options, point, host.max_systems)
     tokens = point.batch * int(point.model.get("seq", 1))
