@@ -442,7 +442,7 @@ class _Calls(TorchFunctionMode):
         try:
             args, kwargs = _on_the_device(func, args, kwargs)
             if func in _CONVOLUTIONS:
-                args, kwargs = _of_one_type(args, kwargs)
+                args, kwargs = _of_one_type((args, kwargs))
             if getattr(func, "__name__", "") == "lstm":
                 # The fused kernel keeps a workspace only while autograd is on, which it is not in replay.
                 with _without_fused_kernels():
@@ -456,17 +456,20 @@ class _Calls(TorchFunctionMode):
         return out
 
 
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a call: by place, by name
+
 # torch compares the types of an input and a bias before any operator of theirs reaches a recorder.
 _CONVOLUTIONS = frozenset(
     getattr(torch, f"conv{kind}{dims}d") for kind in ("", "_transpose") for dims in (1, 2, 3)
 )
 
 
-def _of_one_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _of_one_type(arguments: _Arguments) -> _Arguments:
     """Half-typed inputs of a convolution in fp32 where its weight or bias is: what `autocast` does elsewhere."""
+    args, kwargs = arguments
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
     if len({v.dtype for v in given}) == 1 or not any(v.dtype is torch.float32 for v in given):
-        return args, kwargs
+        return arguments
 
     def wide(value: object) -> object:
         is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
@@ -485,9 +488,7 @@ def _without_fused_kernels() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def _on_the_device(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _on_the_device(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
     """Calls that name a device: the recorder places tensors itself, and "cpu" would be a read."""
     device = kwargs.get("device")
     if func is torch.Tensor.to and args and isinstance(args[0], torch.Tensor):
