@@ -36,7 +36,7 @@ def _folders(*paths: str | Path | None) -> tuple[Path, ...]:
 _OURS = _folders(_PACKAGE, *(entry for entry in _PACKAGE.iterdir() if entry.is_symlink()))
 # Folders whose files are nobody's to mend: installed packages and the standard library.
 _INSTALLED = _folders(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(sys.prefix) / "bin")
-# Packages may lie in other folders of the same names: a user's own (pip install --user), the system's under a virtual environment.
+# Packages may be in other folders of the same names: a user's own (pip install --user), the system's under a virtual environment.
 _OF_PACKAGES = {"site-packages", "dist-packages"}
 _STANDARD = _folders(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 

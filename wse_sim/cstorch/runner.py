@@ -65,7 +65,7 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
             status = status or 2
         return status
     finally:
-        # A caller in the same process (a notebook, a test) keeps neither our handler nor a run that seems to live.
+        # A caller in the same process (a notebook, a test) keeps neither our handler nor a run that looks live.
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         server.stop()
 

@@ -46,8 +46,9 @@ def csv_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, 
         try:
             missing = [name for name in names if name not in (reader.fieldnames or ())]
             if missing:
+                first = ", ".join(reader.fieldnames or ())[:80]
                 raise ConfigError(
-                    f"{path} has no column '{missing[0]}' in its first line; is it of that form?"
+                    f"{path} has no column '{missing[0]}'; its first line, read between commas, names {first!r}"
                 )
             for row in reader:
                 yield reader.line_num, {name: row[name] or "" for name in names}

@@ -65,6 +65,6 @@ SCHEDULES |= {"Linear": present.LinearLR, "PiecewiseConstant": present.Piecewise
 
 
 def add_names() -> None:
-    """Older names stand beside the present ones."""
+    """Add the older names to the module of the present ones."""
     for name, schedule in SCHEDULES.items():
         setattr(present, name, schedule)
