@@ -233,7 +233,7 @@ _TRANSFORMERS: dict[str, Row] = {
     "DbrxForCausalLM": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0},
     "AriaForConditionalGeneration": {"vision_config.image_size": 490, "vision_config.patch_size": 14},
 }
-"""What a class needs next to its defaults, by path in its configuration: sizes that are those of published weights."""
+"""What a class needs in addition to its defaults, by path in its configuration: sizes that are those of published weights."""
 
 
 def _shorten(config: PretrainedConfig) -> None:
@@ -409,7 +409,7 @@ _DIFFUSERS: dict[str, Row] = {
     "OmniGenTransformer2DModel": {"rope_scaling": {"type": "su", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}},
     "BriaFibo2Transformer2DModel": {"n_layers": 8, "injection_layer_ids": (3, 6)},
 }  # fmt: skip
-"""What a class needs next to its defaults, or a part of its blocks where the whole takes minutes to trace."""
+"""What a class needs in addition to its defaults, or a part of its blocks where the whole takes minutes to trace."""
 
 
 def diffusers(name: str, **_: bool) -> Built:

@@ -96,7 +96,7 @@ class Lay:
 
     `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
     either): no more links side by side than there are of them.  `least_rows` of the region, and
-    `least_cols` that compute.  `store_bytes` of the fullest core next to them.  `more_colors` it takes next to the three of a kernel.  `rows_without_inputs`: rows
+    `least_cols` that compute.  `store_bytes` of the fullest core next to them.  `more_colors` it takes in addition to the three of a kernel.  `rows_without_inputs`: rows
     of the region that hold no weights.  `most_links` side by side of every stream to and from it (0: no limit but the cores).
     """
 

@@ -1,4 +1,4 @@
-"""How a model is lowered: what every door of the front end takes next to the model itself."""
+"""How a model is lowered: what every door of the front end takes in addition to the model."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ RESOURCES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "system_links": ("the lines between systems", "a cut of the model where less data crosses"),
         "weight_io": ("weights that stream in", "a larger batch, sparse weights, or more I/O bandwidth"),
         "gradient_io": ("gradients that stream out", "a larger batch, or more I/O bandwidth"),
-        "launch_floor": ("starting kernels one after another", "a larger batch, or pipelined mode if the weights fit"),
+        "launch_floor": ("starting kernels one after another", "a larger batch (or pipelined mode, if the weights fit)"),
         "spill": ("activations that leave the wafer", "a smaller micro-batch, or recomputation"),
         "memoryx_update": ("the update of weights in MemoryX", "a larger batch, or a simpler optimizer"),
         "iteration_boundary": ("the wait for updated weights between steps", "a larger batch"),

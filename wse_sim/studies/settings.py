@@ -50,7 +50,7 @@ Part = TypeVar("Part", Wafer, Cluster, Chip)
 
 @dataclass(frozen=True)
 class Request:
-    """One run: everything that a worker needs next to the graph."""
+    """One run: everything that a worker needs in addition to the graph."""
 
     key: str
     graph_key: str
