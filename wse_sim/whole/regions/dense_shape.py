@@ -14,7 +14,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, stored_cycles
+from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, hearing_cycles, stored_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -311,8 +311,6 @@ class DenseShape(RegionKind):
         """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link.
 
         A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
-
-        What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
@@ -346,5 +344,5 @@ class DenseShape(RegionKind):
     def _hearing_cycles(self) -> float:
         """Of a sample, in a core next to a row that hears its bundles and deals out its words."""
         most = 1 if self.is_narrow else max(map(len, self.heard))
-        words = self.inputs / PAIR / self.streams
-        return self.tokens * (max(self.wafer.wavelet_cycles, most) * words + 2 * max(self.words))
+        words = most * self.inputs / PAIR / self.streams
+        return self.tokens * float(hearing_cycles(words, max(self.words), self.wafer))
