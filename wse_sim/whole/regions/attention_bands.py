@@ -1,0 +1,113 @@
+"""Attention in bands of rows, each with some of the heads: a region of attention for every band, with links of its own.
+
+Bundle i of queries, keys, values and results has the features of the heads of band i, which are next to each other in a token.  So bands know
+nothing of each other, and a core has the scores of H / bands heads alone.  Where the tensors do not come in as many bundles, the region is as
+:mod:`wse_sim.whole.regions.attention` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.pairs import pair_cost
+from wse_sim.whole.areas import FabricPlace
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.attention import PORTS, Attention
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports
+
+
+class BandedAttention(Attention):
+    """Attention with heads in bands, in inference."""
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        count = AttentionAttributes.of(kernel.attrs).bands
+        self._one = replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1}))
+        super().__init__(graph, self._one, stage, wafer)
+        heads = {name: int(kernel.dims[name]) // count for name in ("heads", "kv_heads") if name in kernel.dims}
+        part = replace(self._one, dims=frozen({**kernel.dims, **heads}))
+
+        def band(number: int, rows: int) -> Attention:
+            place = replace(
+                self.region, row=self.region.row + number * rows, rows=rows, compute_cores=rows * self.compute_cols
+            )
+            return Attention(graph, part, replace(stage, name=f"{stage.name} {number}", region=place), wafer)
+
+        rows = band(0, self.region.rows // count).height
+        self.bands = tuple(band(number, rows) for number in range(count))
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether tensors come in as many bundles as there are bands."""
+        return self.bundles.get(self.kernel.outputs[0], 1) > 1
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """All operands and the result."""
+        return (*self.kernel.inputs, *self.kernel.outputs)
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """One bundle, or one for every band."""
+        return (1, len(self.bands))
+
+    def pace(self) -> float:
+        """What the plan prices, with or without bands, or the words of an operand on their link."""
+        count = len(self.bands) if self.is_banded else 1
+        attrs = {**self.kernel.attrs, "bands": count}
+        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
+        words = self.tokens * self.features / PAIR / count
+        return float(max(np.asarray(cost.total - cost.idle), self.wafer.wavelet_cycles * words))
+
+    @property
+    def area(self) -> FabricPlace:
+        """All bands."""
+        if not self.is_banded:
+            return super().area
+        first, last = self.bands[0], self.bands[-1]
+        return FabricPlace(self.name, slice(first.top, last.top + last.height), first.columns)
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Those of every band."""
+        if not self.is_banded:
+            return super().inlets
+        return tuple(
+            Inlet(one.tensor, one.cell, number) for number, band in enumerate(self.bands) for one in band.inlets
+        )
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """Band by band."""
+        return tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Those of all bands."""
+        if not self.is_banded:
+            return super().busy_links
+        return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Every band with its streams."""
+        if not self.is_banded:
+            super().build(b, ports, samples)
+            return
+        ways = [(ports.outward, ports.towards), *ports.others]
+        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
+            inward = ports.inward[PORTS * number : PORTS * (number + 1)]
+            band.build(b, Ports(inward, *way, ports.own), samples)
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Masks of all bands."""
+        if not self.is_banded:
+            return super().values(weights)
+        return {name: values for band in self.bands for name, values in band.values(weights).items()}
