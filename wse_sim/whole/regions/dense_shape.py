@@ -29,6 +29,7 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
+MOST_HEARD = 3  # bundles that the core next to a row hears, on a microthread each
 STORES = 3  # cores in which a residual waits, where the region has room
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 
@@ -263,7 +264,8 @@ class DenseShape(RegionKind):
         if self.is_narrow or stream_order(self.graph, tensor) is not None:
             return (1,)
         words = self.inputs // PAIR
-        return tuple(count for count in range(1, min(words, self.fed) + 1) if words % count == 0)
+        most = min(words, MOST_HEARD * self.fed)
+        return tuple(count for count in range(1, most + 1) if words % count == 0)
 
     def _dealt(self) -> list[IntArray]:
         """The words that every row takes of a token, by their places in the stream."""
