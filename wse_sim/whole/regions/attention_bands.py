@@ -32,12 +32,17 @@ class BandedAttention(Attention):
         count = AttentionAttributes.of(kernel.attrs).bands
         self._one = replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1}))
         super().__init__(graph, self._one, stage, wafer)
-        heads = {name: int(kernel.dims[name]) // count for name in ("heads", "kv_heads") if name in kernel.dims}
+        heads = {
+            name: int(kernel.dims[name]) // count for name in ("heads", "kv_heads") if name in kernel.dims
+        }
         part = replace(self._one, dims=frozen({**kernel.dims, **heads}))
 
         def band(number: int, rows: int) -> Attention:
             place = replace(
-                self.region, row=self.region.row + number * rows, rows=rows, compute_cores=rows * self.compute_cols
+                self.region,
+                row=self.region.row + number * rows,
+                rows=rows,
+                compute_cores=rows * self.compute_cols,
             )
             return Attention(graph, part, replace(stage, name=f"{stage.name} {number}", region=place), wafer)
 
@@ -81,13 +86,17 @@ class BandedAttention(Attention):
         if not self.is_banded:
             return super().inlets
         return tuple(
-            Inlet(one.tensor, one.cell, number) for number, band in enumerate(self.bands) for one in band.inlets
+            Inlet(one.tensor, one.cell, number)
+            for number, band in enumerate(self.bands)
+            for one in band.inlets
         )
 
     @property
     def senders(self) -> tuple[Cell, ...]:
         """Band by band."""
-        return tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
+        return (
+            tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
+        )
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
