@@ -146,7 +146,7 @@ class Attention(Family):
         collected, bands = asked_for.collected, asked_for.bands
         return Lay(
             gives_over="rows",
-            least_rows=2 * bands,
+            least_rows=2,
             least_cols=1 + collected,
             more_colors=4 if collected else 3,
             most_links=bands,

@@ -11,7 +11,8 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
     late      min(n H d, what T H d words take beyond the scores and their maximum)
 
-In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with links of its own.
+In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with links of its own; on less than
+two rows a band they are not.
 
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
 the row by them once more: the other columns have theirs before, and wait for it.
@@ -47,6 +48,7 @@ SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
 SOFTMAX = softmax_vectors("scores")
 GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
 GRADIENT = gradient_vectors("y", "g")
+LEAST_ROWS = 2  # of a band
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
@@ -60,8 +62,8 @@ def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
     bands = AttentionAttributes.of(attrs).bands
     if bands == 1:
         return dims, tiling
-    heads = {name: int(dims[name]) // bands for name in ("heads", "kv_heads") if name in dims}
-    return {**dims, **heads}, replace(tiling, rows=np.maximum(1, tiling.rows // bands))
+    count = np.where(tiling.rows >= LEAST_ROWS * bands, bands, 1)
+    return {**dims, "heads": dims["heads"] // count}, replace(tiling, rows=tiling.rows // count)
 
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:

@@ -18,7 +18,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
-from wse_sim.kernels.families.attention.pairs import pair_cost
+from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import PORTS, Attention
@@ -29,30 +29,36 @@ class BandedAttention(Attention):
     """Attention with heads in bands, in inference."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        count = AttentionAttributes.of(kernel.attrs).bands
-        self._one = replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1}))
-        super().__init__(graph, self._one, stage, wafer)
-        heads = {
-            name: int(kernel.dims[name]) // count for name in ("heads", "kv_heads") if name in kernel.dims
-        }
-        part = replace(self._one, dims=frozen({**kernel.dims, **heads}))
+        most = AttentionAttributes.of(kernel.attrs).bands
+        super().__init__(graph, replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1})), stage, wafer)
+        counts = [count for count in range(1, most + 1) if most % count == 0]
+        rows = self.region.rows
+        self._ways = {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
+
+    def _in_bands(self, stage: Stage, count: int) -> tuple[Attention, ...]:
+        """So many regions below each other, each with as many of the heads."""
+        dims = self.kernel.dims
+        heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
+        part = replace(self.kernel, dims=frozen({**dims, **heads}))
 
         def band(number: int, rows: int) -> Attention:
-            place = replace(
-                self.region,
-                row=self.region.row + number * rows,
-                rows=rows,
-                compute_cores=rows * self.compute_cols,
-            )
-            return Attention(graph, part, replace(stage, name=f"{stage.name} {number}", region=place), wafer)
+            top, cores = self.region.row + number * rows, rows * self.compute_cols
+            place = replace(self.region, row=top, rows=rows, compute_cores=cores)
+            name = f"{stage.name} {number}"
+            return Attention(self.graph, part, replace(stage, name=name, region=place), self.wafer)
 
         rows = band(0, self.region.rows // count).height
-        self.bands = tuple(band(number, rows) for number in range(count))
+        return tuple(band(number, rows) for number in range(count))
+
+    @property
+    def bands(self) -> tuple[Attention, ...]:
+        """As many as bundles come in."""
+        return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
 
     @property
     def is_banded(self) -> bool:
-        """Whether tensors come in as many bundles as there are bands."""
-        return self.bundles.get(self.kernel.outputs[0], 1) > 1
+        """Whether there are several."""
+        return len(self.bands) > 1
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -60,12 +66,12 @@ class BandedAttention(Attention):
         return (*self.kernel.inputs, *self.kernel.outputs)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """One bundle, or one for every band."""
-        return (1, len(self.bands))
+        """As many bundles as there may be bands."""
+        return tuple(self._ways)
 
     def pace(self) -> float:
         """What the plan prices, with or without bands, or the words of an operand on their link."""
-        count = len(self.bands) if self.is_banded else 1
+        count = len(self.bands)
         attrs = {**self.kernel.attrs, "bands": count}
         place = Tiling(self.region.rows, self.compute_cols, "stationary")
         cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
