@@ -76,7 +76,7 @@ class BandedAttention(Attention):
         place = Tiling(self.region.rows, self.compute_cols, "stationary")
         cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
         words = self.tokens * self.features / PAIR / count
-        return float(max(np.asarray(cost.total - cost.idle), self.wafer.wavelet_cycles * words))
+        return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))
 
     @property
     def area(self) -> FabricPlace:
