@@ -110,15 +110,13 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
 @examples(8)
 @given(
     tokens=st.integers(2, 19), heads=st.integers(1, 3), half=st.integers(2, 4), rows=st.integers(2, 9), cols=st.integers(1, 9),
-    is_causal=st.booleans(), in_bands=st.booleans(),
+    is_causal=st.booleans(),
 )  # fmt: skip
 def test_any_parts_keep_their_price(
-    tokens: int, heads: int, half: int, rows: int, cols: int, is_causal: bool, in_bands: bool
+    tokens: int, heads: int, half: int, rows: int, cols: int, is_causal: bool
 ) -> None:
     """Random sizes: nothing stops, values are those of PyTorch, and the plan prices what the busiest core issues."""
-    case = Case(
-        tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal, bands=heads if in_bands else 1
-    )
+    case = Case(tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal)
     model, plan = made(case)
     x = torch.randn(2, tokens, heads * 2 * half).half().float()
     run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
