@@ -3,7 +3,8 @@
 Mapping: pencils.  Along an axis a core has whole lines of n points, p = ceil(lines / cores); where there are fewer lines than
 cores, a line lies over q cores (a power of two that divides n), e = n / q points each.  v = p e points of a core, w(x) words::
 
-    local stage of radix r     T = I_r (o + v / (r add))       I_2 = 10 instructions, I_r = 6 (r - 1) + 8 r (r - 1)
+    local stage of radix r     T = I_r (o + v / (r add))       I_2 = 10 instructions (6 of fp32, 4 of 16 bits
+                               read twice from one bank and take 2 v), I_r = 6 (r - 1) + 8 r (r - 1)
     stage over q cores         T = 8 (o + v / add) + w(2 v)    (each of two cores has a half of the results)
     words of these stages      (q - 1) w(2 v) through the middle link, and q - 1 hops
     n with a factor over 7     two transforms of 2^k >= 2 n - 1 points and three products with tables (Bluestein)
@@ -15,10 +16,11 @@ L = sqrt(cores of a block), at most sqrt(points of a block), cores of a line; bo
 
 `real`: operand or result are real: a transform of half of the points and a stage that takes it apart.  Source: the pencils and
 exchanges of the published wafer-scale FFT (arXiv 2209.15040).  Nothing is fitted: its published time, 512^3 points of fp32 on
-512 x 512 cores, is 815,150 cycles, this says 6 % more.  The paper's grids hold one line or more per core; lines over several cores rest on
+512 x 512 cores, is 815,150 cycles, this says 11 % more.  The paper's grids hold one line or more per core; lines over several cores rest on
 the equations of the exchange alone.
 
-FLOPs are 0, as torch's counter has it.  No program.
+FLOPs are 0, as torch's counter has it.  Program: a line of 2^k points per core, in constant geometry (each stage
+reads halves and leaves pairs).  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -46,6 +50,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Case,
     Cost,
     Dims,
     Family,
@@ -53,6 +58,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Size,
     Tiling,
     asked,
@@ -63,6 +69,8 @@ from wse_sim.kernels.contract.tape import Tape
 
 BUTTERFLY = 10
 """Real operations of a radix-2 butterfly: a complex product (six), a sum and a difference (two each)."""
+COLLIDING = {"fp32": 6, "half": 4}
+"""Of these, those that read twice from one bank: halves of a line are whole rounds of banks apart, every second fp32 result too."""
 HALF_BUTTERFLY = 8
 """Of one of its two results: the product and one sum."""
 COMPLEX_PRODUCT = 6
@@ -86,8 +94,8 @@ class Fourier(Family):
     more_dims = sizes(n2="points along a second axis", n3="points along a third axis")
     mappings = ("stationary", "streamed")
     lies = "whole lines on each core, or a line over several"
-    programs = "none"
-    bands = "none"
+    programs = "a line of 2^k complex points on each core"
+    bands = "3 %"
     sums_rows = True
     named_for = ("_fft_c2c", "_fft_r2c", "_fft_c2r", "prims.fft_c2c", "prims.fft_r2c", "prims.fft_c2r")
     attributes = FourierAttributes
@@ -97,13 +105,14 @@ class Fourier(Family):
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Points before and after a stage, factors of a line, code."""
+        """Points before and after a stage, differences, factors of every stage, code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
-        points = 2 * per_core(_points(dims), tiling)
-        factors = max(_axes(dims))
+        points = per_core(_points(dims), tiling)
+        n = max(_axes(dims))
+        elements = 5.5 * points + np.minimum(points, n) * max(1, len(factors_of(n)))
         return Footprint(
-            buffers_bytes=2.0 * points * bytes_of(dtype) + np.minimum(points, factors) * bytes_of(dtype),
+            buffers_bytes=elements * bytes_of(dtype),
             code_bytes=wafer.kernel_code_bytes,
         )
 
@@ -129,6 +138,69 @@ class Fourier(Family):
         for axis in range(-axes, 0):
             points = np.moveaxis(_lines(np.moveaxis(points, axis, -1), inverse=inverse), -1, axis)
         return core.rounded(np.stack([points.real, points.imag], -1), dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """One line of 2^k complex points on each core: every stage reads two halves and leaves sums and turned differences in turn.
+
+        Results are in the order of reversed bits.
+
+        Raises
+        ------
+        KernelError
+            For several axes, real operands, other lengths, or more than one line per core.
+        """
+        n, lines = int(dims["n"]), int(dims["rows"])
+        plain = len(_axes(dims)) == 1 and not FourierAttributes.of(options.get("attrs")).real
+        if not plain or n & (n - 1) or n < 4 or lines > int(tiling.rows) * int(tiling.cols):
+            raise KernelError(
+                f"fft: {lines} x {_axes(dims)} points on {tiling.rows} x {tiling.cols} cores have no fabric program; "
+                "use one axis of 2^k complex points, a line per core, or --timing model"
+            )
+        check_tiling(self.name, tiling, self.mappings)
+        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, seed)
+
+    def _stages(self, n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
+        """The stages, one after the other, all alike but for their factors."""
+        b, half = new_builder(rows, cols, wafer), n // 2
+        k = b.core_class("core")
+        stages = n.bit_length() - 1
+        # Operands of one instruction lie in different banks.
+        parts = {
+            name: [b.buffer(f"{name}{i}", n, dtype, bank=bank) for i in (0, 1)]
+            for name, bank in (("re", 0), ("im", 4))
+        }
+        table = {name: b.buffer(name, half * stages, dtype, bank=2) for name in ("cos", "sin")}
+        d_re, d_im, part = (
+            b.buffer(name, half, dtype, bank=bank) for name, bank in (("dr", 0), ("di", 4), ("part", 6))
+        )
+        for s in range(stages):
+            now, then = s % 2, 1 - s % 2
+            for name, difference in (("re", d_re), ("im", d_im)):
+                first, second = parts[name][now].dsd(0, half), parts[name][now].dsd(half, half)
+                k.add(parts[name][then].dsd(0, half, 2), first, second, dtype=dtype)
+                k.sub(difference.dsd(), first, second, dtype=dtype)
+            c, t = (table[name].dsd(s * half, half) for name in ("cos", "sin"))
+            re, im = (parts[name][then].dsd(1, half, 2) for name in ("re", "im"))
+            k.mul(part.dsd(), d_im.dsd(), t, dtype=dtype)
+            k.mul(re, d_re.dsd(), c, dtype=dtype)
+            k.sub(re, re, part.dsd(), dtype=dtype)
+            k.mul(part.dsd(), d_re.dsd(), t, dtype=dtype)
+            k.mul(im, d_im.dsd(), c, dtype=dtype)
+            k.add(im, im, part.dsd(), dtype=dtype)
+        b.place(k, None)
+        x = np.random.default_rng(seed).integers(-2, 3, (rows, cols, n, 2)).astype(np.float32)
+        angles = [-2 * np.pi * (np.arange(half) >> s << s) / n for s in range(stages)]
+        tables = {"cos": np.cos(np.concatenate(angles)), "sin": np.sin(np.concatenate(angles))}
+        inputs = {
+            name: np.broadcast_to(values.astype(np.float32), (rows, cols, half * stages))
+            for name, values in tables.items()
+        }
+        order = [int(f"{i:0{stages}b}"[::-1], 2) for i in range(n)]
+        wanted, last = self.compute(x, dtype=dtype)[..., order, :], stages % 2
+        inputs |= {"re0": x[..., 0], "im0": x[..., 1]}
+        expected = {f"re{last}": wanted[..., 0], f"im{last}": wanted[..., 1]}
+        return Case(b.build(), b.config, inputs, expected, tolerance=1e-4 if dtype == "fp32" else 0.1)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Nothing: it is linear."""
@@ -178,9 +250,7 @@ def _along(n: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cos
     return best
 
 
-def _split(
-    n: int, factors: list[int], q: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str
-) -> Cost:
+def _split(n: int, factors: list[int], q: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
     """Lines of n points over q cores each."""
     cores = tiling.rows * tiling.cols
     p = ceil_div(lines * q, cores)
@@ -188,8 +258,9 @@ def _split(
     across = round(log2(q))
     compute, starts = HALF_BUTTERFLY * across * v / rate, HALF_BUTTERFLY * across
     for r in factors[across:]:
+        collide = COLLIDING["fp32" if dtype == "fp32" else "half"] if r == 2 else 0
         instructions = BUTTERFLY if r == 2 else COMPLEX_PRODUCT * (r - 1) + 8 * r * (r - 1)
-        compute = compute + instructions * v / r / rate
+        compute = compute + (instructions + collide) * v / r / rate
         starts += instructions
     sent = words(2 * v, dtype) * wafer.wavelet_cycles
     ramp = across * sent

@@ -90,5 +90,7 @@ def test_elementwise_work_on_pairs() -> None:
 
 
 def test_functions_that_nobody_knows_are_refused_with_a_line() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"operator tan at .*test_complex.py.* works on complex numbers"):
+    with pytest.raises(
+        UnsupportedOpError, match=r"operator tan at .*test_complex.py.* works on complex numbers"
+    ):
         lower(Of(lambda x: torch.tan(torch.complex(x, x)).real, 16), (torch.randn(6, 16),))

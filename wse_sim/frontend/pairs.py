@@ -50,7 +50,9 @@ def as_pairs(draft: Draft, node: Node, trace: Trace) -> Draft:
     width = 2 if node.dtype in COMPLEX else 1
     dims = draft.dims
     if draft.family in ("gemm", "batch_gemm"):
-        dims["k"] *= 2  # rows of pairs meet a matrix of pairs: torch multiplies complex by complex numbers only
+        dims["k"] *= (
+            2  # rows of pairs meet a matrix of pairs: torch multiplies complex by complex numbers only
+        )
         dims["n"] *= 2
     elif draft.family == "elementwise":
         ops = str(draft.attrs["ops"])
