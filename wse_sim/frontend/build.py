@@ -186,7 +186,9 @@ class _Builder:
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         """Elementwise work, of the kernel or behind its product, spelled out where its operators do not say all."""
-        if any(node.dtype in COMPLEX or any(is_complex(self.trace, r) for r in node.refs()) for node in nodes):
+        if any(
+            node.dtype in COMPLEX or any(is_complex(self.trace, r) for r in node.refs()) for node in nodes
+        ):
             return ()
         items = fused_items(kernel)
         behind = [node for node in nodes[1:] if "batch_norm" not in node.op]

@@ -20,8 +20,10 @@ _ALONE = {
     **{"abs": "mul,mul,add,sqrt", "angle": "atan2", "exp": "exp,cos,mul", "reciprocal": "mul,mul,add,div"},
     **{"square": "mul,mul,add", "sgn": "mul,mul,add,sqrt,div", "_conj": "neg", "conj_physical": "neg"},
 }
-_SAME = frozenset("add sub rsub neg where masked_fill eq ne sum mean lerp mul_add".split())
-FREE = frozenset("resolve_conj resolve_neg".split())
+_SAME = frozenset(
+    ["add", "sub", "rsub", "neg", "where", "masked_fill", "eq", "ne", "sum", "mean", "lerp", "mul_add"]
+)
+FREE = frozenset(["resolve_conj", "resolve_neg"])
 """Operators that change nothing: the machine has no numbers that wait for a change of sign."""
 
 
