@@ -79,7 +79,9 @@ def test_a_script_for_a_cluster_runs_here(tmp_path: Path) -> None:
     (tmp_path / "cluster.py").write_text(CLUSTER)
     (tmp_path / "run.py").write_text(RUN)
     (tmp_path / "plain.py").write_text("print('plain')\n")
-    (tmp_path / "commands.sh").write_text("set -e\npython cluster.py\npython3 plain.py\necho $CSLC $CS_PYTHON\n")
+    (tmp_path / "commands.sh").write_text(
+        "set -e\npython cluster.py\npython3 plain.py\necho $CSLC $CS_PYTHON\n"
+    )
     done = run_commands(tmp_path / "commands.sh", quiet=True, timeout_s=120)
     assert done.returncode == 0, done.stderr
     assert "sum 14.0" in done.stdout

@@ -55,7 +55,11 @@ def test_bf16_rounds_as_pytorch_does() -> None:
 def exact(bits: int) -> Fraction:
     """The number of a finite cb16: six bits of exponent with bias 31, nine of mantissa."""
     exponent, mantissa = bits >> 9 & 63, bits & 511
-    size = Fraction(mantissa, 512) * Fraction(2) ** -30 if exponent == 0 else (1 + Fraction(mantissa, 512)) * Fraction(2) ** (exponent - 31)
+    size = (
+        Fraction(mantissa, 512) * Fraction(2) ** -30
+        if exponent == 0
+        else (1 + Fraction(mantissa, 512)) * Fraction(2) ** (exponent - 31)
+    )
     return -size if bits & 0x8000 else size
 
 
@@ -64,11 +68,17 @@ def test_cb16_is_read_exactly_and_rounds_to_the_nearest() -> None:
     assert [Fraction(float(bits_cb16(bits))) for bits in finite] == [exact(bits) for bits in finite]
     for x in random_floats(500):
         bits = int(cb16_bits(x))
-        if not np.isfinite(x) or abs(float(x)) >= 2.0**32 - 2.0**22:  # halfway to the number behind the largest one
+        if (
+            not np.isfinite(x) or abs(float(x)) >= 2.0**32 - 2.0**22
+        ):  # halfway to the number behind the largest one
             assert bits & 0x7FFF == 63 << 9, x
             continue
         error = abs(exact(bits) - Fraction(float(x)))
-        others = [abs(exact(other) - Fraction(float(x))) for other in (bits - 1, bits + 1) if other >> 9 & 63 != 63 and 0 < other & 0x7FFF]
+        others = [
+            abs(exact(other) - Fraction(float(x)))
+            for other in (bits - 1, bits + 1)
+            if other >> 9 & 63 != 63 and other & 0x7FFF > 0
+        ]
         assert all(error < other or (error == other and bits % 2 == 0) for other in others), x
 
 
@@ -87,7 +97,9 @@ def test_a_program_computes_in_its_format(tmp_path: Path, fp16: str) -> None:
     scaled = (a + b) * factor
     assert words(run, "d") == bits_of(scaled)
     assert words(run, "r") == bits_of(a * b - factor)
-    np.testing.assert_array_equal(np.array(words(run, "wide"), np.uint16).view(np.float32), scaled.float().numpy())
+    np.testing.assert_array_equal(
+        np.array(words(run, "wide"), np.uint16).view(np.float32), scaled.float().numpy()
+    )
 
 
 def held(run: Machine, name: str) -> Symbol:
@@ -105,7 +117,10 @@ def bits_of(values: torch.Tensor) -> list[int]:
 
 def test_another_format_than_the_program_s_is_refused(tmp_path: Path) -> None:
     text = "var a: bf16 = 1.5; fn run() void { a = a + a; } comptime { @export_symbol(run); }"
-    with pytest.raises(CslError, match=r"pe\.csl:1:\d+: 'bf16' at run time in a program of 'f16': it needs --fp16-format=bf16"):
+    with pytest.raises(
+        CslError,
+        match=r"pe\.csl:1:\d+: 'bf16' at run time in a program of 'f16': it needs --fp16-format=bf16",
+    ):
         machine(tmp_path, text)
     with pytest.raises(CslError, match="elements of type 'bf16' in a program of 'f16'"):
         machine(tmp_path, VECTORS.format(t="bf16"))
@@ -116,5 +131,8 @@ def test_another_format_than_the_program_s_is_refused(tmp_path: Path) -> None:
 def test_the_address_of_a_descriptor_is_no_operand(tmp_path: Path) -> None:
     """It was taken for the data: the descriptor was overwritten, or read as numbers."""
     text = VECTORS.format(t="f16").replace("@faddh(dd,", "@faddh(&dd,")
-    with pytest.raises(CslError, match=r"pe\.csl:8:10: an operand of type '\*const mem1d_dsd' is the address of a descriptor; leave the & out"):
+    with pytest.raises(
+        CslError,
+        match=r"pe\.csl:8:10: an operand of type '\*const mem1d_dsd' is the address of a descriptor; leave the & out",
+    ):
         machine(tmp_path, text)

@@ -155,7 +155,9 @@ class VectorLowerer(ExpressionLowerer):
             return Form.DSR, value
         if isinstance(t, ty.PointerType):
             if isinstance(t.target, (ty.DsdType, ty.DsrType)) or t.target is ty.FIFO:
-                raise CslError(arg.at, f"an operand of type '{t}' is the address of a descriptor; leave the & out")
+                raise CslError(
+                    arg.at, f"an operand of type '{t}' is the address of a descriptor; leave the & out"
+                )
             if place and not isinstance(t.target, ty.ArrayType):
                 return Form.POINTER, value
             if isinstance(t.target, ty.ArrayType) and t.target.count != 1:

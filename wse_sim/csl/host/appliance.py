@@ -6,6 +6,7 @@ An artifact is the folder that ``cslc -o`` writes; its name is the absolute path
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shlex
 import shutil
@@ -18,7 +19,6 @@ from typing import Self
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.host.commands import cslc, fill_command_folder
 from wse_sim.csl.host.runtime import SdkRuntime
-
 from wse_sim.files import is_file
 from wse_sim.written import scratch
 
@@ -51,9 +51,11 @@ class SdkCompiler(_Held):
         """
         folder, place = Path(app_path).absolute(), Path(out_path).absolute()
         if not folder.is_dir():
-            raise HostError(f"SdkCompiler.compile: '{app_path}' is no folder; give the one that holds '{csl_main}'")
+            raise HostError(
+                f"SdkCompiler.compile: '{app_path}' is no folder; give the one that holds '{csl_main}'"
+            )
         words = shlex.split(options)
-        name = next((b for a, b in zip(words, words[1:], strict=False) if a == "-o"), "out")
+        name = next((b for a, b in itertools.pairwise(words) if a == "-o"), "out")
         place.mkdir(parents=True, exist_ok=True)
         with contextlib.chdir(folder):
             cslc([csl_main, *words])
@@ -68,7 +70,9 @@ class SdkCompiler(_Held):
 class ApplianceRuntime(SdkRuntime):
     """The runtime of the cluster: loads and starts the program where its ``with`` begins, and stops it where that ends."""
 
-    def __init__(self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object) -> None:
+    def __init__(
+        self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
+    ) -> None:
         super().__init__(artifact)
 
     def __enter__(self) -> Self:
@@ -86,10 +90,14 @@ class ApplianceRuntime(SdkRuntime):
 class SdkLauncher(_Held):
     """Runs commands on the node of the system: here in a scratch folder beside the artifact, with ``cs_python`` on PATH."""
 
-    def __init__(self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object) -> None:
+    def __init__(
+        self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
+    ) -> None:
         source = Path(artifact).absolute()
         if not (source / "out.json").is_file():
-            raise HostError(f"SdkLauncher: '{artifact}' is no artifact; give what SdkCompiler.compile returned")
+            raise HostError(
+                f"SdkLauncher: '{artifact}' is no artifact; give what SdkCompiler.compile returned"
+            )
         self._scratch = tempfile.TemporaryDirectory(prefix="wse-sim-launcher-")
         self.folder = Path(self._scratch.name)
         shutil.copytree(source, self.folder / source.name)
@@ -114,11 +122,13 @@ class SdkLauncher(_Held):
             for command in commands:
                 text = command.replace(ADDRESS, "''")
                 done = subprocess.run(
-                    text, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS
+                    text, shell=True, cwd=self.folder, env=environment, capture_output=True, check=False, text=True, timeout=MOST_SECONDS
                 )  # fmt: skip
                 said += done.stdout
                 if done.returncode:
-                    raise HostError(f"'{command}' ended with status {done.returncode}: {done.stderr.strip()[-2000:]}")
+                    raise HostError(
+                        f"'{command}' ended with status {done.returncode}: {done.stderr.strip()[-2000:]}"
+                    )
         return said
 
     def download_artifact(self, name: str, target: str) -> None:

@@ -315,7 +315,10 @@ def _environment(
     folder: Path, report: Path | None, figures: Path | None, threads: int | None
 ) -> dict[str, str]:
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    for name, command in (("CSLC", "cslc"), ("CS_PYTHON", "cs_python")):  # as command files of others name them
+    for name, command in (
+        ("CSLC", "cslc"),
+        ("CS_PYTHON", "cs_python"),
+    ):  # as command files of others name them
         environment.setdefault(name, command)
     if report is not None:
         environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())

@@ -265,7 +265,9 @@ def element(op, half, a, b, s):
     if op == FSUBS:
         return f32_bits(np.float32(bits_f32(a) - bits_f32(b)))
     if op == FMACH:
-        return half_bits(half, np.float32(half_value(half, a) + np.float32(half_value(half, b) * half_value(half, s))))
+        return half_bits(
+            half, np.float32(half_value(half, a) + np.float32(half_value(half, b) * half_value(half, s)))
+        )
     if op == FADDH:
         return half_bits(half, np.float32(half_value(half, a) + half_value(half, b)))
     if op == FSUBH:

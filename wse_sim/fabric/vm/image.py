@@ -176,7 +176,9 @@ class Image:
         """Raise :class:`ProgramError` with what is wrong: sizes, references, memory over 48 KiB (the sum is shown)."""
         n = len(self.code)
         if self.half not in O.HALF_FORMATS:
-            raise ProgramError(f"its 16-bit floats are '{self.half}'; they must be {', '.join(O.HALF_FORMATS)}")
+            raise ProgramError(
+                f"its 16-bit floats are '{self.half}'; they must be {', '.join(O.HALF_FORMATS)}"
+            )
         self._check_arrays()
         if self.code.shape != (n, 4) or len(self.cost_class) != n or len(self.source) != n:
             raise ProgramError(
