@@ -88,7 +88,7 @@ class ApplianceRuntime(SdkRuntime):
 
 
 class SdkLauncher(_Held):
-    """Runs commands on the node of the system: here in a scratch folder beside the artifact, with ``cs_python`` on PATH."""
+    """Runs commands on the node of the system: here in a scratch folder with a copy of the artifact, and ``cs_python`` on PATH."""
 
     def __init__(
         self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
