@@ -56,11 +56,13 @@ class Outcome:
 
     ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen any more, and no condition was asked), "waits" (nothing can
     happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
+    ``quiet``: of "idle", the cycle from which on nothing could happen; time may have passed since.
     """
 
     reason: str
     cycle: int
     fault: Fault | None = None
+    quiet: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,9 +188,10 @@ class Session:
             self.fault = why_fault(m, self.image)
             return Outcome("fault", self.cycle, self.fault)
         if why == L.QUIET:
+            quiet = self.cycle
             if cycles is not None and not asked:  # nothing happens, but time passes for whoever comes next
                 m.size[S.CLOCK] = max(last, self.cycle)
-            return Outcome("waits" if asked else "idle", self.cycle)
+            return Outcome("waits" if asked else "idle", self.cycle, quiet=quiet)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
 
     def _run_watched(
