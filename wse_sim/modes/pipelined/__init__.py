@@ -111,6 +111,18 @@ class Pipelined:
         rate = plan.replicas * plan.wafer.clock_hz / plan.sample_cycles
         return {"samples_per_s": min(rate, _host(plan).samples_per_s)}
 
+    def drawn_figures(
+        self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
+    ) -> Sequence[Mapping[str, float]] | None:
+        """`quick_figures` of the plan on every machine in one pass; a derived mode with prices of its own has none."""
+        own = type(self)
+        if own.repriced is not Pipelined.repriced or own.quick_figures is not Pipelined.quick_figures:
+            return None
+        from wse_sim.modes.pipelined.drawn import rates
+
+        found = rates(expect(plan, PipelinedPlan), machines, _host)
+        return [{"samples_per_s": rate} for rate in found]
+
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all stages; updates run once a batch and are left out."""
         plan = expect(plan, PipelinedPlan)

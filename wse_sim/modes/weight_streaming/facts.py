@@ -101,6 +101,17 @@ def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
     return graph_without_scores(graph) if recompute == "attention" else graph
 
 
+def least_recompute(graph: KernelGraph, capacity: float) -> str:
+    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
+    if not graph.training:
+        return "none"
+    for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
+        need = need_of(candidate)
+        if need.kept + need.working <= capacity:
+            return recompute
+    return "full"
+
+
 def facts_of(graph: KernelGraph, recompute: str) -> Sequence[Fact]:
     """The facts of every phase of a step, in order."""
     return graph.remembered(
