@@ -222,7 +222,7 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
-                "a kernel graph has its gradients already; say what trains when the model is read"
+                "a kernel graph has its gradients already; state what trains when the model is read"
             )
         return model
     return load_model(

@@ -191,7 +191,7 @@ def _check_size(text: str, path: str | Path) -> None:
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_):
                 raise ConfigError(
-                    f"{path}: alias '*{event.anchor}' stands for itself; write out what is meant"
+                    f"{path}: alias '*{event.anchor}' refers to itself; write out what is meant"
                 )
             count += sizes.get(event.anchor, 0)
             repeated += sizes.get(event.anchor, 0)

@@ -116,7 +116,7 @@ class Norm(OnRows):
         "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less"
     )
     role = Role.NORM
-    dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
+    dims = sizes(rows="rows with their own statistics", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
     lies = "stationary: whole rows on all cores; streamed: rows along the lanes; grid as softmax"
     programs = "streamed, stationary: layer and rms, forward and both gradients; grid: forward, fp32"

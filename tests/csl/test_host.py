@@ -223,7 +223,7 @@ def test_calls_that_cannot_be_done(runner: SdkRuntime) -> None:
         (lambda: runner.launch("data"), "launch takes a function"),
         (lambda: runner.launch("scale"), "takes 1 arguments"),
         (lambda: runner.launch("scale", "x"), "must be a number"),
-        (lambda: runner.memcpy_h2d(data, x, 1, 0, 2, 2, 3, streaming=False), "does not lie in the rectangle"),
+        (lambda: runner.memcpy_h2d(data, x, 1, 0, 2, 2, 3, streaming=False), "is not in the rectangle"),
         (lambda: runner.memcpy_h2d(data, x[:7], 0, 0, 2, 2, 2, streaming=False), "the region takes 8"),
         (lambda: runner.memcpy_h2d(data, x.astype(np.float64), 0, 0, 2, 2, 3, streaming=False), "64 bits"),
         (lambda: runner.memcpy_h2d(77, x, 0, 0, 2, 2, 3, streaming=False), "not an exported variable"),

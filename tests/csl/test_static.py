@@ -131,7 +131,7 @@ fn run() void {
   sys.unblock_cmd_stream();
 }
 task after() void {}""",
-    "the operation at pe.csl:15 (run) runs beside that at pe.csl:14 (run): two operations share the core": f"""
+    "the operation at pe.csl:15 (run) overlaps that at pe.csl:14 (run): two operations share the core": f"""
 fn run() void {{
   @mov16(out, memory, .{{ .async = true }});
   @mov16(memory, in, .{{ .async = true, .activate = next }});

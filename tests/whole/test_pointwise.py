@@ -130,7 +130,7 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
         (lambda m, x: F.silu(m.p) * m.norm(x) + m.a(x), "which of them takes a parameter"),
         (
             lambda m, x: (y := m.norm(x)).exp() * 2 + torch.tanh(y) * 3,
-            "give each operator a tensor of its own",
+            "give each operator its own tensor",
         ),
         (lambda m, x: m.norm(torch.tanh(m.a(x)) * 2 + torch.tanh(m.b(x)) * 3), "give each operator a tensor"),
     ],

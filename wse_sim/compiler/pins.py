@@ -85,7 +85,7 @@ def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None
         if runs.count(name) > 1:
             raise ModelError(
                 f"region '{name}' is pinned to stages that do not follow each other, and the pipeline is laid out "
-                f"in the order of its data; pin neighbouring modules to it, or give each run a name of its own"
+                f"in the order of its data; pin neighbouring modules to it, or give each run its own name"
             )
 
 

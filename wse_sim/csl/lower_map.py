@@ -154,7 +154,7 @@ class MapLowerer(VectorLowerer):
             code.bind(keep)
         if count is None:
             raise CslError(
-                at, "@map needs a DSD or a DSR among its operands: nothing says how often the function runs"
+                at, "@map needs a DSD or a DSR among its operands: nothing states how often the function runs"
             )
         return count
 

@@ -71,7 +71,7 @@ class PlaceLowerer(Evaluator):
         value = self.load(value, at)
         if isinstance(value, (Agg, Mem)):
             raise CslError(
-                at, f"a value of type '{value.type}' cannot stand here; use its fields or elements"
+                at, f"a value of type '{value.type}' cannot be used here; use its fields or elements"
             )
         return self.register(value, at)
 

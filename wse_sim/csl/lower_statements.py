@@ -249,7 +249,7 @@ class StatementLowerer(CallLowerer):
             if label is not None and target.label == label:
                 return target
         if label is None:
-            raise CslError(at, f"'{what}' stands outside of a loop")
+            raise CslError(at, f"'{what}' is outside of a loop")
         raise CslError(at, f"there is no loop or block with the label '{label}' around this '{what}'")
 
     def s_Break(self, node: tree.Break, scope: Scope) -> Signal:

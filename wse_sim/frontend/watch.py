@@ -259,7 +259,7 @@ def reject_assigned_attributes(
     if kept:
         notes.append(
             f"caches: {kept[0].removeprefix('self.')}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''} filled in "
-            "forward() depend on no input; they are worked out in every step"
+            "forward() depend on no input; they are computed in every step"
         )
     return notes
 

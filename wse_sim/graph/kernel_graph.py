@@ -237,7 +237,7 @@ class KernelGraph(Displayed):
         if len(self._by_name) < len(self.kernels):
             names = [kernel.name for kernel in self.kernels]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ModelError(f"model '{self.name}' has two kernels '{twice}'; give each a name of its own")
+            raise ModelError(f"model '{self.name}' has two kernels '{twice}'; give each its own name")
         for kernel in self.kernels:
             for tensor in (*kernel.inputs, *kernel.outputs, *kernel.parameters):
                 if tensor not in self.tensors:

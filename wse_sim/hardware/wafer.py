@@ -268,7 +268,7 @@ def _validated(fields: dict[str, Any], where: object) -> Wafer:
     if outside or outside_rows:
         first = outside[0] if outside else outside_rows[0]
         raise ConfigError(
-            f"{where}: key 'dead_cores'/'dead_rows': {first} lies outside the fabric of "
+            f"{where}: key 'dead_cores'/'dead_rows': {first} is outside the fabric of "
             f"{wafer.rows} x {wafer.cols}; name cores of the fabric"
         )
     return wafer

@@ -72,7 +72,7 @@ class Layer:
     name: str
     cost: Cost
     parts: Sequence[Part]
-    rest: str = "no part stands for it"
+    rest: str = "no part represents it"
 
 
 class Mode(Protocol):

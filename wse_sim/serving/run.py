@@ -99,7 +99,7 @@ def replica_of(
         blocks = cache // block_tokens
         if not blocks:
             raise ServingError(
-                f"no cache fits beside the rows of a turn of {turn_tokens} tokens; use shorter turns or more systems"
+                f"no cache fits in addition to the rows of a turn of {turn_tokens} tokens; use shorter turns or more systems"
             )
         notes.append(
             f"the cache holds {cache:,} tokens of all requests of a replica, in blocks of {block_tokens}"

@@ -295,7 +295,7 @@ class Dask:
         except (CancelledError, OSError, TimeoutError, StopIteration) as fault:
             where = self.address or "of this command"
             raise WseError(
-                f"the scheduler {where} cannot be reached any more ({type(fault).__name__}); all rows written before are kept: "
+                f"the scheduler {where} can no longer be reached ({type(fault).__name__}); all rows written before are kept: "
                 "run the same command to continue"
             ) from None
 

@@ -58,7 +58,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
     if fields.get(USERS) is not None:
         if "arrivals" in fields:
-            raise ConfigError("serve.users and serve.arrivals both say who comes; state one of them")
+            raise ConfigError("serve.users and serve.arrivals both state the arrivals; keep one of them")
         found["arrivals"] = f"users:{fields[USERS]}:{fields.get(THINK) or 0:g}"
     elif fields.get(THINK) is not None:
         raise ConfigError("serve.think_s needs serve.users; add it")

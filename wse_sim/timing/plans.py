@@ -120,7 +120,7 @@ def account(
         left -= cycles
         more += row.difference_cycles
     if left > ROUNDING * item.cycles:
-        why = reason or "starts and waits that no probe stands for"
+        why = reason or "starts and waits that no probe represents"
         kept.add(row_of(item, "rest" if parts else "", "", left, 1.0, why))
     return more
 

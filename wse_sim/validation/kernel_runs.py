@@ -80,7 +80,7 @@ def _measured(stated: Statement, program: Values, home: Path) -> tuple[float, st
             value = math.nan
         return _positive(value, file), f"printed in {stated.output}, sha256 {sha256_of(file)[:16]}"
     raise ConfigError(
-        f"{home / FILE}: says not what was measured; state `cycles`, `stamps`, or `output` with program.printed"
+        f"{home / FILE}: does not state what was measured; add `cycles`, `stamps`, or `output` with program.printed"
     )
 
 

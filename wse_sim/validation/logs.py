@@ -249,7 +249,7 @@ def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
     """
     if len(log.batches) > 1:
         shown = ", ".join(map(str, sorted(log.batches)))
-        raise ConfigError(f"{log.path}: says batches of {shown}; state `batch` in run.yaml")
+        raise ConfigError(f"{log.path}: states batches of {shown}; state `batch` in run.yaml")
     if log.batches:
         return next(iter(log.batches))
     candidates = {batch for batch in (stated, _processed_batch(log)) if batch is not None}
@@ -268,7 +268,7 @@ def _processed_batch(log: TrainingLog) -> int | None:
     """Samples over steps of the training, if that is a whole number."""
     if len(log.processed) > 1:
         shown = " and ".join(f"{samples:,}" for samples in sorted(log.processed))
-        raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run a file of its own")
+        raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run its own file")
     trained = [s for s in log.stretches if s.phase == TRAIN]
     if not log.processed or not trained or not trained[-1].lines[-1].step:
         return None

@@ -77,7 +77,7 @@ def check_streamed_graph(graph: KernelGraph) -> None:
     for kernel in graph.kernels:
         if kernel.attrs.get("met"):
             raise ModelError(
-                f"kernel '{kernel.name}' has no price of its own, and streamed weights leave no product that has it; plan the graph "
+                f"kernel '{kernel.name}' has no price, and streamed weights leave no product that includes it; plan the graph "
                 "of inputs_over_rows(graph, streamed=True)"
             )
 
@@ -104,7 +104,7 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     kept = [name for kernel in kernels[:-1] for name in kernel.outputs]
     if outputs := [name for name in kept if graph.tensors[name].kind is TensorKind.OUTPUT]:
         raise ModelError(
-            f"model '{graph.name}' returns '{outputs[0]}' beside its last layer's output; return that one alone"
+            f"model '{graph.name}' returns '{outputs[0]}' in addition to its last layer's output; return only that one"
         )
     if graph.training:
         for kernel in kernels:
@@ -259,7 +259,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
     _check_order(graph, kernel)
     if kernel.attrs.get("orientation", "best") != "kn":
         raise ModelError(
-            f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"
+            f"kernel '{kernel.name}' has two possible layouts in its region; plan the graph of inputs_over_rows(graph)"
         )
 
 

@@ -60,7 +60,7 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
         table, layer = tied[0]
         raise ModelError(
             f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{layer}', and on the whole "
-            "fabric tables do not train; give the layer a weight of its own"
+            "fabric tables do not train; give the layer its own weight"
         )
     name = between.pop()
     tensors = dict(graph.tensors)

@@ -28,7 +28,7 @@ class AttentionAttributes(Attributes):
     groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")
     pairs: bool = attribute(False, "queries over rows, keys over columns: a core has the scores of its pairs")
     collected: bool = attribute(
-        False, "with pairs: a row of the region and cores beside its columns collect sums and send them"
+        False, "with pairs: a row of the region and cores next to its columns collect sums and send them"
     )
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
@@ -36,6 +36,6 @@ class AttentionAttributes(Attributes):
     scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)", at_most=FP16_MOST)
     unusual: str = attribute(
         "",
-        "scores: they pass more than a factor and a mask; order: features of an operand do not lie head by head",
+        "scores: they pass more than a factor and a mask; order: features of an operand are not stored head by head",
         choices=("", "scores", "order"),
     )

@@ -98,7 +98,7 @@ class Core(VectorWalker):
             return True
         if self.open is not None and max(self.open.activate, self.open.unblock) >= 0:
             raise NotStaticError(
-                f"task '{task.name}' runs beside the operation at {self.open.operation.where}, whose end starts a task: their order depends on times"
+                f"task '{task.name}' overlaps the operation at {self.open.operation.where}, whose end starts a task: their order depends on times"
             )
         self.state.active &= ~(1 << task.id)
         self.spent += int(self.t.sets[S.PICK])
@@ -121,7 +121,7 @@ class Core(VectorWalker):
         task, (color, queue) = ready[0], self._channel(ready[0].id)
         if task.id in self.passed:
             raise NotStaticError(
-                f"words may start task '{task.name}' beside the operation at {self.passed[task.id]}: their order depends on times"
+                f"words may start task '{task.name}' during the operation at {self.passed[task.id]}: their order depends on times"
             )
         self._add(
             CourseStep(self.spent, Operation(1, 1, 1000, ((color, queue),), None, f"task '{task.name}'"))
@@ -170,10 +170,10 @@ class Core(VectorWalker):
     def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
         """An operation on memory alone: the main thread waits for it."""
         if options["is_async"]:
-            raise NotStaticError(f"an operation on memory runs beside the main thread at {self.where()}")
+            raise NotStaticError(f"an operation on memory overlaps the main thread at {self.where()}")
         if self.open is not None:
             raise NotStaticError(
-                f"the operation at {self.where()} runs beside that at {self.open.operation.where}: two operations share the core"
+                f"the operation at {self.where()} overlaps that at {self.open.operation.where}: two operations share the core"
             )
         if n is None:
             raise NotStaticError(f"an operation without end at {self.where()}")
@@ -199,7 +199,7 @@ class Core(VectorWalker):
         where = self.where()
         if self.open is not None:
             raise NotStaticError(
-                f"the operation at {where} runs beside that at {self.open.operation.where}: two operations share the core"
+                f"the operation at {where} overlaps that at {self.open.operation.where}: two operations share the core"
             )
         if n is None:
             raise NotStaticError(f"the operation at {where} has no end")

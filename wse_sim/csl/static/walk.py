@@ -83,7 +83,7 @@ class Walker(ABC):
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
             raise NotStaticError(
-                f"address {address} at {self.where()} lies outside the memory of the program"
+                f"address {address} at {self.where()} is outside the memory of the program"
             )
         total = 0
         for i in range(words):
@@ -97,7 +97,7 @@ class Walker(ABC):
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
             raise NotStaticError(
-                f"address {address} at {self.where()} lies outside the memory of the program"
+                f"address {address} at {self.where()} is outside the memory of the program"
             )
         for i in range(words):
             memory[address + i] = value if isinstance(value, Unknown) else (value >> (16 * i)) & 0xFFFF

@@ -111,7 +111,7 @@ class Session:
         self.config = FabricConfig.from_wafer(wafer, **overrides)
         if image.rows * image.cols < 1 or image.rows > wafer.rows or image.cols > wafer.cols:
             raise ProgramError(
-                f"a rectangle of {image.cols} x {image.rows} cores does not lie on the {wafer.cols} x {wafer.rows} of {wafer.name}"
+                f"a rectangle of {image.cols} x {image.rows} cores is not on the {wafer.cols} x {wafer.rows} of {wafer.name}"
             )
         self.machine = make_machine(
             image,
@@ -301,11 +301,11 @@ class Session:
         Raises
         ------
         ProgramError
-            If (x, y) lies outside the rectangle.
+            If (x, y) is outside the rectangle.
         """
         if not (0 <= x < self.image.cols and 0 <= y < self.image.rows):
             raise ProgramError(
-                f"core ({x}, {y}) lies outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
+                f"core ({x}, {y}) is outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
             )
         return y * self.image.cols + x
 
@@ -313,7 +313,7 @@ class Session:
         words = int(self.machine.sets[S.WORDS])
         if address < 0 or n < 0 or address + n > words:
             raise ProgramError(
-                f"words {address} to {address + n} lie outside the memory of the program, which ends at word {words}"
+                f"words {address} to {address + n} are outside the memory of the program, which ends at word {words}"
             )
         return self.machine.memory.reshape(self.image.n_cores, words)
 

@@ -343,10 +343,10 @@ def _deep(plan: PipelinedSystemsPlan, sizer: Sizer) -> PipelinedSystemsPlan:
 def _notes(plan: PipelinedSystemsPlan) -> tuple[str, ...]:
     rate = plan.wafer.io_bytes_per_s / 1e9
     notes = [
-        f"the blocks lie on {len(plan.parts)} of {plan.systems} systems; maps show wafer {plan.slowest + 1}, the slowest",
+        f"the blocks are on {len(plan.parts)} of {plan.systems} systems; maps show wafer {plan.slowest + 1}, the slowest",
         f"a cut between two systems carries its activations and gradients one after the other at {rate:g} GB/s (the "
         f"wafer's I/O: both directions at once, shared by two neighbours) and {plan.cluster.swarmx_hop_s * 1e6:g} us "
-        f"later (one switch); samples of the host go beside them (assumed)",
+        f"later (one switch); samples of the host use the same links (assumed)",
     ]  # fmt: skip
     if plan.tied_bytes:
         notes.append(

@@ -411,7 +411,7 @@ def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lan
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
-            "attention": "activations fit without the scores of attention, which are worked out again",
+            "attention": "activations fit without attention scores, which are recomputed",
             "full": "activations do not fit: every block runs forward again",
         }
         notes.append(text[recompute])

@@ -87,7 +87,7 @@ class AttentionByPairs(PlacedKernel):
             )
         if not attrs.pairs:
             raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel, "has several possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
@@ -96,7 +96,7 @@ class AttentionByPairs(PlacedKernel):
         if attrs.unusual:
             what = {
                 "scores": "changes its scores by more than a factor and a mask",
-                "order": "reads features that do not lie head by head",
+                "order": "reads features that are not stored head by head",
             }[attrs.unusual]
             raise refused(
                 kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"

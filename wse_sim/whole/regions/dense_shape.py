@@ -84,7 +84,7 @@ class DenseShape(RegionKind):
             )
         if kernel.attrs.get("orientation", "best") != "kn":
             raise refused(
-                kernel, "may lie either way in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel, "has two possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
 
     @property

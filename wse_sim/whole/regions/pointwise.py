@@ -110,7 +110,7 @@ class PointwisePlace(PlacedKernel):
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
-                "give each operator a tensor of its own, and take no power beyond a square",
+                "give each operator its own tensor, and take no power beyond a square",
             )
         is_told = bool(kernel.steps) and "div" not in ops
         if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:

@@ -56,7 +56,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         super().check(graph, kernel)
         if not kernel.attrs.get("whole", False):
             raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel, "has several possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
 
     def extent(self) -> tuple[int, int]:
