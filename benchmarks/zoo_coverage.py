@@ -275,7 +275,7 @@ def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection)
 
 
 def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str, Any]:
-    """:func:`measure` in a process of its own."""
+    """:func:`measure` in its own process."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(zoo, name, training, limit_s, there), daemon=True)

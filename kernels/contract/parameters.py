@@ -26,7 +26,7 @@ MOST_SIZE = 10**7
 class Parameter:
     """A size or an attribute: its default has its type; a range for numbers, choices for words.
 
-    Numbers without a range of their own: whole ones from 1 (from 0 where 0 is the default and stands for "the
+    Numbers without their own range: whole ones from 1 (from 0 where 0 is the default and stands for "the
     best"), shares from 0 to 1.
     """
 

@@ -208,7 +208,7 @@ def test_a_token_that_no_core_can_norm_does_not_fit():
 def passes(
     k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
 ) -> tuple[float, float]:
-    """Forward and backward cycles of the busiest core of a layer that trains on so many rows with inputs."""
+    """Forward and backward cycles of the busiest core of a layer that trains on that many rows with inputs."""
     costs = chain_rows(k, n, items, Tiling(rows, cols), of, has_dx=has_dx).costs()
     forward, backward = (float(cost.total - cost.idle - cost.stalled_input) for cost in costs)
     return forward, backward

@@ -121,7 +121,7 @@ def runner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SdkRuntime:
 @pytest.mark.parametrize("order", list(MemcpyOrder))
 @pytest.mark.parametrize(("w", "h", "n"), [(1, 1, 1), (2, 3, 4), (3, 1, 2), (1, 4, 5)])
 def test_orders_of_host_arrays(order: MemcpyOrder, w: int, h: int, n: int) -> None:
-    """Row-major: item (row, col, k) lies at (row w + col) n + k; column-major: at row + h col + h w k."""
+    """Row-major: item (row, col, k) is at (row w + col) n + k; column-major: at row + h col + h w k."""
     items = np.arange(w * h * n, dtype=np.uint32)
     region = arrays.to_region(items, w, h, n, order)
     for row, col, k in np.ndindex(h, w, n):

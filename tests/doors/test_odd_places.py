@@ -1,6 +1,6 @@
 """Commands where little is given: closed or full outputs, no home, limits, odd names; and nothing outlives a command.
 
-Each case is a process of its own: limits, closed files and signals are those of a process.
+Each case is its own process: limits, closed files and signals are those of a process.
 """
 
 from __future__ import annotations

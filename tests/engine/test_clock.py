@@ -1,4 +1,4 @@
-"""The clock under a limit of power: which one a wafer states, what it does to a run, and that the result says so."""
+"""The clock under a limit of power: which one a wafer states, what it does to a run, and that the result states this."""
 
 from __future__ import annotations
 

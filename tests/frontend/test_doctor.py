@@ -1,4 +1,4 @@
-"""All obstacles at once: places, remedies, and shares of FLOPs worked out by hand."""
+"""All obstacles at once: places, remedies, and shares of FLOPs computed by hand."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_nothing_to_train() -> None:
 
 
 def test_quantised_file_formats(tmp_path: Path) -> None:
-    """A file that is no exported program says how to write one."""
+    """A file that is no exported program states how to write one."""
     file = tmp_path / "broken.pt2"
     file.write_bytes(b"not a program")
     with pytest.raises(ModelError, match=r"torch\.export\.save"):

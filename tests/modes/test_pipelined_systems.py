@@ -125,7 +125,7 @@ def test_more_systems_are_never_slower():
 
 
 def test_a_chain_as_long_as_it_helps():
-    """Two stages more than blocks: no more wafers are used than there are places to end, and the plan says so."""
+    """Two stages more than blocks: no more wafers are used than there are places to end, and the plan states this."""
     graph = transformer(1, 128, 4, 128)
     plan = compiled(40, graph=graph)
     assert len(plan.parts) < 40

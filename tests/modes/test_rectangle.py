@@ -1,4 +1,4 @@
-"""Part of the wafer: more rows or columns make no step slower, and a plan says what it leaves out."""
+"""Part of the wafer: more rows or columns make no step slower, and a plan states what it leaves out."""
 
 from __future__ import annotations
 

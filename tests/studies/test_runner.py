@@ -333,7 +333,7 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
-    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting says so, the rest has results."""
+    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting states this, the rest has results."""
     pytest.importorskip("distributed")
     monkeypatch.setattr(pools, "evaluate", tasks.memory_hungry)
     spec = study(grid={"batch": [11, 12, 13, 14]})

@@ -108,7 +108,7 @@ BROKEN = {
     "no key": ({}, {"performance__json": "{}"}, "key 'total_samples' is missing"),
     "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "holds no log of training"),
     "no wafer": ({"wafer": None}, {"a__log": LOG}, "state `wafer: wse2` (CS-2)"),
-    "no model": ({"model": None}, {"a__log": LOG}, "no file says which model ran"),
+    "no model": ({"model": None}, {"a__log": LOG}, "no file states which model ran"),
     "no systems": ({}, {"a__log": LOG.replace("execute using 1 CSX", "")}, "no file says `systems`"),
     "no mode": ({}, {"a__log": LOG.replace("CSX,", "xla:0,")}, "no file says `mode`"),
     "zero steps": ({}, {"a__log": LOG.replace("Step=100", "Step=0").replace("Step=200", "Step=0")}, "its last step is 0"),

@@ -98,7 +98,7 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
         assert region.busiest + sum(region.waits) == pytest.approx(found.fabric_period, abs=0.01)
     assert found.same_order
     slowest = max(region.busiest for region in found.regions)
-    # Eight samples more do not use up what lay between the regions: a period may be a cycle or two short.
+    # Eight samples more do not use up what were between the regions: a period may be a cycle or two short.
     assert found.fabric_period >= 0.98 * slowest
     # A core that turns the routers of its rows back takes a cycle more than its price (narrow in the middle: 17 cycles, not 16).
     assert found.fabric_period == pytest.approx(found.engine_period, rel=0.03, abs=1.01)

@@ -62,7 +62,7 @@ class Spelled(nn.Module):
 
 
 def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
-    """The graph of a model of tokens, as it lies on the fabric."""
+    """The graph of a model of tokens, as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
 
@@ -137,7 +137,7 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
 
 @pytest.mark.slow
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
-    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric works out."""
+    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric computes."""
     biased = Spelled()
     biased.slope = torch.linspace(-1.0, 0.0, T * T).reshape(T, T)
     with_both = api.lower(biased.eval(), (IDS[:1],)).kernel("attention")

@@ -47,7 +47,7 @@ class Headed(nn.Module):
 
 
 def laid(model: nn.Module, training: bool = False) -> KernelGraph:
-    """Its graph as it lies on the fabric."""
+    """Its graph as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model, (torch.zeros(1, T, INPUTS),), **how))
 

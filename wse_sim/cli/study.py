@@ -58,7 +58,9 @@ class StudyCommand(Declared):
     scheduler: str | None = option(None, "Address of a Dask scheduler, such as tcp://host:8786.")
     memory: str = option("auto", "Memory of a local worker, such as 4GB; one that needs more is ended.")
     dry_run: bool = option(False, "Check the study, count its runs, estimate the time, run nothing.")
-    export: Literal["parquet", "csv"] | None = option(None, "Also write the rows into a table next to the store.")
+    export: Literal["parquet", "csv"] | None = option(
+        None, "Also write the rows into a table next to the store."
+    )
 
 
 @app.command(RUN)

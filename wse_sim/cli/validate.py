@@ -27,9 +27,7 @@ class ValidateCommand(Declared):
     """What a validation asks for."""
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
-    mine: Path | None = option(
-        None, "Folder with logs of your own runs, used instead of the shipped suites."
-    )
+    mine: Path | None = option(None, "Folder with logs of your own runs, used instead of the shipped suites.")
     refit: bool = option(
         False, "Print which fitted constants the points would move, and how far in their ranges."
     )

@@ -27,7 +27,7 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
     """The graph with numbers of parts turned into rectangles.
 
     A product at rest holds its input features over the rows of its region and its output features over the
-    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are so many rows and columns; the
+    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are that many rows and columns; the
     columns that the region sets aside are added.
 
     Raises

@@ -118,7 +118,7 @@ class Stage:
 
     @property
     def passes_overlap(self) -> bool:
-        """Whether forward and backward passes alternate on the cores and have inlets and links of their own."""
+        """Whether forward and backward passes alternate on the cores and have inlets and their own links."""
         return self.backward_latency_cycles is not None
 
     @property
@@ -287,7 +287,7 @@ class Plan(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """What stands around the wafer."""
+        """What is around the wafer."""
         ...
 
     @property

@@ -95,7 +95,7 @@ class StatementLowerer(CallLowerer):
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
     def settle(self, value: Operand, mark: int, at: int) -> int:
-        """A register of its own for a named scalar."""
+        """Its own register for a named scalar."""
         self.code.release(mark)
         reg = self.code.alloc()
         self.move(value, reg, mark, at)
@@ -145,7 +145,7 @@ class StatementLowerer(CallLowerer):
         return END if first is not None and second is not None else None
 
     def arm(self, node: tree.Node, scope: Scope) -> Signal:
-        """A statement with a scope of its own."""
+        """A statement with its own scope."""
         mark, end = self.code.next, self.locals_end
         self.locals_end = max(end, mark)
         signal = self.exec(node, Scope(scope.instance, scope))

@@ -21,7 +21,7 @@ LABELS = ("model_name", "engine")
 
 
 class ServiceMetrics:
-    """Gauges, counters and histograms in a registry of their own."""
+    """Gauges, counters and histograms in their own registry."""
 
     def __init__(self, model: str, block_tokens: int, blocks: int) -> None:
         self.registry = CollectorRegistry()

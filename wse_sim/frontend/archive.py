@@ -136,7 +136,7 @@ def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Every text of a document with the key that it stands under; keys stand under "key"."""
+    """Every text of a document with the key that it is under; keys stand under "key"."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):

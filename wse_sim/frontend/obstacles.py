@@ -1,4 +1,4 @@
-"""What stands between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
+"""What is between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ _OWN = frozenset(["_parameters", "_buffers", "_modules"])
 
 
 class Caches:
-    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be worked out each step.
+    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be computed each step.
 
     A hook for the end of forward(), while torch still knows from which inputs each tensor was made.
     """

@@ -327,7 +327,7 @@ class KernelGraph(Displayed):
         return self.remembered(("samples", samples), lambda: self._stated_for(samples))
 
     def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
-        """What `make` gives, worked out once per graph and kept next to it: of facts that follow from the graph alone.
+        """What `make` gives, computed once per graph and kept next to it: of facts that follow from the graph alone.
 
         Pickled and saved graphs leave it out; at most a few are kept.
         """

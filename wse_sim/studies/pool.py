@@ -1,6 +1,6 @@
 """Where the tasks of a study run: in this process, or on the workers of a Dask scheduler.
 
-A task is one captured graph on some settings.  The capture is a task of its own on which they depend: the engine runs
+A task is one captured graph on some settings.  The capture is its own task on which they depend: the engine runs
 it once, moves the graph to the workers that need it, and captures again only if every worker that held it has died.
 A task whose worker dies is cut in halves, which run on others; a setting that ends two workers alone is a row that says
 so.

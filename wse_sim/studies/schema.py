@@ -254,7 +254,7 @@ def _checked(spec: StudySpec) -> StudySpec:
 
 
 SIZED = ("wafer.rows", "wafer.cols", "wafer.program_rows", "wafer.program_cols")
-"""What `derive: [equal-area]` works out."""
+"""What `derive: [equal-area]` computes."""
 
 
 def remarks(spec: StudySpec) -> list[str]:

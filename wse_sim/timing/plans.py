@@ -126,7 +126,7 @@ def account(
 
 
 class _Probes:
-    """Probes of kernels, worked out once per signature and tiling, or the reason why there are none."""
+    """Probes of kernels, computed once per signature and tiling, or the reason why there are none."""
 
     def __init__(self, wafer: Wafer) -> None:
         self.wafer = wafer

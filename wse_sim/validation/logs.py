@@ -91,7 +91,7 @@ class Stretch:
         return self.lines[-1].step - self.lines[0].step
 
     def starts(self) -> bool:
-        """Whether its GlobalRate counts steps alone: of evaluation, which has a clock of its own, or where the first line
+        """Whether its GlobalRate counts steps alone: of evaluation, which has its own clock, or where the first line
         is that of the beginning (as many steps from 0 as to the next line)."""
         if self.from_beginning or self.phase == EVAL:
             return True

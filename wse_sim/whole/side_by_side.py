@@ -12,7 +12,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
 PACKED = 3  # queries, keys and values
-MOST_BUNDLES = 8  # of a tensor; each has a color of its own, where ways cross
+MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 
 def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
@@ -32,7 +32,7 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
 
 
 def packed_tensors(graph: KernelGraph) -> set[str]:
-    """Queries, keys and values in one tensor: three layers make them on the fabric, each with links of its own."""
+    """Queries, keys and values in one tensor: three layers make them on the fabric, each with its own links."""
     attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
     return {kernel.inputs[0] for kernel in attention if len(kernel.inputs) == 1}
 

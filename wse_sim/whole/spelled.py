@@ -19,7 +19,7 @@ OF_PRODUCT = ("bias",)
 
 
 def with_steps(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with operators as `steps` say them; a note names each product that gives some up to a region of its own."""
+    """The forward graph with operators as `steps` say them; a note names each product that gives some up to its own region."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
     for kernel in graph.kernels:
         if kernel.steps and kernel.family in POINTWISE:

@@ -175,7 +175,7 @@ def test_the_first_fault_of_all_bands_is_named(wse2: FabricConfig, late: int) ->
 
 
 def test_rows_are_cut_by_what_they_hold(wse2: FabricConfig) -> None:
-    """Of 1 1 1 1 4 4 the half, 6, lies in the fifth row, which stays with the first band; every band keeps a row."""
+    """Of 1 1 1 1 4 4 the half, 6, is in the fifth row, which stays with the first band; every band keeps a row."""
     assert cut(np.array([1, 1, 1, 1, 4, 4]), 2) == [5]
     assert cut(np.array([9, 1, 1, 1]), 3) == [1, 2]
     assert cut(np.array([1, 1, 1, 9]), 3) == [2, 3]

@@ -14,7 +14,7 @@ MOST_NAMED = 4
 BEAT_S = 10.0
 """Seconds of waiting after which the host says that the program continues."""
 SPAN_CYCLES = 1_000_000
-"""Words are compared with those of so many cycles ago, or more."""
+"""Words are compared with those of that many cycles ago, or more."""
 
 
 def would_wait(what: str, session: Session) -> str:

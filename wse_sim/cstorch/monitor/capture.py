@@ -83,7 +83,7 @@ class Observer:
         active = self._active
         if active is not None:
             if active.boundaries[-1][0] == run.global_step:
-                # Another execution begins: what lay between is no step.
+                # Another execution begins: what were between is no step.
                 active.boundaries.pop()
             active.boundaries.append((run.global_step, now))
             late = active.seconds is not None and now - active.boundaries[0][1] >= active.seconds

@@ -41,7 +41,7 @@ class Options:
 
     ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
     one cycle raise; otherwise they are serialised.  ``bins``: count busy cycles over time.
-    ``trace_rows``: events to record.  ``threads``: use up to so many where the executor can; results do not depend on it.
+    ``trace_rows``: events to record.  ``threads``: use up to that many where the executor can; results do not depend on it.
     """
 
     functional: bool = True

@@ -268,7 +268,7 @@ def changes_routes(image: Image) -> bool:
 
 
 def _filters(image: Image, slots: int) -> Array:
-    """The image's filters; behind them a row of its own for every (slot, core) if programs change single fields."""
+    """The image's filters; behind them its own row for every (slot, core) if programs change single fields."""
     own = slots * image.n_cores if _uses(image, O.Sys.FILTER_FIELD) else 0
     filters = S.lazy_zeros((len(image.filters) + own, O.FILTER_FIELDS), np.int64)
     filters[: len(image.filters)] = image.filters

@@ -171,7 +171,7 @@ def router_function(c, fn, rs, first, m):
     elif fn == FILTER_FIELD:
         row = np.int64(m.filter_row[rs])
         own = m.filters.shape[0] - sets[S.SLOTS] * n_cores + rs
-        if row != own:  # from now on the router has a filter of its own
+        if row != own:  # from now on the router has its own filter
             for k in range(O.FILTER_FIELDS):
                 m.filters[own, k] = m.filters[row, k] if row >= 0 else 0
             m.filter_row[rs] = np.int32(own)

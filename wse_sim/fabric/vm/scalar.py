@@ -282,7 +282,7 @@ def floats(op, r, d, x, y):
 
 @inlined_kernel
 def half_floats(op, r, d, x, y):
-    """Arithmetic and comparisons of f16, worked out in f32; False: the opcode is another one."""
+    """Arithmetic and comparisons of f16, computed in f32; False: the opcode is another one."""
     if op == HEQ:
         r[d] = 1 if bits_f16(r[x]) == bits_f16(r[y]) else 0
     elif op == HLT:

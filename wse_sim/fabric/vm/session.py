@@ -80,7 +80,7 @@ class Session:
     """One program on one fabric; see the module's docstring.
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
-    a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
+    a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most that many, each steps a band of its own rows; results do not
     depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``bounds``: a vector operation that
     leaves the variable in which it begins is a fault.  ``in_turns``: the bands share one thread, as they always do without machine code.
     ``sanitize``: look at every access and word, for :meth:`findings`; results and cycles stay as they are.
@@ -88,7 +88,7 @@ class Session:
     Raises
     ------
     ProgramError
-        If the program does not lie on the wafer, or ``threads`` is less than 1.
+        If the program is not on the wafer, or ``threads`` is less than 1.
     """
 
     def __init__(

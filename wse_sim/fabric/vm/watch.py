@@ -183,7 +183,7 @@ def look_at_meeting(c, rs, port, rx, is_control, source, t, m):
     """A word passes a router: whether chance alone put it behind the last one, which came from another side by the same route.
 
     What one core sends can depend on what another one sent only as fast as a word travels, a link a cycle.  Two words that were sent closer
-    in time than that know nothing of each other; if the route takes words from both sides (`rx`) and no command of a switch lies between them,
+    in time than that know nothing of each other; if the route takes words from both sides (`rx`) and no command of a switch is between them,
     their order is that of their arrival.
     """
     last = m.merged[rs]

@@ -36,7 +36,7 @@ class Split:
     layer: LayerWork
     last: int  # layers of the last region
     ends: float  # elements of embedding and head on a core
-    has_own_ends: bool  # in a region of their own
+    has_own_ends: bool  # in their own region
     ends_at: Region | None = None  # cores next to the squares, if the ends lie there
 
     @property

@@ -80,7 +80,7 @@ class Pipelined:
         run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
         run.execute()  # run: every region is a process
         free = run
-        if run.waited_for_input:  # what the wafer could do alone needs a run of its own
+        if run.waited_for_input:  # what the wafer could do alone needs its own run
             free = PipelinedRun(plan, options, None, log.off())
             free.execute()
         return collect(run, free, path)
@@ -114,7 +114,7 @@ class Pipelined:
     def drawn_figures(
         self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
     ) -> Sequence[Mapping[str, float]] | None:
-        """`quick_figures` of the plan on every machine in one pass; a derived mode with prices of its own has none."""
+        """`quick_figures` of the plan on every machine in one pass; a derived mode with its own prices has none."""
         own = type(self)
         if own.repriced is not Pipelined.repriced or own.quick_figures is not Pipelined.quick_figures:
             return None

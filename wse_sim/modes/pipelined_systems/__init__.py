@@ -1,7 +1,7 @@
 """The pipelined mode over several systems: a run of blocks on every wafer, activations go from wafer to wafer.
 
 options.py what a user may fix
-steps.py   where the chain is cut, and every part as a pipeline of its own
+steps.py   where the chain is cut, and every part as its own pipeline
 plan.py    what they make; its `line` is the chain as one pipeline, lines between systems as stages
 result.py  from the run of the line to a result
 

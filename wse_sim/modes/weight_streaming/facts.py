@@ -68,7 +68,7 @@ def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a phase is, whatever the machine: worked out once per graph."""
+    """What a phase is, whatever the machine: computed once per graph."""
 
     item: Work
     name: str

@@ -88,7 +88,7 @@ class Parts:
         if need > capacity:
             return inf
         recompute = options.recompute or least_recompute(self.stated, capacity)
-        if recompute != plan.recompute:  # other phases: a plan of its own
+        if recompute != plan.recompute:  # other phases: its own plan
             tried = self.attempt(rectangle)
             return inf if isinstance(tried, Infeasible) else free_seconds(tried)
         held = need_of(self.kept)

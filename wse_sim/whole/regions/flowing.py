@@ -7,7 +7,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 
     last row     ReLU of the sums that arrive, one token after the other, and out next to them
 
 Where a last row multiplies as well, it finishes the outputs of a whole sample with one start per item, and nothing leaves
-meanwhile.  Here neither bias nor ReLU is an instruction of its own::
+meanwhile.  Here neither bias nor ReLU is its own instruction::
 
     row         T (k ceil(v / w) + v)
     last row    T (v / min(1, rate of maxima) + v / 2)

@@ -221,7 +221,7 @@ class NormRegion(NormPlace, RegionKind):
         return self.tokens_held.dsd(side, tokens * self.features, SIDES)
 
     def _lines(self, turn: int, tokens: int) -> Lines:
-        """The instructions on so many tokens of a turn."""
+        """The instructions on that many tokens of a turn."""
         layout = self.work.layout(tokens, self.features, self.wafer)
         steps = (SIDES, SIDES * self.features) if layout.by_row else (SIDES * self.features, SIDES)
         places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}

@@ -15,7 +15,7 @@ An operand that comes earlier than another, by a shorter way through the model, 
 that hold two samples each.
 
 Operands and result may come and go in S bundles side by side.  The region is S bands of R / S rows then, each with a snake, inlets
-and stores of its own for the features of its bundle.
+and its own stores for the features of its bundle.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def bands(self) -> tuple[Pointwise, ...]:
-        """The rows of every bundle as a region of its own."""
+        """The rows of every bundle as its own region."""
         if self.streams == 1:
             return (self,)
         rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []

@@ -56,7 +56,9 @@ class TrainedNorm(NormPlace, TrainedKind):
         super().check(graph, kernel)
         if not kernel.attrs.get("whole", False):
             raise refused(
-                kernel, "has several possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel,
+                "has several possible layouts in its region",
+                "plan the graph of inputs_over_rows(graph)",
             )
 
     def extent(self) -> tuple[int, int]:
@@ -223,7 +225,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):
-            # The last result of one way may lie in the buffer of the first one of the other.
+            # The last result of one way may be in the buffer of the first one of the other.
             core.join(SEND)
             in_turn(core, tokens, receive, forward, (RECEIVE,))
             core.join(SEND)

@@ -71,7 +71,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         return self.senders
 
     def most_in_flight(self) -> int:
-        """Winners, next to one image and its gradient with all that lies between."""
+        """Winners, next to one image and its gradient with all that is between."""
         sizes = self.core.sizes
         kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
@@ -186,7 +186,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """What lies around the image of a maximum."""
+        """What is around the image of a maximum."""
         if not self.is_max:
             return {}
         names = [name for name in (IMAGE, LINES) if name in self.core.sizes]
