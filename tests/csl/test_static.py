@@ -161,7 +161,7 @@ task take(word: i16) void { words += 1; if (words == 8) { sys.unblock_cmd_stream
 task after() void { turns += 1; }
 comptime { if (first) { @bind_data_task(take, @get_data_task_id(@get_color(1))); } }"""
     found = static(program(tmp_path, body), "run")
-    assert "words may start task 'take' beside the operation at" in found.reason
+    assert "words may start task 'take' during the operation at" in found.reason
 
 
 def test_words_that_nobody_reads_are_refused(tmp_path: Path) -> None:

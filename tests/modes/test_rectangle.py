@@ -13,7 +13,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.modes.weight_streaming import WeightStreaming
 from wse_sim.modes.weight_streaming.options import StreamingChoice
-from wse_sim.modes.weight_streaming.parts import Parts
+from wse_sim.modes.weight_streaming.parts import PartTimes
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.rectangle import (
     LEAST_GAIN,
@@ -120,7 +120,9 @@ def test_parts_are_timed_as_their_plans_are(options: dict[str, object]) -> None:
     whole = compile_streaming(GRAPH, WAFER, CLUSTER, batch=choice.batch, choice=choice)
     assert isinstance(whole, WeightStreamingPlan)
     sizes = [(768, 750), (96, 750), (96, 24), (990, 3), (2, 2), (1, 1)]
-    found = list(Parts(GRAPH, whole, choice.replace(micro_batch=whole.micro_batch), attempt).seconds(sizes))
+    found = list(
+        PartTimes(GRAPH, whole, choice.replace(micro_batch=whole.micro_batch), attempt).seconds(sizes)
+    )
     too_narrow = [size for size in sizes if size[1] < (choice.lanes or 1)]
     assert [found.pop() for _ in too_narrow] == [inf] * len(too_narrow)
     plans = [attempt(size) for size in sizes if size not in too_narrow]

@@ -278,7 +278,7 @@ def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, 
     address = its.stdout.readline().strip()
     spec = study(grid={"batch": list(range(8, 2008))})
     try:
-        with pytest.raises(WseError, match=r"cannot be reached any more.*run the same command to continue"):
+        with pytest.raises(WseError, match=r"can no longer be reached.*run the same command to continue"):
             run_study(spec, tmp_path, scheduler=address, say=lambda text: os.kill(its.pid, signal.SIGKILL))
     finally:
         its.kill()

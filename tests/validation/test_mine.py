@@ -247,7 +247,7 @@ def test_a_program_is_measured_by_what_its_host_printed_and_runs_only_where_its_
         "commands.sh",
     )
     assert "prints nothing like" in b.fault
-    assert "says not what was measured" in c.fault
+    assert "does not state what was measured" in c.fault
     assert "one of them" in d.fault
     assert "--sources" in predict(a).reason
 

@@ -130,7 +130,7 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
     """Its gradient would lack the part of the look-ups; in inference it may be both."""
     assert lowered(Spelled(tied=True)).kernel("head").parameters == ("words.weight",)
     with pytest.raises(
-        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* weight of its own"
+        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* its own weight"
     ):
         lowered(Spelled(tied=True), training=True)
 
@@ -167,7 +167,7 @@ def test_a_softmax_of_columns_is_refused() -> None:
     from wse_sim.whole import check_graph
 
     graph = inputs_over_rows(api.lower(Columns(), (torch.zeros(1, T, T),)))
-    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it lies"):
+    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it is stored"):
         check_graph(graph)
 
 

@@ -202,5 +202,11 @@ _HELPERS = ("contextlib", "functools.py", "inspect.py", "copyreg.py", "/copy.py"
 
 
 def _caused_by(text: str) -> str:
+    """The line that torch names in a message: where a node of the graph comes from, innermost last."""
     match = re.search(r"Caused by: .*?\(([^()]+?:\d+)", text)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    _, _, trace = text.partition("Original traceback:")
+    frames = re.findall(r'File "([^"<]+)", line (\d+), in \S+\n\s*(.*)', trace)
+    own = [frame for frame in frames if "/torch/" not in frame[0]]
+    return "{}:{}: {}".format(*own[-1]).rstrip(" :") if own else ""

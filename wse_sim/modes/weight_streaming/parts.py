@@ -35,7 +35,7 @@ from wse_sim.modes.weight_streaming.recurrence import FloatArray, PhaseColumns, 
 Attempt = Callable[[Rectangle], WeightStreamingPlan | Infeasible]
 
 
-class Parts:
+class PartTimes:
     """Seconds of a step of `plan`'s micro-batch on rectangles; `graph` is what was compiled, `attempt` makes a plan."""
 
     def __init__(

@@ -54,7 +54,7 @@ from wse_sim.modes.weight_streaming.lanes import MAX_LANES, chosen_lanes, core_m
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, spilled_by_block
 from wse_sim.modes.weight_streaming.micro_batch import Attempted, with_micro_batch
 from wse_sim.modes.weight_streaming.options import StreamingChoice
-from wse_sim.modes.weight_streaming.parts import Parts
+from wse_sim.modes.weight_streaming.parts import PartTimes
 from wse_sim.modes.weight_streaming.plan import (
     STREAMED_WEIGHT_BYTES,
     StreamedPhase,
@@ -180,7 +180,7 @@ def try_micro_batches(
     def on_part(rectangle: Rectangle) -> Attempted:
         return attempt(plan.micro_batch, rectangle)
 
-    return on_fewer_cores(plan, lambda: Parts(graph, plan, options, on_part).seconds, on_part)
+    return on_fewer_cores(plan, lambda: PartTimes(graph, plan, options, on_part).seconds, on_part)
 
 
 @step("stated", "prices")
