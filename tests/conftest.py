@@ -80,7 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return work_unit(nodeid)
 
         def remove_node(self, node: Any) -> str | None:
-            """The test that ended a worker has failed; the others of the worker go on elsewhere.  (It would run again.)"""
+            """The test that ended a worker has failed; the others of the worker continue elsewhere.  (It would run again.)"""
             left = self.assigned_work.pop(node)
             crashed = next((name for unit in left.values() for name, done in unit.items() if not done), None)
             if crashed is not None:

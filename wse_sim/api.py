@@ -173,13 +173,13 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
 
 
 def _with_clock(result: Result, options: RunOptions) -> Result:
-    """The result with a note on the clock, where another than the nominal one applied: in place of which, how it is known."""
+    """The result with a note on the clock, where another than the nominal one applied: instead of which, how it is known."""
     if options.clock != POWER_LIMITED:
         return result
     wafer = load_wafer(options.wafer)
     evidence = wafer.provenance["power_limited_clock_hz"].evidence
     note = (
-        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz in place of {wafer.clock_hz / 1e6:,.4g} MHz "
+        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz instead of {wafer.clock_hz / 1e6:,.4g} MHz "
         f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
         "pipeline_efficiency above all, may hold a part of it already"
     )

@@ -47,7 +47,7 @@ Attrs = Mapping[str, Any]  # attributes of a kernel
 
 
 class How(TypedDict, total=False):
-    """What a face may be asked next to dimensions and tiling; read it with :func:`asked`."""
+    """What a face may be asked in addition to dimensions and tiling; read it with :func:`asked`."""
 
     phase: Phase
     dtype: str

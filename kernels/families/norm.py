@@ -411,7 +411,7 @@ def _blocks(
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
-    """Rows that are on one core each: the instructions row by row, words received and sent next to them.
+    """Rows that are on one core each: the instructions row by row, words received and sent during them.
 
     The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
     down the column once per batch, which is not counted.

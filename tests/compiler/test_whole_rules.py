@@ -147,7 +147,7 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
 
 
 def test_a_region_has_the_columns_that_its_parts_need():
-    """The gradient of a residual and the collectors of attention take a moving column more, in place of one that computes.
+    """The gradient of a residual and the collectors of attention take a moving column more, instead of one that computes.
 
     So such regions have two columns that compute.  Before, one that had no more than one was refused after the compiler was done.
     """

@@ -151,7 +151,7 @@ def test_a_run_that_stands_still_is_stopped(runner: SdkRuntime, name: str, place
 
 
 def test_a_loop_that_counts_in_memory_is_no_standstill(runner: SdkRuntime) -> None:
-    """It changes memory between two looks, so it may go on: 2,000 turns of more than a cycle each."""
+    """It changes memory between two looks, so it may continue: 2,000 turns of more than a cycle each."""
     runner.launch("count")
     runner.stop()
     assert runner.session.cycle > 6000

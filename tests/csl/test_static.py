@@ -255,7 +255,7 @@ def test_random_lines_of_cores(
     total: int,
     cores: list[tuple[list[int], list[int], list[str], bool]],
 ) -> None:
-    """Three cores pass words east in pieces of any length, with work between; asynchronous ones end in a task that goes on.
+    """Three cores pass words east in pieces of any length, with work between; asynchronous ones end in a task that continues.
 
     The machine lies within the bounds, and where they are one number it is the machine's.
     """

@@ -113,7 +113,7 @@ def test_a_reader_filters_points_and_opens_a_run(page, browser):
     browser.back()
     wait(browser, "document.querySelectorAll('#table tbody tr').length === 12")
 
-    # The chosen run is one click away; a run without a report states how to get it; arrow keys go on.
+    # The chosen run is one click away; a run without a report states how to get it; arrow keys continue.
     browser.find_element(By.ID, "show-chosen").click()
     inspector = browser.find_element(By.ID, "inspector")
     assert "beaten by no other" in inspector.text

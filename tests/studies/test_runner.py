@@ -204,7 +204,7 @@ def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_pat
 
 @pytest.mark.slow
 def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, monkeypatch):
-    """Both while they work and before; rows that were done are kept, and the same study goes on when they do."""
+    """Both while they work and before; rows that were done are kept, and the same study continues when they do."""
     monkeypatch.setattr(standstill, "ASK_LOOKS", 1)
     monkeypatch.setattr(copies, "LOOK_S", 0.5)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
@@ -268,7 +268,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, capfd):
-    """The engine's own words do not stand between ours; the same study goes on elsewhere."""
+    """The engine's own words do not stand between ours; the same study continues elsewhere."""
     pytest.importorskip("distributed")
     its = subprocess.Popen(
         [sys.executable, "-c", SCHEDULER],

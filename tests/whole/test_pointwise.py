@@ -136,7 +136,7 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
     ],
 )
 def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], match: str) -> None:
-    """Orders of operands, and which of two values an operator goes on from: refused in one sentence, and never guessed."""
+    """Orders of operands, and which of two values an operator continues from: refused in one sentence, and never guessed."""
     graph = inputs_over_rows(api.lower(Of(function, 4, 8), (torch.zeros(1, 4, 8),)))
     with pytest.raises(ModelError, match=match):
         check_graph(graph)

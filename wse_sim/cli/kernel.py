@@ -77,7 +77,7 @@ def kernel_command(
         raise WseError(f"--cycles {options.cycles} is an empty window; give A:B with A smaller than B")
     if place is not None and not (place[2] and place[3]):
         raise WseError(
-            f"--region {options.region} holds no core; give ROW,COL,ROWS,COLS with at least one of each"
+            f"--region {options.region} covers no core; give ROW,COL,ROWS,COLS with at least one of each"
         )
     if place is not None:
         _check_region(options.region or "", place, find(name).call(find(name).read(given)).tiling)

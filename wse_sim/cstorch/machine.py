@@ -371,7 +371,7 @@ CONFIGURE_WITH_EFFECT = {
 
 
 class Configuration(TypedDict, total=False):
-    """Keywords of :func:`configure` next to the folders; the others of the interface have no effect here."""
+    """Keywords of :func:`configure` in addition to the folders; the others of the interface have no effect here."""
 
     compile_only: bool
     validate_only: bool

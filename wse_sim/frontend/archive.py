@@ -115,7 +115,7 @@ def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> d
     except RecursionError:
         raise ModelError(f"{path} is nested too deeply to be read; {_REMEDY}") from None
     if not isinstance(data, dict):
-        raise ModelError(f"{path} holds no description of a graph; {_REMEDY}")
+        raise ModelError(f"{path} contains no description of a graph; {_REMEDY}")
     return data
 
 

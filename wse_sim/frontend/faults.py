@@ -119,7 +119,7 @@ def raised_here(fault: BaseException) -> bool:
 _OPERATORS: dict[str, tuple[str, str]] = {
     "dynamic": (
         "the shape of a result depends on values",
-        "use fixed shapes: torch.where with a mask in place of boolean indexing or nonzero, and no Dim.AUTO",
+        "use fixed shapes: torch.where with a mask instead of boolean indexing or nonzero, and no Dim.AUTO",
     ),
     "item": ("a tensor's value is read into Python by .item(), float() or tolist()", "keep it as a tensor"),
     "_local_scalar_dense": (

@@ -27,7 +27,7 @@ class LoweringOptions(TypedDict, total=False):
     train
         Patterns of the parameters that train; None: as the module says by ``requires_grad``.
     lora, lora_on
-        Rank of adapters next to the linear layers that match; the rest is frozen, but for what `train` names.
+        Rank of adapters added to the linear layers that match; the rest is frozen, but for what `train` names.
     """
 
     training: bool

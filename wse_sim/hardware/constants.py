@@ -129,7 +129,7 @@ def _shipped(folder: str) -> tuple[str, ...]:
 class ConstantSet:
     """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
 
-    `limits` are those of its constants; `extra` keys are next to name, base and constants; `show` is the command that lists the constants; `renamed` says of
+    `limits` are those of its constants; `extra` keys come in addition to name, base and constants; `show` is the command that lists the constants; `renamed` says of
     constants that have gone what is in their place.
     """
 

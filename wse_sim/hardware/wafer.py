@@ -238,7 +238,7 @@ WAFERS = ConstantSet(
     limits_of(Wafer),
     ("correlations", "dead_cores", "dead_rows", "defect_repair", "defect_links"),
     {
-        "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"
+        "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 instead of 0.28)"
     },
 )
 

@@ -1,4 +1,4 @@
-"""Closed forms next to every run: what no schedule can beat, and what binds.
+"""Closed forms for every run: what no schedule can beat, and what binds.
 
 With t_r(n) the ticks of a turn of n tokens, contexts as long as the mean request's, t = max_r t_r(1) and lam = sum_r t_r(1)::
 

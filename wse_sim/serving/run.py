@@ -83,12 +83,12 @@ def replica_of(
     reserve: bool = False,
     prefix_cache: bool = False,
 ) -> Replica:
-    """A replica of a plan: turns of the plan's chunk, and all the cache that fits next to them, unless said otherwise.
+    """A replica of a plan: turns of the plan's chunk, and all the cache that fits together with them, unless said otherwise.
 
     Raises
     ------
     ServingError
-        If no cache fits next to the rows of a turn.
+        If no cache fits together with the rows of a turn.
     """
     prices, notes = TurnPrices(plan), []
     if turn_tokens is None:

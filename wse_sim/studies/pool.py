@@ -228,7 +228,7 @@ class Dask:
             except TimeoutError:
                 self.close()
                 raise WseError(
-                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it go on, and run the same command again"
+                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it continue, and run the same command again"
                 ) from None
         return found
 
@@ -309,7 +309,7 @@ class Dask:
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
         """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.
 
-        A death is charged to all that a worker had been given.  So a single setting runs again with nothing next to it.
+        A death is charged to all that a worker had been given.  So a single setting runs again with nothing in addition to it.
         """
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)

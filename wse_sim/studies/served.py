@@ -53,7 +53,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a time to think has no users, or users are next to arrivals.
+        If a time to think has no users, or users and arrivals are both given.
     """
     found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
     if fields.get(USERS) is not None:

@@ -101,7 +101,7 @@ def _words(file: Path) -> npt.NDArray[np.int64]:
             f"{file}: cannot be read as .npy ({' '.join(str(fault).split())[:100]}); write it by numpy.save"
         ) from None
     if not isinstance(found, np.ndarray) or found.ndim < 1 or not found.size:
-        raise ConfigError(f"{file}: holds no time stamps; save the array that the host copied")
+        raise ConfigError(f"{file}: contains no time stamps; save the array that the host copied")
     if found.dtype == np.float32:
         found = found.view(np.uint32)
     if found.dtype.kind not in "ui" or found.shape[-1] not in (3, WORDS):

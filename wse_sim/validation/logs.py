@@ -146,7 +146,7 @@ def read_training_log(path: Path) -> TrainingLog:
     log = parse_training_log(read_log(path), path)
     if not log.stretches:
         raise ConfigError(
-            f"{path}: holds no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
+            f"{path}: contains no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
         )
     return log
 
@@ -306,7 +306,9 @@ def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) ->
     """
     mine = [s for s in log.stretches if s.phase == phase]
     if not mine:
-        raise ConfigError(f"{log.path}: holds no line of {phase}; state the `phase` of the run in run.yaml")
+        raise ConfigError(
+            f"{log.path}: contains no line of {phase}; state the `phase` of the run in run.yaml"
+        )
     if max(s.lines[-1].step for s in mine) < 1:
         raise ConfigError(f"{log.path}: its last step is 0; give a log with at least one step")
     whole = [s for s in mine if s.starts()]

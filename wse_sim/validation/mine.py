@@ -198,7 +198,7 @@ class _Run:
             )
             return performance.samples_per_s, "samples_per_sec", [performance.path]
         raise ConfigError(
-            f"{self.path}: holds no log of training, {PERFORMANCE} or {RUN}; put one there, or state `samples_per_s` in {FILE}"
+            f"{self.path}: contains no log of training, {PERFORMANCE} or {RUN}; put one there, or state `samples_per_s` in {FILE}"
         )
 
     def _wafer(self) -> str:
@@ -350,7 +350,7 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
         if not named:
             return None
         raise ConfigError(
-            f"{file}: holds no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
+            f"{file}: contains no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
         )
     return parse_training_log(text, file)
 

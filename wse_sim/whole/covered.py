@@ -85,7 +85,7 @@ def check_streamed_graph(graph: KernelGraph) -> None:
 def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
 
-    `functions` of outputs are covered next to ReLU.
+    `functions` of outputs are covered in addition to ReLU.
 
     Raises
     ------

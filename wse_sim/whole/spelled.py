@@ -27,7 +27,7 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
         elif kernel.steps and kernel.family in PRODUCTS:
             kernels += _two(kernel, tensors)
             notes.append(
-                f"'{kernel.name}' goes on with numbers ({','.join(items_of(kernel))}); on the fabric its own region does"
+                f"'{kernel.name}' continues with numbers ({','.join(items_of(kernel))}); on the fabric its own region does"
             )
         else:
             kernels.append(kernel)

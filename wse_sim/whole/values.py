@@ -1,4 +1,4 @@
-"""Every value of a model on the fabric next to PyTorch's: in fp32, and rounded where the fabric rounds.
+"""Every value of a model on the fabric compared with PyTorch's: in fp32, and rounded where the fabric rounds.
 
     checked = check_values(model, plan, samples, labels, steps=2)
     print(checked.text())
@@ -51,7 +51,7 @@ SAME = 1e-4
 
 @dataclass(frozen=True)
 class CheckedValue:
-    """A tensor of a step (counted from 1): errors against fp32, next to the reference that rounds, and of that one against fp32.
+    """A tensor of a step (counted from 1): errors against fp32, and against the reference that rounds, and of that one against fp32.
 
     `kind` is one of :data:`KINDS`; an update is what a parameter has moved by since the first step.
     """
@@ -82,7 +82,7 @@ class CheckedValues:
         return max((one for one in self.values if one.kind == kind), key=lambda one: one.rounded_error)
 
     def largest(self, kind: str) -> tuple[float, float]:
-        """The largest errors of a kind: against fp32, next to the reference that rounds."""
+        """The largest errors of a kind: against fp32, and against the reference that rounds."""
         of = [one for one in self.values if one.kind == kind]
         return max(one.error for one in of), max(one.rounded_error for one in of)
 

@@ -207,7 +207,7 @@ def test_a_late_band_learns_of_a_jump_from_one_that_followed_it() -> None:
     assert as_band(0, 7, CALM, 90, shown, words) == UNDECIDED  # no one else has shown cycle 7
     assert as_band(2, 7, CALM, 120, shown, words) == UNDECIDED
     assert as_band(1, 7, CALM, 200, shown, words) == 90
-    as_band(1, 97, 0, 0, shown, words)  # goes on; the first looks at it first
+    as_band(1, 97, 0, 0, shown, words)  # continues; the first looks at it first
     assert as_band(0, 7, CALM, 90, shown, words) == 90
     as_band(0, 97, 0, 0, shown, words)
     assert as_band(2, 7, CALM, 120, shown, words) == 90

@@ -1,4 +1,4 @@
-"""The launches of a running script next to what the proof says of them: whether they are static, and their cycles both ways."""
+"""The launches of a running script compared with what the proof says of them: whether they are static, and their cycles both ways."""
 
 from __future__ import annotations
 

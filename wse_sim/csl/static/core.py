@@ -6,7 +6,7 @@ machine runs it; what it does on the fabric comes out as a list of steps:
     CourseStep  cycles of the main thread before it, then one operation on the fabric of n steps of `milli` / 1000 cycles
 
 Between two operations the cycles are those of the machine: prices of opcodes, starts and cycles of operations on memory, picks of tasks.
-Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task next to an operation.
+Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task during an operation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wse_sim.fabric.vm.starts import MAPPED
 
 @dataclasses.dataclass
 class _Open:
-    """An operation in flight next to the main thread."""
+    """An operation in flight concurrently with the main thread."""
 
     thread: int
     operation: Operation

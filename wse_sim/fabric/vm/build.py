@@ -196,7 +196,7 @@ def _shadows(
     *,
     watch: bool,
 ) -> dict[str, Array]:
-    """What the sanitizer keeps next to memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
+    """What the sanitizer keeps in addition to memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
     n, slots = image.n_cores if watch else 0, cells[0]
     lazy = S.lazy_zeros
     return {

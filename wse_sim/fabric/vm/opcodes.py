@@ -370,7 +370,7 @@ USE_CONSTANT = 8192
 
 
 class OnControl(IntEnum):
-    """What a control wavelet does to the operation that meets it (next to being taken)."""
+    """What a control wavelet does to the operation that meets it (besides taking it)."""
 
     NONE = 0
     TERMINATE = 1

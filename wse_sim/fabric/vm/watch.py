@@ -1,4 +1,4 @@
-"""The sanitizer's look at every access and every word: what it notes, and the shadows that it keeps next to memory and queues.
+"""The sanitizer's look at every access and every word: what it notes, and the shadows that it keeps in addition to memory and queues.
 
 Nothing of it runs unless ``sets[WATCH]`` is set.  Scalar code pays nothing for it: while the sanitizer watches, the limit that every
 access is compared with is 0 (SCALAR_WORDS), so that each access takes the way of a fault, where it is looked at and then done.

@@ -124,7 +124,7 @@ def _memory(
 
 
 def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
-    """Longest context whose cache fits next to weights and buffers, in tokens; 0 if none does."""
+    """Longest context whose cache fits together with weights and buffers, in tokens; 0 if none does."""
     buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
     return _longest(split, wafer, prompt, batch, buffers)
 

@@ -312,7 +312,7 @@ def price_layers(
 def state_machine(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationRequest:
-    """What the plan states of the request next to its regions."""
+    """What the plan states of the request in addition to its regions."""
     return GenerationRequest(graph, wafer, cluster, systems, options)
 
 

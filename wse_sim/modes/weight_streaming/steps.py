@@ -301,7 +301,7 @@ def state_plan(
 
 @dataclass(frozen=True)
 class StreamingSystem:
-    """How the batch is shared: what the plan states next to its phases."""
+    """How the batch is shared: what the plan states in addition to its phases."""
 
     cluster: Cluster
     systems: int

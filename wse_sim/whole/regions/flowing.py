@@ -4,7 +4,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 
 
     first row    products; its sums leave with the bias in fp32
     other rows   products; their sums with those from above
-    last row     ReLU of the sums that arrive, one token after the other, and out next to them
+    last row     ReLU of the sums that arrive, one token after the other, and out at the same time
 
 Where a last row multiplies as well, it finishes the outputs of a whole sample with one start per item, and nothing leaves
 meanwhile.  Here neither bias nor ReLU is its own instruction::

@@ -82,7 +82,7 @@ class NormPlace(PlacedKernel):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Layer or RMS norm of one operand; a shift only next to a scale."""
+        """Layer or RMS norm of one operand; a shift only together with a scale."""
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")

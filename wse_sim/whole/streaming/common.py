@@ -55,7 +55,7 @@ class ColumnKind:
 
 
 MOST_AT_ONCE = 64
-"""Elements of fp32 between the steps of a function: more would not be felt next to its cycles, but in the memory of a core."""
+"""Elements of fp32 between the steps of a function: more would not be felt compared with its cycles, but in the memory of a core."""
 
 
 def _opposite(bank: int) -> int:
