@@ -47,8 +47,8 @@ RULES = (
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
     Rule("elder", r"\belder\b", "older, deprecated", 0),
-    Rule("in place of", r"\bin place of\b", "instead of", 7),
-    Rule("goes on", r"\bgoes on\b", "continues", 3),
+    Rule("in place of", r"\bin place of\b", "instead of", 0),
+    Rule("goes on", r"\bgoes on\b", "continues", 0),
     Rule(
         "says what",
         r"\b(?:row|table|page|report|file|text|note|line|it|that|which) says (?:what|which|how|where|why)\b",
@@ -62,6 +62,27 @@ RULES = (
         82,
     ),
     Rule("of which", r"\bof which\b", "whose, or two sentences", 52),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 88),
+    Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
+    Rule(
+        "next to a time",
+        r"\bnext to (?:the |a |those of |this )?(?:main thread|work|products?|sums?|pace|memory|plan|weights|cache|rows of a|engine|reference|numbers?)\b",
+        "in addition to, during, compared with",
+        4,
+    ),
+    Rule("verb not", r"\b(?:says|knows|needs|takes|gives|holds|reads) not\b", "does not", 0),
+    Rule("holds no", r"\bholds? no\b", "contains no, has no", 16),
+    Rule("about at the end", r", about[.:;,)]", "about N", 0),
+    Rule("of today", r"\bof (?:today|before)\b", "today's, earlier", 2),
+    Rule("whoever", r"\bwhoever\b", "the caller, the user, those who", 1),
+    Rule(
+        "note says",
+        r"\b(?:row|table|page|report|file|note|option|plan|log|result|command|docstring|module|kernel|price|family|graph|mode)s? says?\b",
+        "states, shows",
+        0,
+    ),
+    Rule("any more", r"\bany ?more\b", "no longer", 1),
+    Rule("by lot", r"\bby lot\b", "at random, by seed", 0),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
 )
 

@@ -146,7 +146,7 @@ def compile(  # noqa: A001  (the word of the field)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
-    """:func:`compile` with what the options say; `mode` instead of theirs where modes are compared.
+    """:func:`compile` with what the options state; `mode` instead of theirs where modes are compared.
 
     Where modes are compared, each reads those of the shared options that it has; a mode that is named must have all
     that are given.
@@ -209,7 +209,7 @@ def _silent(_: str) -> None:
 
 
 def _trained(options: RunOptions) -> dict[str, Any]:
-    """What of the parameters trains, where the options say so."""
+    """What of the parameters trains, where the options state this."""
     if options.phase != "training":
         return {}
     return {"train": options.train, "lora": options.lora} | (
@@ -393,7 +393,7 @@ def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
 
 
 def _faster(rows: Comparison) -> Result | Infeasible:
-    """The answer with the highest rate, with a note of what the other modes do."""
+    """The answer with the highest rate, with a note on what the other modes reach."""
     feasible = [row for row in rows if isinstance(row, Result)]
     if not feasible:
         return rows[-1]

@@ -270,7 +270,7 @@ class Resample(Family):
 
 
 def mode_of(attrs: Mapping[str, Any] | None) -> str:
-    """nearest, bilinear, trilinear or bicubic: the mode as stated, or that of the operator's name.
+    """nearest, bilinear, trilinear or bicubic: the stated mode, or the one in the operator's name.
 
     Raises
     ------

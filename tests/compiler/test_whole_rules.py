@@ -104,7 +104,7 @@ def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
 
 
 def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPlan):
-    """What a kind takes beside three colors is what its family says, and streams have those that are left."""
+    """What a kind takes beside three colors is what its family states, and streams have those that are left."""
     more = {stage.name: 0 for stage in heads.stages}
     for group in make_groups(heads.graph, heads.wafer):
         more[group.name] = group.lay.more_colors

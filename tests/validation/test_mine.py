@@ -106,7 +106,7 @@ BROKEN = {
     "contradicts itself": ({}, {"performance__json": '{"total_samples": 8, "total_time": 1, "samples_per_sec": 9}'}, "total_samples / total_time is 8"),
     "a list": ({}, {"performance__json": "[]"}, "holds a list"),
     "no key": ({}, {"performance__json": "{}"}, "key 'total_samples' is missing"),
-    "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "holds no log of training"),
+    "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "contains no log of training"),
     "no wafer": ({"wafer": None}, {"a__log": LOG}, "state `wafer: wse2` (CS-2)"),
     "no model": ({"model": None}, {"a__log": LOG}, "no file states which model ran"),
     "no systems": ({}, {"a__log": LOG.replace("execute using 1 CSX", "")}, "no file says `systems`"),

@@ -124,7 +124,7 @@ def test_a_residual_block_with_batch_norms() -> None:
 def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
     """16 x 16 pixels of 4 channels are 512 words: the sum's operands come over one link, 2 x (512 words and one that turns back).
 
-    So much the plan says of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
+    So much the plan states of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
     """
     model = Residual().eval()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),)))

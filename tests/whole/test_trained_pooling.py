@@ -147,7 +147,7 @@ def test_a_network_with_pooling_trains() -> None:
 def test_the_plan_counts_turns_as_waiting() -> None:
     """Three cores of a word each, 8 x 8 pixels made 4 x 4: a core waits for two words of 64 + 16 pixels, and issues the rest.
 
-    On the fabric a sample more takes what the plan says, less some words that wait in queues while their core continues.
+    On the fabric a sample more takes what the plan states, less some words that wait in queues while their core continues.
     """
     found, pool = pooling(nn.MaxPool2d(2), (6, 8, 8)), nn.MaxPool2d(2)
     dims, tiling = found.kernel.dims, Tiling(3, 1, "stationary")

@@ -108,7 +108,7 @@ class Stage:
     flops_per_sample: int
     replica: int = 0
     latency_cycles: float = 0.0  # fill of the rectangle, before the first row comes out
-    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price says it
+    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price states this
 
     @property
     def fills(self) -> tuple[float, float]:
@@ -123,7 +123,7 @@ class Stage:
 
     @property
     def drain_cycles(self) -> float:
-        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price says it."""
+        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price states this."""
         return self.backward_latency_cycles or 0.0
 
     @property
@@ -268,7 +268,7 @@ class DisplayedPlan(Displayed):
 
 
 class Plan(Protocol):
-    """What every mode's plan says of itself; the rest is the mode's own."""
+    """What every mode's plan states of itself; the rest is the mode's own."""
 
     @property
     def mode(self) -> str:

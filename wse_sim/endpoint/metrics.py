@@ -144,7 +144,7 @@ class ServiceMetrics:
         self._success.labels(**self._labels, finished_reason=reason).inc()
 
     def left(self, number: int) -> None:
-        """Nobody waits for a request any more."""
+        """Nobody waits for a request."""
         self._before.pop(number, None)
 
     def turn(self, tokens: int) -> None:

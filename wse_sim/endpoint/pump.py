@@ -86,7 +86,7 @@ class ServicePump:
         return caller
 
     def leave(self, caller: Caller) -> None:
-        """Nobody waits for a request any more: it is complete, or the client has gone."""
+        """Nobody waits for a request: it is complete, or the client has gone."""
         if self._callers.pop(caller.number, None) is None:
             return
         self.metrics.left(caller.number)

@@ -25,7 +25,7 @@ from wse_sim.serving.special import expected_cycle
 
 @dataclass(frozen=True)
 class Bounds:
-    """Closed forms of a load on one replica; rates per second."""
+    """Closed forms for a load on one replica; rates are per second."""
 
     user_tokens_per_s: float  # of one user alone
     tokens_per_s: float  # of any number of users, answers alone

@@ -118,7 +118,7 @@ class ServingOptions(Declared):
         None, 'Goals in ms, such as "ttft:200 tpot:5": which requests count as good.'
     )
     search: Literal["none", "rate", "wafers"] = option(
-        "none", "With goals: the highest rate that meets them, or the fewest wafers for the load."
+        "none", "With goals: search for the highest rate that meets them, or the fewest wafers for the load."
     )
     dollars_per_wafer_hour: Real | None = option(
         None, "Price of a wafer for an hour: money per million tokens.", unit="dollars", gt=0, le=10**9

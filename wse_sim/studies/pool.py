@@ -346,7 +346,7 @@ def carried(made: Carried) -> Carried:
 
 
 def quiet(close: Callable[[], object]) -> None:
-    """Close a part of the engine: whether it still answers does not matter any more."""
+    """Close a part of the engine: whether it still answers no longer matters."""
     try:
         close()
     except (OSError, TimeoutError, RuntimeError, CancelledError):

@@ -102,7 +102,7 @@ class Stretch:
 
 @dataclass
 class TrainingLog:
-    """What a log says; `stretches` in the order of the file."""
+    """What a log states; `stretches` in the order of the file."""
 
     path: Path
     stretches: list[Stretch] = field(default_factory=list)
@@ -152,7 +152,7 @@ def read_training_log(path: Path) -> TrainingLog:
 
 
 def parse_training_log(text: str, path: Path) -> TrainingLog:
-    """What the text of a log says; `path` names it in faults.
+    """What the text of a log states; `path` names it in faults.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Elementwise work with numbers: the operators one by one, and off the products that they are fused to.
 
-A kernel says what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
+A kernel states what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
 """
 
 from __future__ import annotations

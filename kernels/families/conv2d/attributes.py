@@ -29,7 +29,7 @@ class Conv2dAttributes(WeightAttributes):
     )
     apart: bool = attribute(
         False,
-        "stationary, a filter for every channel: channels over the rows of cores, each with its own whole images",
+        "stationary, depthwise: channels over the rows of cores, complete images for each channel",
     )
     trains: bool = attribute(
         False,

@@ -260,7 +260,7 @@ class Machine:
             self.any_move = True
 
     def run(self, max_cycles: int = 1_000_000) -> Outcome:
-        """Until all cores have finished or nothing moves any more."""
+        """Until all cores have finished or nothing moves."""
         live = [core for core in self.cores if core.pc >= 0]
         for core in self.cores:
             if core.pc < 0:

@@ -169,7 +169,9 @@ class SdkRuntime:
 
     def _warn_unstopped(self) -> None:
         if self._running and not self._ended_badly:
-            print("wse-sim: the script ended without stop(): its last commands did not run", file=sys.stderr)
+            print(
+                "wse-sim: the script ended without stop(), so its last commands did not run", file=sys.stderr
+            )
 
     @property
     def session(self) -> Session:

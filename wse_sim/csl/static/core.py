@@ -60,7 +60,7 @@ class Core(VectorWalker):
     # -- the run
 
     def launch(self, entry: int, arguments: tuple[int, ...] = ()) -> Course:
-        """The course of a call of the function at `entry`, until nothing runs any more.
+        """The course of a call of the function at `entry`, until nothing runs.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Captures of a running job: the next N whole steps, as the wafer and the client spend them.
 
 A capture begins and ends at step boundaries, where the loop asks for its next batch, so it holds whole steps.  The
-run only notes times meanwhile; files are made by whoever asked.
+run only notes times meanwhile; files are written by the process that requested them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
 STILL = 64
-"""Why a run ended, next to the reasons of the loop: nothing changes any more."""
+"""Why a run ended, next to the reasons of the loop: nothing changes."""
 FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 
@@ -54,7 +54,7 @@ NORTH, SOUTH = 0, 2
 class Outcome:
     """Why :meth:`Session.advance` returned, and at which cycle.
 
-    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen any more, and no condition was asked), "waits" (nothing can
+    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen, and no condition was asked), "waits" (nothing can
     happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
     """
 
@@ -199,7 +199,7 @@ class Session:
         still_cycles: int,
         look: Look | None,
     ) -> int:
-        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes any more."""
+        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes."""
         starts = self._starts()
         bands = self._bands(starts) if starts else None
         seen, look_at = 0, self.cycle + still_cycles
@@ -525,7 +525,7 @@ class Session:
         return who_waits(self.machine, self.image)
 
     def proof(self) -> StandstillProof:
-        """Why nothing can happen any more: the causes of what the host waits for, the strongest first."""
+        """Why nothing can happen: the causes of what the host waits for, the strongest first."""
         sending = [
             (int(row[S.I_CORE]), int(row[S.I_SLOT]), int(row[S.I_PORT]))
             for row in self._sent.rows[self._sent.heads]

@@ -1,4 +1,4 @@
-"""A decoder as its graph says it: what one token, and what a prompt, has to be multiplied with in a layer.
+"""A decoder as its graph states this: what one token, and what a prompt, has to be multiplied with in a layer.
 
 Everything is counted over the whole graph and divided by the number of layers (of kernels of attention), so blocks may
 differ from each other: a mixture of experts in every second one, norms on heads, keys for groups of heads.

@@ -112,7 +112,7 @@ class AttentionByPairs(PlacedKernel):
                 kernel,
                 f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
                 f"{features} features",
-                "give queries, keys and values as many tokens and heads each",
+                "give queries, keys and values equal numbers of tokens and heads",
             )
 
     def extent(self) -> tuple[int, int]:

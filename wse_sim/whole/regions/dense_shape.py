@@ -291,7 +291,7 @@ class DenseShape(RegionKind):
         return max(0, first), min(end, size) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """As the module says; a region of one row moves its sums instead of adding to those from above."""
+        """As the module states; a region of one row moves its sums instead of adding to those from above."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
         o = ceil(wafer.vector_start_cycles)
@@ -333,7 +333,7 @@ class DenseShape(RegionKind):
         return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
-        """What the last row issues per sample next to products and sums."""
+        """What the last row issues per sample in addition to products and sums."""
         size = self.tokens * self.outputs
         return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
 

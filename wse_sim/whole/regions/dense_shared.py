@@ -210,7 +210,7 @@ class SharedDense(Dense):
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module says; without work on the outputs they are moved at the pace of additions."""
+        """As the module states; without work on the outputs they are moved at the pace of additions."""
         size, each = self.share * self.outputs, self._products_cycles()
         work = self.share * (
             work_cycles(self.work, self.outputs, self.wafer)

@@ -92,7 +92,7 @@ class Flowing(Dense):
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module says."""
+        """As the module states."""
         v, wafer = self.outputs, self.wafer
         each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
         return float(self.tokens * max(each, self._last_cycles()))

@@ -533,7 +533,7 @@ class Pointwise(PointwisePlace, RegionKind):
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
 
     def issued_cycles(self) -> float:
-        """As the module says."""
+        """As the module states."""
         each = self.bands[0].each
         words = each / PAIR * (len(self.kernel.inputs) + 1)
         return words + operators_cycles(self.operators, each, self.wafer)

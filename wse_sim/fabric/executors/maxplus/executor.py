@@ -265,7 +265,7 @@ class _Whole:
         return self._end()
 
     def _end(self) -> int:
-        """The cycle in which nothing moves any more."""
+        """The cycle in which nothing moves."""
         solved = self.solution.end if self.solution is not None else 0
         return max(solved, (self.handed.end or 0) if self.handed is not None else 0)
 
