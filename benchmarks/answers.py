@@ -2,7 +2,7 @@
 
     python -m benchmarks.answers [NAME ...]
 
-Each command is a process of its own with a cache folder of its own; JSON on standard output, one line per command.
+Each command is its own process with a cache folder of its own; JSON on standard output, one line per command.
 "first" fills the cache, "again" finds the graph and the plan there.  The compiled kernels of numba are not part of
 that cache and should be there: run a command once before measuring after a change.
 """

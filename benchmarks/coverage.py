@@ -120,7 +120,7 @@ def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tup
 
 
 def needed(row: Row) -> float:
-    """The least own error with which the measurement lies inside."""
+    """The least own error with which the measurement is inside."""
     edge = row["high"] if row["error"] > 0 else row["low"]
     return math.sqrt(max(0.0, row["error"] ** 2 - edge**2))
 

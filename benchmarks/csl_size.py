@@ -3,7 +3,7 @@
     python -m benchmarks.csl_size [--only gemv] [--sizes 50x50,100x100,200x200] [--write]
     python -m benchmarks.csl_size --sources DIR --only 25-point     a checkout of Cerebras/csl-examples is in DIR
 
-Prints JSON.  Each run is a process of its own with one thread: compile (layout, code, image), load (the machine at cycle 0), copy in, execute
+Prints JSON.  Each run is its own process with one thread: compile (layout, code, image), load (the machine at cycle 0), copy in, execute
 (from the launch to the last core's release), copy out.  `growth` is the exponent p of seconds ~ cores^p between the two largest sizes.
 With ``--write`` the rows go into ``docs/csl.json``, from which ``benchmarks.pages`` writes the table of ``docs/csl.md``.
 """

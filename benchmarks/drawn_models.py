@@ -232,7 +232,7 @@ KINDS = (
     "streamed",
 )  # fmt: skip
 LARGE = ("attention", "block", "gate", "encoder layer")
-"""Kinds of many regions, which do not lie on the least wafers."""
+"""Kinds of many regions, which are not on the least wafers."""
 
 
 @dataclass(frozen=True)

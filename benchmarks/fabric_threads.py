@@ -56,7 +56,7 @@ def gain(of: Callable[[int], Program], words: tuple[int, int], config: FabricCon
 
 
 def memory_rate(threads: int, rounds: int = 5) -> float:
-    """GB/s that so many threads read and write together in 64 MiB, each in a part of its own; the best of some rounds."""
+    """GB/s that so many threads read and write together in 64 MiB, each in its own part; the best of some rounds."""
     words = np.zeros(1 << 23, np.uint64)
     parts = np.split(words, threads)
     best = float("inf")

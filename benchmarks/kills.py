@@ -149,7 +149,7 @@ def ended(child: int) -> int:
 
 
 def files(folder: Path) -> Files:
-    """Hashes of all files below a folder, without those of SQLite, which has transactions of its own."""
+    """Hashes of all files below a folder, without those of SQLite, which has its own transactions."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

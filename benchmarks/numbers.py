@@ -63,7 +63,7 @@ DECODERS = {
     "llama3-70b on 6 wse3": ("llama3-70b", {"context": 2048, "wafer": "wse3", "systems": 6}),
 }
 AGREEMENT_POINTS = 240
-QUICK_EVERY = 6  # one agreement point in so many is stepped by the quick check
+QUICK_EVERY = 6  # one agreement point in that many is stepped by the quick check
 PLACERS = {"snake": 4.0, "peel": 60.0}  # deterministic ones, and a time limit that does not bind
 
 
@@ -404,7 +404,7 @@ GROUPS = (
         "wse-sim place MODEL --placers shelves",
         "computed",
         _plans,
-        quick=lambda key: key == "fc-mnist",  # the plan of the other stands behind its rates
+        quick=lambda key: key == "fc-mnist",  # the plan of the other is behind its rates
     ),
     Group(
         "generation",

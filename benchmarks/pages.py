@@ -3,7 +3,7 @@
     python -m benchmarks.pages            write every table again                       (part of make numbers)
     python -m benchmarks.pages --check    say which pages are stale
 
-A page marks a table by two comments; what stands between them is replaced::
+A page marks a table by two comments; what is between them is replaced::
 
     <!-- table: validation.training -->
     ...

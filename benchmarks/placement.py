@@ -7,7 +7,7 @@ either, generated instances take their place (named ``chain32``, ``residual52``,
 ``--cases`` also takes paths of ``.kgraph`` files.  Every run is printed as it ends, on standard
 error where ``--json`` keeps standard output for the one document at the end.
 
-Two more sets of runs, each for a table of its own: ``--published`` evaluates the placements in ``DIR/published`` against
+Two more sets of runs, each for its own table: ``--published`` evaluates the placements in ``DIR/published`` against
 every graph of the folder that they fit; ``--weighted`` places instances in which wire is expensive, and a large one.
 """
 
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _other(options: argparse.Namespace) -> int:
-    """The sets of runs that have a table of their own."""
+    """The sets of runs that have their own table."""
     if options.published and not options.dir:
         print("--published needs a folder of .kgraph files; name it with --dir", file=sys.stderr)
         return 2

@@ -173,7 +173,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="the first of successive seeds")
     parser.add_argument("--count", type=int, default=60, help="how many models")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of lines")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.add_argument("--keep", action="store_true", help="put the rows into docs/measured.json")
     options = parser.parse_args()
     rows = []

@@ -3,12 +3,14 @@
     python -m benchmarks.stale              name them; part of make numbers-check
     python -m benchmarks.stale --made NAME  note that NAME was made from the sources as they are now
 
-``docs/digests.json`` holds a digest of the sources of every picture of the gallery and of every entry of
+``docs/digests.json`` holds a digest of each source of every picture of the gallery and of every entry of
 ``docs/measured.json``.  ``docs/pictures/make.py`` and the benchmarks with ``--keep`` note what they make.
 
 A source is a file, a folder (all its Python and YAML files), a function (``docs/pictures/make.py:gpt2``) or golden numbers
 (``numbers:models/gpt2-small, training, pipelined``).  Golden numbers stand for the whole simulator: tests compare them with
-what it answers, so a picture of a run is out of date if they or its drawing code changed.  Comments and docstrings do not count.
+what it answers, so a picture of a run is out of date if they or its drawing code changed.  Values that do not depend on a
+clock have golden numbers as sources; times have the code that takes the time.  Comments, docstrings, imports and what a
+raised fault says do not count.
 """
 
 from __future__ import annotations
@@ -39,8 +41,21 @@ _PAGE = (
 _EXECUTORS = ("wse_sim/fabric/executors", "wse_sim/fabric/run.py")
 _SIMULATOR = ("numbers:models", "numbers:plans")
 _PLACERS = ("wse_sim/compiler/placers", "wse_sim/compiler/contest.py")
-_WHOLE = ("wse_sim/whole", *_EXECUTORS)
-_CSL = ("wse_sim/csl", "wse_sim/fabric/vm")
+_WHOLE = ("wse_sim/whole", "numbers:fabric")
+_CSL = ("wse_sim/csl/lower.py", "wse_sim/csl/layout.py", "wse_sim/csl/link.py", "wse_sim/fabric/vm")
+_SERVED = (
+    *(f"wse_sim/serving/{name}.py" for name in ("workload", "scheduler", "loop", "metrics")),
+    "numbers:generation",
+)
+_ROUTES = tuple(
+    f"wse_sim/compiler/{name}.py" for name in ("routing", "routing_kernels", "coloring", "streams")
+)
+_PARTS = tuple(f"wse_sim/modes/weight_streaming/{name}.py" for name in ("rectangle", "micro_batch", "lanes"))
+_STUDIES = (
+    *(f"wse_sim/studies/{name}.py" for name in ("evaluate", "planned", "settings", "pool", "store")),
+    "wse_sim/uncertainty/spread.py",
+    "wse_sim/modes/weight_streaming",
+)
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "pictures/gpt2_compute.png": (*_MAPS, *_GPT2),
@@ -72,16 +87,16 @@ SOURCES: dict[str, tuple[str, ...]] = {
     ),
     "pictures/serving_report.png": (
         "wse_sim/report/serving_page.py",
-        "wse_sim/report/templates",
+        *(f"wse_sim/report/templates/serving.{kind}" for kind in ("html.j2", "css", "js")),
         "docs/pictures/make.py:serving",
-        "wse_sim/serving",
+        *_SERVED,
         "numbers:generation",
     ),
     "pictures/wafers_for_users.png": (
         "wse_sim/studies/plots.py",
         "docs/pictures/make.py:wafers",
         "examples/studies/wafers_for_users.yaml",
-        "wse_sim/serving",
+        *_SERVED,
         "numbers:generation",
     ),
     "pictures/whole_training.gif": ("docs/pictures/make.py:film", *_WHOLE),
@@ -91,10 +106,13 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "contest_weighted": ("benchmarks/placement.py", *_PLACERS),
     "csl_scripts": _CSL,
     "csl_speed": ("benchmarks/csl.py", *_CSL),
-    "cstorch": ("benchmarks/cstorch.py", "wse_sim/cstorch"),
+    "cstorch": (
+        "benchmarks/cstorch.py",
+        *(f"wse_sim/cstorch/{name}.py" for name in ("capture", "record", "simulated", "step")),
+    ),
     "dead_cores": ("benchmarks/placed.py", "wse_sim/compiler/defects.py", *_PLACERS, *_SIMULATOR),
     "fabric": ("benchmarks/fabric.py", *_EXECUTORS),
-    "fabric_gpu": ("benchmarks/fabric_gpu.py", "wse_sim/fabric/executors"),
+    "fabric_gpu": ("benchmarks/fabric_gpu.py", "wse_sim/fabric/executors/gpu"),
     "fabric_memory": ("benchmarks/fabric_memory.py", *_EXECUTORS),
     "fabric_peer": ("benchmarks/fabric_peer.py", *_EXECUTORS),
     "fidelity": ("benchmarks/fidelity.py", "numbers:fabric"),
@@ -104,35 +122,34 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "benchmarks/validation",
         "numbers:validation",
     ),
-    "gpu": ("benchmarks/gpu.py", "wse_sim/fabric/executors"),
+    "gpu": ("benchmarks/gpu.py", "wse_sim/fabric/executors/gpu"),
     "grids": ("benchmarks/grids.py", "numbers:generation", "numbers:validation"),
     "intervals": ("benchmarks/coverage.py", "wse_sim/uncertainty", "configs/wafers", "numbers:validation"),
     "kills": ("benchmarks/kills.py", "wse_sim/written.py", "wse_sim/ended.py"),
-    "links": ("benchmarks/placed.py", "wse_sim/compiler", "numbers:plans"),
-    "never_slower": ("benchmarks/never_slower.py", "wse_sim/modes/weight_streaming", "numbers:models"),
+    "links": ("benchmarks/placed.py", *_ROUTES, "numbers:plans"),
+    "never_slower": ("benchmarks/never_slower.py", *_PARTS, "numbers:models"),
     "placers": ("benchmarks/placed.py", *_PLACERS, *_GPT2),
     "probes": ("benchmarks/probes.py", "wse_sim/timing", "numbers:fabric"),
     "random_models": ("benchmarks/random_models.py", "benchmarks/drawn_models.py", *_WHOLE),
     "strangers": ("benchmarks/strangers.py", "wse_sim/errors.py", "wse_sim/files.py"),
-    "studies": ("benchmarks/studies.py", "wse_sim/studies", "wse_sim/uncertainty"),
+    "studies": ("benchmarks/studies.py", *_STUDIES),
     "whole_fabric": ("benchmarks/whole_fabric.py", *_WHOLE),
 }
 """What each picture and each measured entry depends on."""
 
 
-def digest(name: str, root: Path = ROOT) -> str:
-    """Digest of the sources of a picture or an entry.
+Digests = dict[str, str]  # by source
+
+
+def digest(name: str, root: Path = ROOT) -> Digests:
+    """Digest of every source of a picture or an entry.
 
     Raises
     ------
     ValueError
         If a source does not exist.
     """
-    total = hashlib.sha256()
-    for source in SOURCES[name]:
-        total.update(source.encode())
-        total.update(_text(source, root).encode())
-    return total.hexdigest()[:16]
+    return {source: hashlib.sha256(_text(source, root).encode()).hexdigest()[:12] for source in SOURCES[name]}
 
 
 @lru_cache(maxsize=256)
@@ -160,6 +177,10 @@ def _files(at: Path) -> Iterator[Path]:
 
 def _read(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
+    if file.suffix == ".yaml":
+        return "\n".join(
+            line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")
+        )
     return _without_prose(text) if file.suffix == ".py" else text
 
 
@@ -171,20 +192,27 @@ def _function(text: str, name: str) -> str:
 
 
 def _without_prose(text: str) -> str:
-    """The lines of a program without docstrings, comment lines and blank lines: equal for every version of Python."""
+    """The lines of a program without docstrings, comments, imports, what a raised fault says, and blank lines.
+
+    Equal for every version of Python.
+    """
     lines: list[str] = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text and isinstance(node.value.value, str):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (
-                (node.end_lineno or node.lineno) - node.lineno + 1
-            )
+        if (is_text and isinstance(node.value.value, str)) or isinstance(node, (ast.Import, ast.ImportFrom)):
+            left = ""
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            left = f"raise {ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)}"
+        else:
+            continue
+        first, last = node.lineno - 1, node.end_lineno or node.lineno
+        lines[first:last] = [left] + [""] * (last - first - 1)
     return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
 
 
-def read() -> dict[str, str]:
-    """The file: digest by name."""
-    found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+def read() -> dict[str, Digests]:
+    """The file: digests by source, by name."""
+    found: dict[str, Digests] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     return found
 
 
@@ -195,10 +223,15 @@ def made(names: Iterable[str]) -> None:
     FILE.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
 
 
+def changed(name: str) -> list[str]:
+    """Sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
+    kept = read().get(name, {})
+    return [source for source, value in digest(name).items() if kept.get(source) != value]
+
+
 def out_of_date() -> list[str]:
     """Names of what was made from other sources."""
-    kept = read()
-    return [name for name in SOURCES if kept.get(name) != digest(name)]
+    return [name for name in SOURCES if changed(name)]
 
 
 def remedy(name: str) -> str:
@@ -224,7 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     names = out_of_date()
     for name in names:
-        print(f"{name}: its sources changed after it was made; run: {remedy(name)}")
+        print(f"{name}: {', '.join(changed(name))} changed after it was made; run: {remedy(name)}")
     print(f"{len(SOURCES) - len(names)} of {len(SOURCES)} pictures and measured tables are of these sources")
     return int(bool(names))
 

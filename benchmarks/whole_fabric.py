@@ -114,7 +114,7 @@ LENET_SIDES = (16, 24)
 
 
 class Attention(nn.Module):
-    """Attention of `heads` heads on layers of its own."""
+    """Attention of `heads` heads on its own layers."""
 
     def __init__(self, features: int, heads: int, *, is_causal: bool = False) -> None:
         super().__init__()

@@ -275,7 +275,7 @@ def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection)
 
 
 def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str, Any]:
-    """:func:`measure` in a process of its own."""
+    """:func:`measure` in its own process."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(zoo, name, training, limit_s, there), daemon=True)
@@ -343,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.zoo_coverage", description=__doc__.partition("\n")[0])
     parser.add_argument("zoo", choices=ZOOS)
     parser.add_argument("names", nargs="*", help="models; all unless given")
-    parser.add_argument("--training", action="store_true", help="phase training in place of inference")
+    parser.add_argument("--training", action="store_true", help="phase training instead of inference")
     parser.add_argument(
         "--families", action="store_true", help="one model of each family, the smallest by its name"
     )

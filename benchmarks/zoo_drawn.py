@@ -4,7 +4,7 @@
 
 The names of timm, torchvision and transformers (by configuration, on "meta") are shuffled with a fixed seed, each zoo and
 phase by itself, and taken in turns.  A row is written as soon as its model has run (:mod:`benchmarks.zoo_coverage` measures
-it, in a process of its own), so a run that was stopped continues where it stopped.  A model over the limit of CPU time counts
+it, in its own process), so a run that was stopped continues where it stopped.  A model over the limit of CPU time counts
 among those that were drawn.  Rows carry the commit that they were measured with.
 
 Prints one line of JSON per model.  ``benchmarks.pages`` renders the table of docs/models.md from the file.

@@ -92,7 +92,7 @@ def torchvision(name: str, **_: bool) -> Built:
     how: Row = {"weights_backbone": None} if segments else {}
     if name in ("inception_v3", "googlenet"):
         how["init_weights"] = False
-    if "regnet" in name:  # its sizes are worked out with tensors
+    if "regnet" in name:  # its sizes are computed with tensors
         return zoo.models.get_model(name, weights=None), (torch.zeros(SAMPLES, 3, 224, 224),), {}
     with torch.device("meta"):
         module = zoo.models.get_model(name, weights=None, **how)
@@ -248,7 +248,7 @@ def _shorten(config: PretrainedConfig) -> None:
         rows = list(zip(*(getattr(config, k) for k in kinds), strict=False))
         layers = sorted({rows.index(row) for row in rows} | {0, 1})[: len(rows)]
     for key in kinds:
-        with contextlib.suppress(AttributeError, NotImplementedError):  # worked out by some
+        with contextlib.suppress(AttributeError, NotImplementedError):  # computed by some
             setattr(config, key, [getattr(config, key)[i] for i in layers])
     for key in _LAYERS:
         if isinstance(getattr(config, key, None), int):

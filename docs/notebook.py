@@ -27,7 +27,7 @@ INLINE = "module://matplotlib_inline.backend_inline"
 
 
 class Kept(DisplayHook):
-    """Values of cells are kept in every form that they have, in place of being printed."""
+    """Values of cells are kept in every form that they have, instead of being printed."""
 
     values: ClassVar[list[Mapping[str, Any]]] = []
 

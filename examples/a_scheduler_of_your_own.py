@@ -1,4 +1,4 @@
-"""A scheduler of your own on the machine of this project: batches of decodes of a fixed size, driven by the predictor."""
+"""Your own scheduler on the machine of this project: batches of decodes of a fixed size, driven by the predictor."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ gc.set_threshold(*GARBAGE)  # as a command does: torch alone leaves 700,000 last
 COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 settings.register_profile(WHICH, derandomize=WHICH != "random", max_examples=PERCENT, **COMMON)
 settings.load_profile(WHICH)
-# Hypothesis draws now and then a constant that stands in the source of some module which happens to be loaded.  So
+# Hypothesis draws now and then a constant that is in the source of some module which happens to be loaded.  So
 # examples would depend on which tests a worker has run before, and on every edit.  It has no setting for that;
 # tests/test_generated.py would say if this did no longer help.
 NO_CONSTANTS = providers.Constants(integers=set(), floats=set(), bytes=set(), strings=set())
@@ -80,7 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return work_unit(nodeid)
 
         def remove_node(self, node: Any) -> str | None:
-            """The test that ended a worker has failed; the others of the worker go on elsewhere.  (It would run again.)"""
+            """The test that ended a worker has failed; the others of the worker continue elsewhere.  (It would run again.)"""
             left = self.assigned_work.pop(node)
             crashed = next((name for unit in left.values() for name, done in unit.items() if not done), None)
             if crashed is not None:

@@ -27,7 +27,7 @@ def drawn() -> list[tuple[str, int, float]]:
 
 
 def test_examples_do_not_depend_on_loaded_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with constants of its own is loaded between two runs; without our setting nine of ten examples change."""
+    """A module with its own constants is loaded between two runs; without our setting nine of ten examples change."""
     before = drawn()
     body = "".join(
         f"a{number} = ({10**6 + number}, {number}.625, 'word {number}')\n" for number in range(300)

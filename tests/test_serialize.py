@@ -42,7 +42,7 @@ def test_a_round_trip_is_equal(tmp_path: Path):
     "text", ["[]", "", "{}", "null", '{"schema": true}', '{"schema": 2}', "\x00\x01", "[" * 9999]
 )
 def test_other_documents_are_refused(tmp_path: Path, text: str):
-    """A file that is no saved result says so."""
+    """A file that is no saved result states this."""
     answer(tmp_path)
     (tmp_path / "result.json").write_text(text)
     assert "result" in refused(tmp_path)
@@ -99,7 +99,7 @@ def test_truncated_or_flipped_files_never_load_differently(tmp_path_factory, cut
 
 @pytest.mark.parametrize("member", ["0.npy", "0", "a/data.pkl", ".."])
 def test_an_archive_of_others_is_a_sentence(tmp_path: Path, member: str) -> None:
-    """numpy gives the bytes of a member that is no array, or a fault of its own."""
+    """numpy gives the bytes of a member that is no array, or its own fault."""
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), tmp_path, "result")
     with zipfile.ZipFile(tmp_path / "result.npz", "w") as archive:
         archive.writestr(member, b"")

@@ -177,7 +177,7 @@ def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too deeply"):
         read_yaml(file)
     file.write_text("a: &a [*a]")
-    with pytest.raises(ConfigError, match="stands for itself"):
+    with pytest.raises(ConfigError, match="refers to itself"):
         read_yaml(file)
 
 

@@ -146,7 +146,7 @@ def compile(  # noqa: A001  (the word of the field)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
-    """:func:`compile` with what the options say; `mode` instead of theirs where modes are compared.
+    """:func:`compile` with what the options state; `mode` instead of theirs where modes are compared.
 
     Where modes are compared, each reads those of the shared options that it has; a mode that is named must have all
     that are given.
@@ -173,13 +173,13 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
 
 
 def _with_clock(result: Result, options: RunOptions) -> Result:
-    """The result with a note on the clock, where another than the nominal one applied: in place of which, how it is known."""
+    """The result with a note on the clock, where another than the nominal one applied: instead of which, how it is known."""
     if options.clock != POWER_LIMITED:
         return result
     wafer = load_wafer(options.wafer)
     evidence = wafer.provenance["power_limited_clock_hz"].evidence
     note = (
-        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz in place of {wafer.clock_hz / 1e6:,.4g} MHz "
+        f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz instead of {wafer.clock_hz / 1e6:,.4g} MHz "
         f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
         "pipeline_efficiency above all, may hold a part of it already"
     )
@@ -209,7 +209,7 @@ def _silent(_: str) -> None:
 
 
 def _trained(options: RunOptions) -> dict[str, Any]:
-    """What of the parameters trains, where the options say so."""
+    """What of the parameters trains, where the options state this."""
     if options.phase != "training":
         return {}
     return {"train": options.train, "lora": options.lora} | (
@@ -222,7 +222,7 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
-                "a kernel graph has its gradients already; say what trains when the model is read"
+                "a kernel graph has its gradients already; state what trains when the model is read"
             )
         return model
     return load_model(
@@ -393,7 +393,7 @@ def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
 
 
 def _faster(rows: Comparison) -> Result | Infeasible:
-    """The answer with the highest rate, with a note of what the other modes do."""
+    """The answer with the highest rate, with a note on what the other modes reach."""
     feasible = [row for row in rows if isinstance(row, Result)]
     if not feasible:
         return rows[-1]

@@ -1,4 +1,4 @@
-"""Other machines next to simulated CS-2 systems: rates, MFU, and how many systems match.
+"""Other machines compared with simulated CS-2 systems: rates, MFU, and how many systems match.
 
 Symbols: N parameters, T tokens of a step, t seconds of a step, D devices of peak F::
 
@@ -128,7 +128,7 @@ def compare_baselines(
     cluster: Cluster | str = "default",
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[BaselineRow, ...]:
-    """Set every baseline of a series (or "all") next to simulated systems at the same batch.
+    """Compare every baseline of a series (or "all") with simulated systems at the same batch.
 
     Raises
     ------

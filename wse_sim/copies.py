@@ -2,7 +2,7 @@
 
 A worker can be ended by the system (memory), and a copy of a process with threads can wait for ever for a lock that a
 thread of the original held when it was copied.  The first is seen at once, the second by workers that use no processor
-time; either way the command says so in one sentence and leaves no worker behind.
+time; either way the command states this in one sentence and leaves no worker behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Processes that end with the command that started them, however it ends.
 
 Workers of our own (copies of this process) look whether their parent is still there.  Foreign programs run as a group:
-a session of their own, which is ended as a whole when the program ends, when its time is up, when the command is
+their own session, which is ended as a whole when the program ends, when its time is up, when the command is
 interrupted, and, by a shell that waits for nothing else, when the command is killed.
 
 A program can start others that leave its session (``setsid``, a daemon).  They inherit a mark in their environment, by which

@@ -191,7 +191,7 @@ def _check_size(text: str, path: str | Path) -> None:
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_):
                 raise ConfigError(
-                    f"{path}: alias '*{event.anchor}' stands for itself; write out what is meant"
+                    f"{path}: alias '*{event.anchor}' refers to itself; write out what is meant"
                 )
             count += sizes.get(event.anchor, 0)
             repeated += sizes.get(event.anchor, 0)
@@ -247,7 +247,7 @@ _RESOLVER = yaml.resolver.Resolver()
 
 
 def _check_number(value: str, line: int, path: str | Path) -> None:
-    """YAML reads 1_0 as 10, 0100 as 64 and 1:30 as 90: whoever wrote that meant something else."""
+    """YAML reads 1_0 as 10, 0100 as 64 and 1:30 as 90: its author meant something else."""
     if _ODD_NUMBER.match(value) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) in _NUMBER_TAGS:
         raise ConfigError(
             f"{path}: '{value[:80]}' in line {line} is not how a number is spelled here; write it with the digits 0 to 9 "

@@ -1,4 +1,4 @@
-"""Code of the user's that runs inside a command: factories, kernel files, placements, forward functions.
+"""User code that runs inside a command: factories, kernel files, placements, forward functions.
 
 What goes wrong there is the user's to mend: one sentence with their file and line, exit status 2.  A program that
 they end themselves (``sys.exit``) is a fault too: their exit status never becomes ours unseen.

@@ -48,7 +48,7 @@ def is_used() -> bool:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Keep nothing and look nothing up: for many runs whose results have a store of their own."""
+    """Keep nothing and look nothing up: for many runs whose results have their own store."""
     token = _IS_PAUSED.set(True)
     try:
         yield

@@ -2,7 +2,7 @@
 
 From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
 line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
-An option of several declarations (a run, a mode, a training script) is a type of its own, as :data:`Batch` is.
+An option of several declarations (a run, a mode, a training script) is its own type, as :data:`Batch` is.
 A fault is one sentence with the value, the limit and the remedy, and it is raised before any work starts.
 """
 
@@ -304,7 +304,7 @@ class RunOptions(Declared):
 
     mode: str = option(
         "auto",
-        "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest that the machine's software offers), or package.module:NAME of your own.",
+        "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest that the machine's software offers), or your own package.module:NAME.",
     )
     phase: Phase = option("training", "training or inference.")
     batch: Batch = 112
@@ -331,7 +331,7 @@ class RunOptions(Declared):
         None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as the model says)."
     )
     lora: Whole | None = option(
-        None, "Rank of adapters beside linear layers; all else is frozen.", ge=1, le=MOST_CORES
+        None, "Rank of adapters added to linear layers; everything else is frozen.", ge=1, le=MOST_CORES
     )
     lora_on: str | None = option(
         None, "Patterns of the linear layers with an adapter (default: those of attention)."
@@ -348,7 +348,7 @@ class RunOptions(Declared):
     )
     seed: JitterSeed = 0
     checkpoint_steps: Whole | None = option(
-        None, "Write the state once in so many steps (training).", unit="steps", ge=1, le=MOST_COUNT
+        None, "Write the state every N steps (training).", unit="steps", ge=1, le=MOST_COUNT
     )
     checkpoint_gbytes_per_s: StorageRate = 10.0
     # For callers in Python alone: no help, so no option of a command.
@@ -387,7 +387,7 @@ class GenerationChoice(Declared):
         "Experts that tokens take: uniform, identical (all tokens the same) or table:FILE of loads.",
     )
     expert_layout: Literal["spread", "apart"] = option(
-        "spread", "Where experts lie: spread (each on all cores) or apart (each on cores of its own)."
+        "spread", "Where experts are: spread (each on all cores) or apart (each on its own cores)."
     )
 
 

@@ -187,7 +187,7 @@ def load(folder: Path, name: str) -> Any:
     file = folder / f"{name}.json"
     data = read_json(file, "the saved file", SerializationError)
     if not isinstance(data, dict) or not isinstance(data.get("schema"), int) or "body" not in data:
-        raise SerializationError(f"{file} holds no saved {name}; give a folder that a run wrote")
+        raise SerializationError(f"{file} contains no saved {name}; give a folder that a run wrote")
     if data["schema"] != SCHEMA:
         raise SerializationError(
             f"{file} has schema {data['schema']}, this version reads {SCHEMA}; run the command again"

@@ -194,7 +194,7 @@ def _sweep(root: Path, prefix: str) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """With the lock held: what is to be kept takes its place, what nobody writes any more goes."""
+    """With the lock held: what is to be kept takes its place, what nobody writes goes."""
     for name in sorted(name for name in os.listdir(folder) if _is_ours(name)):
         if name.endswith(DONE):
             _put(folder, folder / name)

@@ -85,7 +85,7 @@ DECLARED_IN = {
     "place": ("place", "#a-placement"),
     "kernel": ("kernel", "#a-kernel"),
 }
-"""Commands whose options are in a table of their own: its declaration and its place on the page."""
+"""Commands whose options are in their own table: its declaration and its place on the page."""
 
 
 def _commands(group: Command, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Command]]:

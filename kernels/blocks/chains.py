@@ -185,7 +185,7 @@ def _quotient(c: Chain, x: Buffer, other: Buffer) -> None:
 
 
 def _rotary(c: Chain, x: Buffer, value: Array, i: int) -> tuple[Any, Any]:
-    """x cos + (x read backwards) sin into a buffer of its own."""
+    """x cos + (x read backwards) sin into its own buffer."""
     cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
     # The first read of the backward vector, the sums and the next operand (bank 2) are in different banks.
     last = (c.n - 1) * (2 if c.dtype == "fp32" else 1) % 4

@@ -167,7 +167,7 @@ def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: 
 
 
 def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
-    """Filters and bias of the fullest core, two images with zeros around, sums of one with what lies between its lines."""
+    """Filters and bias of the fullest core, two images with zeros around, sums of one with what is between its lines."""
     each = PAIR * words_apart(dims["c"], tiling.rows)
     around = surround(dims, attrs)
     wide = dims["w"] + 2 * around

@@ -3,7 +3,7 @@
 Symbols: c cores along the reduction, n rounds of v sums: a core holds the sums of ceil(n / c) rounds.  The
 collector at the end of the line sends the sums of a round back, two fp16 per word.  Each router delivers the
 first portion to its core; the last word of that portion flips the router to pass-through for the rest.  A
-microthread receives the portion next to the products, v / 2 cycles of a round that the cost leaves out.  After
+microthread receives the portion during the products, v / 2 cycles of a round that the cost leaves out.  After
 its last round every core works on its portion:
 
     bias        one multiply-accumulate per round (streamed weights: one bias per round; stationary: v biases)
@@ -103,7 +103,7 @@ class Fused:
             b.route(BACK, shape.at(..., j), rx=toward, tx="R", switch=passing)
 
     def receive(self, core: CoreClass, shape: TriggeredShape, j: int) -> None:
-        """Receive the share next to the products."""
+        """Receive the share during the products."""
         out = self.buffers[shape.offset, "out"]
         if rounds := self.count(shape, j):
             share = out.dsd(0, rounds * self.pitch(shape.v, out.dtype))

@@ -66,7 +66,7 @@ class Shape:
     """What a buffer holds, and its precision.
 
     If two results are reduced together they share one buffer: `within` names it, `half` says which half.
-    Matrices start in banks of their own; other vectors in `bank`, by default off the first matrix.
+    Matrices start in their own banks; other vectors in `bank`, by default off the first matrix.
     """
 
     kind: str
@@ -123,7 +123,7 @@ def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> 
 
 
 def _rate(vector: Vector, shapes: Shapes, wafer: Wafer, reads: int) -> float:
-    """By type alone, with so many vectors as operands."""
+    """By type alone, with that many vectors as operands."""
     dtype = precision(vector, shapes)
     half, mixed = dtype == "fp16", dtype == "mixed"
     if vector.op in {"max", "min"}:
@@ -203,7 +203,7 @@ def vectors_cost(
 
 @dataclass(frozen=True)
 class Sharing:
-    """Collectives along lines of `cores` on colors of their own: a chain to position 0, a multicast back."""
+    """Collectives along lines of `cores` on their own colors: a chain to position 0, a multicast back."""
 
     cores: int
     steps: tuple[ReductionStep, ...]

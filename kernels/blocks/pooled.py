@@ -3,7 +3,7 @@
 Symbols: an image of H x W pixels of e channels, windows of r lines and s columns, stride z, T pixels of the result::
 
     lines      for every line of the result r vectors of W e elements
-    columns    s vectors of the whole result with what lies between windows, or of T elements per channel where
+    columns    s vectors of the whole result with what is between windows, or of T elements per channel where
                lines follow each other without a gap; the faster
 
 A first vector is moved, or the first two are combined at once, where that is faster.  Maxima are taken in fp16, means are

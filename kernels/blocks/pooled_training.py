@@ -1,7 +1,7 @@
 """Pooling that trains, on one core: columns of windows made one, then their lines; and the same way back.
 
 Symbols: an image of H x W pixels of e channels, windows of s taps either way, stride z, T pixels of the result, g their
-gradients.  The windows of all lines are at one distance: a line is filled up to a multiple of z pixels, and what lies between
+gradients.  The windows of all lines are at one distance: a line is filled up to a multiple of z pixels, and what is between
 its last window and the next line counts as windows as well, whose gradient is 0.  A *stage* makes s taps one, all windows
 of a channel (stride 1: of all channels) in one instruction over columns, of a line over lines::
 
@@ -102,7 +102,7 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def is_spread(self) -> bool:
-        """Whether windows lie between lines."""
+        """Whether windows are between lines."""
         return self.wide != self.windows.columns.results
 
     @property

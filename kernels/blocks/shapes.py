@@ -16,7 +16,7 @@ class TriggeredShape:
     """`feeds` cores along a multicast, `sums` along a reduction; f words per round over vectors of v.
 
     `parts` words of the rounds that share the f vectors, in order ("" is one round of all); `groups` products
-    follow each other with vectors of their own; `lanes` equal copies lie side by side; `kept` words of the f
+    follow each other with their own vectors; `lanes` equal copies lie side by side; `kept` words of the f
     that arrive (the others are zero weights).
     """
 

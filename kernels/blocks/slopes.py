@@ -9,7 +9,7 @@ Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; 
     tanh        y = tanh z                          s = 1 - y^2
     sigmoid     y = 1 / (1 + exp(-z))               s = y - y^2
 
-with q = sqrt(2 / pi) and r = 0.044715.  What lies between is held in fp32.  A step takes the start of an instruction and n
+with q = sqrt(2 / pi) and r = 0.044715.  What is between is held in fp32.  A step takes the start of an instruction and n
 elements at the wafer's rate, twice as long where both vectors that it reads are in the same banks.
 """
 
@@ -30,7 +30,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Size
 
 Step = tuple[str, ...]
-"""Instruction, target, what it reads: z the value, s the slope, a, b, c what lies between, or a number."""
+"""Instruction, target, what it reads: z the value, s the slope, a, b, c what is between, or a number."""
 
 ROOT, CUBE = sqrt(2 / pi), 0.044715
 STEPS: dict[str, tuple[Step, ...]] = {

@@ -88,13 +88,13 @@ class TokenBlocks:
         return np.array(found)
 
     def sizes(self, tokens: int) -> list[int]:
-        """Tokens of the blocks of a core that has so many of a sample."""
+        """Tokens of the blocks of a core that has that many of a sample."""
         b = int(self._best(np.array([tokens]))[0][0])
         full, rest = divmod(tokens, b)
         return [b] * full + [rest] * bool(rest)
 
     def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
-        """(b, prices by cause (..., causes)) of cores with so many tokens each; of equal prices the smallest block."""
+        """(b, prices by cause (..., causes)) of cores with that many tokens each; of equal prices the smallest block."""
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
             for b in range(1, len(self._parts))
@@ -103,7 +103,7 @@ class TokenBlocks:
         return 1 + chosen, np.take_along_axis(np.array(ways), chosen[None, ..., None], 0)[0]
 
     def cost(self, tokens: int, cores: Size) -> Cost:
-        """The price of a sample of `tokens` on so many cores, a number or an array."""
+        """The price of a sample of `tokens` on that many cores, a number or an array."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         parts = self._best(each)[1]
         return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))

@@ -155,7 +155,7 @@ def product_gradients(
         return
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
-    # Weights that the model works out (a norm of them, an average, one for every sample) come behind the operand.
+    # Weights that the model computes (a norm of them, an average, one for every sample) come behind the operand.
     made = [t for t in own[1:] if t in tape.wanted]
     if weights or made:
         matrices = [p for p in (*weights, *made) if _is_matrix(kernel, tape.tensors[p])]

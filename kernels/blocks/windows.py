@@ -36,7 +36,7 @@ class Axis:
         return place * self.stride - self.around
 
     def holds(self, place: int) -> bool:
-        """Whether a window lies inside the image."""
+        """Whether a window is inside the image."""
         return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
 
     def spans(self) -> list[tuple[int, int]]:

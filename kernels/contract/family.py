@@ -47,7 +47,7 @@ Attrs = Mapping[str, Any]  # attributes of a kernel
 
 
 class How(TypedDict, total=False):
-    """What a face may be asked next to dimensions and tiling; read it with :func:`asked`."""
+    """What a face may be asked in addition to dimensions and tiling; read it with :func:`asked`."""
 
     phase: Phase
     dtype: str
@@ -250,7 +250,7 @@ class Cost:
         return Cost(*(np.where(is_less, theirs, own) for own, theirs in pairs))
 
     def parts(self) -> dict[str, Number]:
-        """The parts by name; those stalled only where the price says any."""
+        """The parts by name; those stalled only where the price states any."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: part for name, part in parts.items() if name not in STALLS or np.any(part)}
 
@@ -433,7 +433,7 @@ class Family:
         return True
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """What the gradients need of the forward pass; unless the family says otherwise, its inputs.
+        """What the gradients need of the forward pass; unless the family states otherwise, its inputs.
 
         `trained` holds the tensors that get a gradient, `tensors` all tensors of the graph.
         """

@@ -26,7 +26,7 @@ MOST_SIZE = 10**7
 class Parameter:
     """A size or an attribute: its default has its type; a range for numbers, choices for words.
 
-    Numbers without a range of their own: whole ones from 1 (from 0 where 0 is the default and stands for "the
+    Numbers without their own range: whole ones from 1 (from 0 where 0 is the default and stands for "the
     best"), shares from 0 to 1.
     """
 
@@ -158,7 +158,7 @@ class Attributes:
     pin_replicas: int = attribute(0, "copies of the whole pipeline")
     link_words: int = attribute(
         0,
-        "words of a sample on the busiest link of its streams, as a whole model lies on the fabric; 0: not said",
+        "words of a sample on the busiest link of its streams, as in a whole model on the fabric; 0: not said",
     )
     most_bundles: int = attribute(0, "streams side by side in which its operands come; 0: not said")
 

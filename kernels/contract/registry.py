@@ -85,7 +85,7 @@ def flops_of(kernel: Kernel) -> int:
 
 
 def role_of(kernel: Kernel) -> Role:
-    """What a kernel is in a network, as its family says."""
+    """What a kernel is in a network, as its family states."""
     return family(kernel.family).role
 
 
@@ -136,7 +136,7 @@ def check_graph(graph: KernelGraph) -> None:
 
 
 def notes_of(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """What the families of these kernels say to a reader of their plan, each note once."""
+    """What the families of these kernels state to a reader of their plan, each note once."""
     found = (family(kernel.family).notes(kernel.attrs) for kernel in kernels)
     return tuple(dict.fromkeys(note for notes in found for note in notes))
 

@@ -116,7 +116,7 @@ class Norm(OnRows):
         "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less"
     )
     role = Role.NORM
-    dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
+    dims = sizes(rows="rows with their own statistics", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
     lies = "stationary: whole rows on all cores; streamed: rows along the lanes; grid as softmax"
     programs = "streamed, stationary: layer and rms, forward and both gradients; grid: forward, fp32"
@@ -411,7 +411,7 @@ def _blocks(
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
-    """Rows that are on one core each: the instructions row by row, words received and sent next to them.
+    """Rows that are on one core each: the instructions row by row, words received and sent during them.
 
     The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
     down the column once per batch, which is not counted.

@@ -1,7 +1,7 @@
 """Resampling of b images (h, w, c) to (out_h, out_w): nearest (copy), bilinear (4 weighted taps), bicubic (16).
 
 Volumes lie slice after slice as lines (d h of them); trilinear has 8 taps.  With attribute `antialias` the taps widen as
-the image shrinks and each direction is a pass of its own, first along the lines, then across them (a product with a
+the image shrinks and each direction is its own pass, first along the lines, then across them (a product with a
 sparse matrix of weights per direction, as torch does it); T_w taps of a result pixel, S = 1 (bilinear) or 2 (bicubic):
 
     T_w = 2 ceil(S max(1, w / out_w)) + 1, T_h alike;   T = T_w (o + n (h / out_h) / fma) + T_h (o + n / fma)
@@ -270,7 +270,7 @@ class Resample(Family):
 
 
 def mode_of(attrs: Mapping[str, Any] | None) -> str:
-    """nearest, bilinear, trilinear or bicubic: the mode as stated, or that of the operator's name.
+    """nearest, bilinear, trilinear or bicubic: the stated mode, or the one in the operator's name.
 
     Raises
     ------

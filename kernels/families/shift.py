@@ -5,7 +5,7 @@ between receives a tile into its memory and sends it on; then the last column mu
 
 Symbols: hop = hop_cycles, T_H = handover_cycles, w = wavelet_cycles, o = vector_start_cycles, L_f = loop_cycles (a call that
 loads descriptors), S = step_cycles (what a core spends on a step of a shifting product besides its arithmetic), t_0 =
-task_start_cycles.  An element travels in a wavelet of its own: a plain 16-bit move does not pack pairs::
+task_start_cycles.  An element travels in its own wavelet: a plain 16-bit move does not pack pairs::
 
     relay  = hop + T_H + w t + L_f + 2 o          from sending a tile to sending it on, one column further
     busy   = S + 2 ceil(t/2)                            from one tile to the next; moves steal cycles from the code
@@ -14,7 +14,7 @@ task_start_cycles.  An element travels in a wavelet of its own: a plain 16-bit m
     T = t_0 + T_H + 1 + hop + w (t - 1) + (L - 1) relay + min(P - 1, L - 1) behind + L_f + t_0 + T_H + 1 + L hop
 
 The tile of the first column has the most tiles ahead of it.  Each delays it once, not at every core: a core that is
-late hands the tile on late, and the next core is free by then.  The way back is a message of its own, sent by a call.
+late hands the tile on late, and the next core is free by then.  The way back is its own message, sent by a call.
 o, L_f and S are fitted to twelve of these runs on a CS-3 and to 38 products together;
 the shifts are met within 2.5 % on average, 5.7 % at worst.  The program moves
 an element as a pair whose other half is zero, two pairs per issue cycle, so that both moves of a core keep the pace.

@@ -1,4 +1,4 @@
-"""Blocks that run forward again: what is held, what it costs, when it is chosen; worked out by hand."""
+"""Blocks that run forward again: what is held, what it costs, when it is chosen; computed by hand."""
 
 from __future__ import annotations
 

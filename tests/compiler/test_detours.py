@@ -104,7 +104,7 @@ def test_links_beside_a_dead_core_carry_what_passed_over_it(seed: int):
 
 
 def test_one_stream_goes_round_one_dead_core_by_hand():
-    """Eastward along row 5 past (5, 4): north, east, east, south in place of east, east."""
+    """Eastward along row 5 past (5, 4): north, east, east, south instead of east, east."""
     loads = np.zeros((SIDE, SIDE, 4), np.float32)
     loads[5, 0:20, EAST] = 7
     moved = moved_loads(loads, runs_of(wafer_with([(5, 4)])))

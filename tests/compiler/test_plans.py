@@ -35,7 +35,7 @@ def pipeline(graph=None, wafer=WAFER, batch=64, layouts=False):
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize(("blocks", "layouts"), [(6, False), (1, True)])
 def test_regions_do_not_overlap_and_lie_on_the_program_rectangle(blocks, layouts):
-    """Every kernel gets a rectangle of its own, in the layout of a short batch as well."""
+    """Every kernel gets its own rectangle, in the layout of a short batch as well."""
     plan = pipeline(transformer(blocks, 512, 8, 128), layouts=layouts)
     assert isinstance(plan, PipelinedPlan)
     for one, other in itertools.combinations(plan.stages, 2):

@@ -1,4 +1,4 @@
-"""Attention scores are kept if they fit and worked out again if not; the price is worked out by hand."""
+"""Attention scores are kept if they fit and recomputed if not; the price is computed by hand."""
 
 from __future__ import annotations
 

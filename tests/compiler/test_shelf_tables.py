@@ -1,4 +1,4 @@
-"""Tables of shelves are worked out as far as someone asks, and say what the whole table would say."""
+"""Tables of shelves are computed as far as someone asks, and say what the whole table would say."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
 
 
 def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPlan):
-    """What a kind takes beside three colors is what its family says, and streams have those that are left."""
+    """What a kind takes beside three colors is what its family states, and streams have those that are left."""
     more = {stage.name: 0 for stage in heads.stages}
     for group in make_groups(heads.graph, heads.wafer):
         more[group.name] = group.lay.more_colors
@@ -147,7 +147,7 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
 
 
 def test_a_region_has_the_columns_that_its_parts_need():
-    """The gradient of a residual and the collectors of attention take a moving column more, in place of one that computes.
+    """The gradient of a residual and the collectors of attention take a moving column more, instead of one that computes.
 
     So such regions have two columns that compute.  Before, one that had no more than one was refused after the compiler was done.
     """
@@ -208,7 +208,7 @@ def test_a_token_that_no_core_can_norm_does_not_fit():
 def passes(
     k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
 ) -> tuple[float, float]:
-    """Forward and backward cycles of the busiest core of a layer that trains on so many rows with inputs."""
+    """Forward and backward cycles of the busiest core of a layer that trains on that many rows with inputs."""
     costs = chain_rows(k, n, items, Tiling(rows, cols), of, has_dx=has_dx).costs()
     forward, backward = (float(cost.total - cost.idle - cost.stalled_input) for cost in costs)
     return forward, backward

@@ -76,7 +76,7 @@ PROGRAMS = {
     "member": ("const m = @import_module(\"<math>\"); fn f() void { _ = m.^cosinus(1.0); }", "has no 'cosinus'"),
     "assertion": ("comptime { ^@comptime_assert(1 > 2, \"order\"); }", "the assertion does not hold: order"),
     "parameter": ("^param n: u16; var a: u16 = n; fn f() void { a = 1; }", "the parameter 'n' has no value"),
-    "break": ("fn f() void { ^break; }", "'break' stands outside of a loop"),
+    "break": ("fn f() void { ^break; }", "'break' is outside of a loop"),
     "label": ("fn f() void { while (true) { ^break :out; } }", "there is no loop or block with the label 'out'"),
     "unrolled": ("var a: u16; fn f() void { ^inline for (@range(u16, 60)) |i| { a = i; } }", "more than 50 iterations"),
     "untyped": ("fn f() void { ^var a = 3; a += 1; }", "the variable 'a' needs a type"),

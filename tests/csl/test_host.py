@@ -135,7 +135,7 @@ def test_a_parameter_without_a_type_takes_what_its_literal_says(
 @pytest.mark.parametrize("order", list(MemcpyOrder))
 @pytest.mark.parametrize(("w", "h", "n"), [(1, 1, 1), (2, 3, 4), (3, 1, 2), (1, 4, 5)])
 def test_orders_of_host_arrays(order: MemcpyOrder, w: int, h: int, n: int) -> None:
-    """Row-major: item (row, col, k) lies at (row w + col) n + k; column-major: at row + h col + h w k."""
+    """Row-major: item (row, col, k) is at (row w + col) n + k; column-major: at row + h col + h w k."""
     items = np.arange(w * h * n, dtype=np.uint32)
     region = arrays.to_region(items, w, h, n, order)
     for row, col, k in np.ndindex(h, w, n):
@@ -237,7 +237,7 @@ def test_calls_that_cannot_be_done(runner: SdkRuntime) -> None:
         (lambda: runner.launch("data"), "launch takes a function"),
         (lambda: runner.launch("scale"), "takes 1 arguments"),
         (lambda: runner.launch("scale", "x"), "must be a number"),
-        (lambda: runner.memcpy_h2d(data, x, 1, 0, 2, 2, 3, streaming=False), "does not lie in the rectangle"),
+        (lambda: runner.memcpy_h2d(data, x, 1, 0, 2, 2, 3, streaming=False), "is not in the rectangle"),
         (lambda: runner.memcpy_h2d(data, x[:7], 0, 0, 2, 2, 2, streaming=False), "the region takes 8"),
         (lambda: runner.memcpy_h2d(data, x.astype(np.float64), 0, 0, 2, 2, 3, streaming=False), "64 bits"),
         (lambda: runner.memcpy_h2d(77, x, 0, 0, 2, 2, 3, streaming=False), "not an exported variable"),

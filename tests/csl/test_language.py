@@ -130,7 +130,7 @@ def test_structures_unions_enums_and_complex_numbers(tmp_path: Path) -> None:
 
 
 def test_control_words_have_the_bits_of_the_hardware(tmp_path: Path) -> None:
-    """Command k < 3 lies at bit 22 + 3k, else at 3k - 8; its ignore bit at 24 + 3k (k < 2), else at 3k - 6; no task: 31 at bit 16."""
+    """Command k < 3 is at bit 22 + 3k, else at 3k - 8; its ignore bit at 24 + 3k (k < 2), else at 3k - 6; no task: 31 at bit 16."""
     text = """
     const ctrl = @import_module("<control>"); const op = ctrl.opcode; var w = @zeros([3]u32); var data: u16 = 6;
     fn run() void {

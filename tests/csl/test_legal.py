@@ -1,4 +1,4 @@
-"""Programs that the language guide allows, each a story of ten lines with the answer worked out beside it."""
+"""Programs that the language guide allows, each a story of ten lines with the answer computed beside it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ fn run() void { %s }
 
 @pytest.mark.parametrize("body", ["@fmovs(db, da);", "@fadds(db, da, da);", "@fmacs(db, da, da, 2.0);"])
 def test_a_shorter_destination_bounds_the_operation(tmp_path: Path, body: str) -> None:
-    """What lies behind the destination keeps its values."""
+    """What is behind the destination keeps its values."""
     assert answer(tmp_path, LENGTHS % body) == [7.0] * 4
 
 

@@ -158,7 +158,7 @@ def expected(what: int, root: int, data: np.ndarray) -> dict[int, np.ndarray]:
 @examples(25)
 @given(st.data())
 def test_collectives_in_random_sequences(compiled: Callable[..., Path], data: st.DataObject) -> None:
-    """Four calls one behind the other with any roots; each PE enters each call at a time of its own, so neighbours are ahead and behind."""
+    """Four calls one behind the other with any roots; each PE enters each call at its own time, so neighbours are ahead and behind."""
     along_row = data.draw(st.booleans(), "along the row")
     size = data.draw(st.sampled_from([1, 2, 3, 6]), "size")
     arch = data.draw(st.sampled_from(["wse2", "wse3"]), "arch")

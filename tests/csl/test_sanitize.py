@@ -89,7 +89,7 @@ def run_three(folder: Path, layout: str, left: str, right: str, mid: str = MID) 
 
 
 def test_words_that_nothing_reads_are_named_with_the_line_that_sent_them(tmp_path: Path) -> None:
-    """Eight words are sent and four are taken; the rest lies in the queue."""
+    """Eight words are sent and four are taken; the rest is in the queue."""
     few = (
         HEAR.replace(".extent = 8", ".extent = 4")
         + "\nconst four = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });"

@@ -112,7 +112,7 @@ def test_how_a_script_ends(
 
 
 def test_arrays_may_be_longer_than_a_copy(runner: SdkRuntime) -> None:
-    """Twelve items are taken from the slice, and twelve written into it; what lies behind stays."""
+    """Twelve items are taken from the slice, and twelve written into it; what is behind stays."""
     data, x, y = runner.get_id("data"), np.arange(40, dtype=np.float32), np.full(40, -1, np.float32)
     runner.memcpy_h2d(data, x[5:], 0, 0, 2, 2, 3, streaming=False)
     runner.memcpy_d2h(y[10:], data, 0, 0, 2, 2, 3, streaming=False)
@@ -151,7 +151,7 @@ def test_a_run_that_stands_still_is_stopped(runner: SdkRuntime, name: str, place
 
 
 def test_a_loop_that_counts_in_memory_is_no_standstill(runner: SdkRuntime) -> None:
-    """It changes memory between two looks, so it may go on: 2,000 turns of more than a cycle each."""
+    """It changes memory between two looks, so it may continue: 2,000 turns of more than a cycle each."""
     runner.launch("count")
     runner.stop()
     assert runner.session.cycle > 6000

@@ -131,7 +131,7 @@ fn run() void {
   sys.unblock_cmd_stream();
 }
 task after() void {}""",
-    "the operation at pe.csl:15 (run) runs beside that at pe.csl:14 (run): two operations share the core": f"""
+    "the operation at pe.csl:15 (run) overlaps that at pe.csl:14 (run): two operations share the core": f"""
 fn run() void {{
   @mov16(out, memory, .{{ .async = true }});
   @mov16(memory, in, .{{ .async = true, .activate = next }});
@@ -161,7 +161,7 @@ task take(word: i16) void { words += 1; if (words == 8) { sys.unblock_cmd_stream
 task after() void { turns += 1; }
 comptime { if (first) { @bind_data_task(take, @get_data_task_id(@get_color(1))); } }"""
     found = static(program(tmp_path, body), "run")
-    assert "words may start task 'take' beside the operation at" in found.reason
+    assert "words may start task 'take' during the operation at" in found.reason
 
 
 def test_words_that_nobody_reads_are_refused(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_random_lines_of_cores(
     total: int,
     cores: list[tuple[list[int], list[int], list[str], bool]],
 ) -> None:
-    """Three cores pass words east in pieces of any length, with work between; asynchronous ones end in a task that goes on.
+    """Three cores pass words east in pieces of any length, with work between; asynchronous ones end in a task that continues.
 
     The machine lies within the bounds, and where they are one number it is the machine's.
     """

@@ -83,7 +83,7 @@ def test_a_module_that_imports_itself_with_other_parameters_ends(tmp_path: Path)
 
 
 def test_imports_are_found_from_the_folder_of_the_layout(tmp_path: Path) -> None:
-    """The program lies in src/, its library in lib/ beside src/: both the importer's folder and the layout's are looked in."""
+    """The program is in src/, its library in lib/ beside src/: both the importer's folder and the layout's are looked in."""
     for name, text in {
         "src/program.csl": 'const m = @import_module("lib/five.csl"); const n = @import_module("near.csl"); var x: u16; fn run() void { x = m.five() + n.one; } ' + USER,
         "src/near.csl": "const one: u16 = 1;",

@@ -93,7 +93,7 @@ ALWAYS = {
     "a value of an enum twice": ("const E = enum(u16) { A = 1, B = 1 }; fn run() void { _ = @get_int(E.A); }", "gives the value 1 twice"),
     "a value that an enum cannot hold": ("const E = enum(u8) { A = 200, B = 300 }; fn run() void { _ = @get_int(E.A); }", "300 does not fit type 'u8'"),
     "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is no configuration register"),
-    "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "lies in none of the ranges"),
+    "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "is in none of the ranges"),
     "a register that nothing wrote": ("comptime { const a = @get_config(0x7f23); @comptime_assert(a == 0); } fn run() void { }", "has no value at compile time"),
     "an option of rotation": (TASK + "comptime { @bind_rotating_tasks(t, t, @get_data_task_id(@get_color(1)), .{}); } fn run() void { }", "exists on wse3 only"),
 }  # fmt: skip

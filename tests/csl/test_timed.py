@@ -64,7 +64,7 @@ def test_cores_of_different_work_differ_by_their_elements(tmp_path: Path) -> Non
 
 
 def test_a_point_runs_where_its_sources_are(tmp_path: Path) -> None:
-    """A suite states a program; without its sources the row says where they come from."""
+    """A suite states a program; without its sources the row states where they come from."""
     program = stated(tmp_path, over="max")
     point = Point(
         id="p",

@@ -17,7 +17,7 @@ from wse_sim.hardware.wafer import load_wafer
 from .machine import compile_text
 from .test_waits import HEAD, HEAR, LAYOUT, MID, SEND
 
-# What the public viewer takes apart, in words of our own.
+# What the public viewer takes apart, in our own words.
 WORD = re.compile(
     r"@(\d+) P(\d+)\.(\d+) \(hwtile\) wavelet C(\d+) ctrl=[01], idx=[0-9a-f]{4}, data=[0-9a-f]{4} \([0-9a-f]{8}\([0-9a-f]{8}\)\), half=0, "
     r"ident=([0-9a-f]{16}) landing=([RENWS-]) departing=/([EWNSR ]{5})/(, to_ce_from_router)?"

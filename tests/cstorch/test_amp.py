@@ -34,7 +34,7 @@ def run(scaler, pattern: str, optimizer=None) -> list[float]:
 
 
 def model(pattern: str, scale: float, every: int, tolerance: float, low: float, high: float) -> list[float]:
-    """The rule as a sentence reads: doubles after so many good steps in a row, halves at the share of bad ones."""
+    """The rule as a sentence reads: doubles after that many good steps in a row, halves at the share of bad ones."""
     good = steps = bad = 0
     out = []
     for mark in pattern:

@@ -16,7 +16,7 @@ STEPS = 100
 
 
 def descend(make, steps: int = STEPS) -> torch.Tensor:
-    """Parameters after so many steps on a bowl with noise, the same for every optimizer."""
+    """Parameters after that many steps on a bowl with noise, the same for every optimizer."""
     draw = torch.Generator().manual_seed(0)
     w = torch.nn.Parameter(torch.randn(6, 4, generator=draw))
     b = torch.nn.Parameter(torch.randn(4, generator=draw))

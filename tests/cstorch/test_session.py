@@ -38,7 +38,7 @@ def trained(folder, passes: int, leave_at: int | None = None) -> list[float]:
 
 
 def test_two_passes_are_one_execution_and_equal_eager_pytorch(tmp_path) -> None:
-    """Momentum goes on from one pass to the next, bit for bit."""
+    """Momentum continues from one pass to the next, bit for bit."""
     assert trained(tmp_path, 2) == eager(batches(4) * 2)
     assert runtime.run().executions == 1
 

@@ -62,7 +62,7 @@ def test_a_range_of_steps_is_counted_and_continued() -> None:
 
 
 class Norms:
-    """A listener that goes on in the loop with what it computed of the step's tensors."""
+    """A listener that continues in the loop with what it computed of the step's tensors."""
 
     def __init__(self) -> None:
         self.total: torch.Tensor | None = None

@@ -18,7 +18,7 @@ WIDTH, BATCH, CLASSES = 8, 4, 6
 
 
 class Taught(nn.Module):
-    """A layer whose result goes through `change` with a weight of its own."""
+    """A layer whose result goes through `change` with its own weight."""
 
     def __init__(self, change) -> None:
         super().__init__()

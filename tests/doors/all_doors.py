@@ -197,7 +197,7 @@ RUN = {
 
 
 def runs() -> Door:
-    """Runs of a machine of one's own: a fault is a row of its own, so a reader that fails is seen in the rows."""
+    """Runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
     from wse_sim.validation.mine import load_mine
 
     def read() -> None:

@@ -208,7 +208,7 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
 
 
 def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
-    """Every row says how much of it was measured; the rows of formulas say nothing of the kind."""
+    """Every row states how much of it was measured; the rows of formulas say nothing of the kind."""
     words = ("compare", "fc-mnist", "--batch", "64", "--json", "--cache", str(tmp_path))
     rows = json.loads(wse(*words, "--timing", "fabric").out)["rows"]
     assert all(any("measured on the fabric" in note for note in row["notes"]) for row in rows)

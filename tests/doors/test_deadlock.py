@@ -45,7 +45,7 @@ def check(told: str, path: Path) -> None:
 def test_the_command_line_says_who_waits_and_where_the_list_is(
     wse: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit status 2, as for any fault; the list lies in the folder of the output, by default `out`."""
+    """Exit status 2, as for any fault; the list is in the folder of the output, by default `out`."""
     monkeypatch.chdir(tmp_path)
     for words, path in (((), Path("out")), (("--out", "elsewhere"), Path("elsewhere"))):
         ran = wse("kernel", "halo", "--quiet", *words)

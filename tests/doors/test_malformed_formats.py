@@ -1,4 +1,4 @@
-"""Malformed files of every format with a grammar of its own, by generation: pins, studies, layouts, programs.
+"""Malformed files of every format with its own grammar, by generation: pins, studies, layouts, programs.
 
 A sound file of the format is changed in one or two places: a field of another type, a word that is doubled, left
 out, exchanged or replaced by something odd.  Each case is a command line, held to what
@@ -127,7 +127,7 @@ def test_studies(here: Path) -> None:
 
 
 def test_constraints_of_a_study(here: Path) -> None:
-    """What stands in a constraint is an expression, and nothing that runs."""
+    """What is in a constraint is an expression, and nothing that runs."""
     file = here / "study.yaml"
     texts = st.sampled_from([
         "", "batch", "batch %", "__import__('os')", "batch / 0 > 1", "9 ** 9 ** 9", "batch < 'x'", "f(batch)", "(" * 300,

@@ -1,6 +1,6 @@
 """Commands where little is given: closed or full outputs, no home, limits, odd names; and nothing outlives a command.
 
-Each case is a process of its own: limits, closed files and signals are those of a process.
+Each case is its own process: limits, closed files and signals are those of a process.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ LEAVES = (
 
 
 def test_what_leaves_the_session_of_a_program_ends_too(tmp_path: Path) -> None:
-    """A daemon that hears no signal ends with the program that started it; one that another command started goes on."""
+    """A daemon that hears no signal ends with the program that started it; one that another command started continues."""
     other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "another"}, start_new_session=True)
     try:
         assert run_group(["bash", "-c", LEAVES], cwd=tmp_path, env=dict(os.environ), timeout_s=60) == 5

@@ -74,7 +74,7 @@ def test_kernels_shrink_their_defaults_and_nothing_else() -> None:
 
 
 def test_a_time_limit_is_for_all_searches_together(models: Path) -> None:
-    """Two placers that search share the limit; a line says why the command took longer.
+    """Two placers that search share the limit; a line states why the command took longer.
 
     The limit is 2 ms: no machine compiles, routes and simulates two plans in that time.
     """

@@ -80,7 +80,7 @@ def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkey
 
 @pytest.mark.slow
 def test_the_training_script_prints_the_losses_that_it_states(tmp_path: Path):
-    """The log in its docstring, to the digit, in a process of its own."""
+    """The log in its docstring, to the digit, in its own process."""
     script = README.parent / "examples" / "scripts" / "train_linear.py"
     done = subprocess.run(
         [sys.executable, "-m", "wse_sim.cli", "script", str(script)],

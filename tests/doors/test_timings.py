@@ -1,4 +1,4 @@
-"""Where the time of a command went: parts lie in each other, add up, and are collected only on demand."""
+"""Where the time of a command went: parts are in each other, add up, and are collected only on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: their time is worked out by hand and spread over the steps between them."""
+"""Checkpoints: their time is computed by hand and spread over the steps between them."""
 
 from __future__ import annotations
 

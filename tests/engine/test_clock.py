@@ -1,4 +1,4 @@
-"""The clock under a limit of power: which one a wafer states, what it does to a run, and that the result says so."""
+"""The clock under a limit of power: which one a wafer states, what it does to a run, and that the result states this."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_cycles_take_longer_and_lines_do_not():
 
 def test_the_result_says_which_clock_applied():
     limited = run(clock="power-limited")
-    assert any("power-limited clock: 850 MHz in place of 1,100 MHz" in note for note in limited.notes)
+    assert any("power-limited clock: 850 MHz instead of 1,100 MHz" in note for note in limited.notes)
     assert not any("clock" in note for note in run().notes)
     assert limited == run(clock="power-limited")
 
 
 def test_draws_of_constants_take_the_range_of_the_clock_that_applies():
-    """A run at the nominal clock never draws the other one; at the limited clock its range is in place of the first."""
+    """A run at the nominal clock never draws the other one; at the limited clock its range is instead of the first."""
     wafer = load_wafer("wse3")
     names = [constant.name for constant in ranged(wafer)]
     assert "power_limited_clock_hz" not in names

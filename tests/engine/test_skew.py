@@ -129,7 +129,7 @@ def test_a_pipeline_says_that_nothing_joins_its_systems():
 
 
 def test_an_impossible_spread_is_one_sentence():
-    with pytest.raises(ConfigError, match=r"skew 1\.5 lies outside 0 to 1"):
+    with pytest.raises(ConfigError, match=r"skew 1\.5 is outside 0 to 1"):
         simulate(plan_of(2), skew=1.5)
     with pytest.raises(ModelError, match="skew"):
         api.run(GRAPH, skew=1.0)

@@ -1,4 +1,4 @@
-"""Weight streaming runs against numbers worked out by hand; one cycle is one second, I/O is 1 byte/s."""
+"""Weight streaming runs against numbers computed by hand; one cycle is one second, I/O is 1 byte/s."""
 
 from __future__ import annotations
 

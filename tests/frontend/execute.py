@@ -1,4 +1,4 @@
-"""Kernel graphs worked out by the kernels' `compute` faces, on values that PyTorch recorded.
+"""Kernel graphs computed by the kernels' `compute` faces, on values that PyTorch recorded.
 
 :func:`record` runs the captured ATen graph and keeps the value of every operator.  :func:`run_kernel`
 gives one kernel the recorded values of its operands and returns its result, to be compared with the
@@ -248,7 +248,7 @@ def _told(node: Node, before: Node | None, result: Any, of: _Values) -> tuple[st
 
 
 def _chain(kernel: Kernel, nodes: tuple[Node, ...], of: _Values) -> Any:
-    """Elementwise operators in a row, by one call where no view stands between them."""
+    """Elementwise operators in a row, by one call where no view is between them."""
     stated = str(kernel.attrs.get("ops") or kernel.attrs.get("function"))
     assert stated == ",".join(n.op for n in nodes), (stated, nodes)
     if kernel.family == "activation":

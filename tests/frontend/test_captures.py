@@ -136,7 +136,7 @@ class Masked(nn.Module):
 
 
 def test_a_test_of_a_mask_is_folded():
-    """The example decides the branch, and a note says so; without values of the mask the test stays a fault."""
+    """The example decides the branch, and a note states this; without values of the mask the test stays a fault."""
     x, ones = torch.zeros(4, 8), torch.ones(4, dtype=torch.long)
     graph = lower(Masked(), (x, ones))
     assert [k.family for k in graph] == ["gemm"]
@@ -174,7 +174,7 @@ def test_a_length_of_a_mask_is_folded():
 
 
 class Standardised(nn.Module):
-    """Weights that the model works out: a length times a direction, and a centred filter."""
+    """Weights that the model computes: a length times a direction, and a centred filter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -340,7 +340,7 @@ def test_a_distribution_is_captured_and_still_tested_outside(monkeypatch):
 
 
 class PerDegree(nn.Module):
-    """A product of its own for the rows of each kind; no row of the example is of kind 2."""
+    """Its own product for the rows of each kind; no row of the example is of kind 2."""
 
     def __init__(self) -> None:
         super().__init__()

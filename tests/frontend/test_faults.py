@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from tests.frontend.bad_programs import PROGRAMS  # noqa: E402
 from wse_sim.errors import ConfigError, ModelError, UnsupportedOpError  # noqa: E402
 from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
+from wse_sim.frontend.faults import sentence_of  # noqa: E402
 
 
 @pytest.mark.thinned(35)
@@ -128,7 +129,7 @@ def test_nothing_to_train() -> None:
 
 
 def test_quantised_file_formats(tmp_path: Path) -> None:
-    """A file that is no exported program says how to write one."""
+    """A file that is no exported program states how to write one."""
     file = tmp_path / "broken.pt2"
     file.write_bytes(b"not a program")
     with pytest.raises(ModelError, match=r"torch\.export\.save"):
@@ -147,3 +148,17 @@ def test_a_configuration_of_transformers_given_as_a_file_says_how_to_give_it(tmp
     file.write_text('{"model_type": "llama"}')
     with pytest.raises(ModelError, match=f"a configuration of transformers is hf:{file}"):
         load_model(str(file))
+
+
+def test_a_fault_in_a_node_of_the_graph_names_the_line_that_it_comes_from() -> None:
+    """As torch prints it: the frames of the model, outermost first, then its own."""
+    fault = RuntimeError(
+        "boom\n\nWhile executing %add : call_function\nOriginal traceback:\n"
+        'File "/home/a/net.py", line 3, in forward\n    x = self.part(x)\n'
+        'File "/home/a/part.py", line 7, in forward\n    return x + self.bias\n'
+        'File "/lib/torch/nn/functional.py", line 9, in add\n    return add(x)\n'
+    )
+    assert sentence_of(fault, "Net").startswith(
+        "/home/a/part.py:7: return x + self.bias: torch cannot capture"
+    )
+    assert sentence_of(RuntimeError("boom"), "Net").startswith("model Net: torch cannot capture")

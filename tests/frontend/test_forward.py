@@ -155,7 +155,7 @@ print(calls, smaller, graph.parameters, repeats, peak_kib, sep=";")
     not Path("/proc/self/status").exists(), reason="the peak of one process is read from /proc"
 )
 def test_gpt3_175b_is_quick_and_small() -> None:
-    """175 billion weights cost no memory; 96 layers cost no more work per layer than 40 do.  A process of its own."""
+    """175 billion weights cost no memory; 96 layers cost no more work per layer than 40 do.  Its own process."""
     done = subprocess.run(
         [sys.executable, "-c", LARGE],
         cwd=ROOT,

@@ -166,7 +166,7 @@ def _hidden():
 
 
 def test_a_file_lists_its_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named without a factory, a file says what it has, and none of its code runs; a doctor looks at all of them."""
+    """Named without a factory, a file states what it has, and none of its code runs; a doctor looks at all of them."""
     monkeypatch.chdir(tmp_path)
     Path("users.py").write_text("raise SystemExit(9)\n" + FILE)
     with pytest.raises(ModelError, match=r"it has users\.py:one, users\.py:two; name one of them"):

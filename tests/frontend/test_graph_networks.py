@@ -35,7 +35,7 @@ class Convolution(nn.Module):
 
 @pytest.mark.slow
 def test_edges_in_a_buffer_and_as_an_argument_are_captured_as_they_are():
-    """A mask of edges changes the number of edges: it is worked out from the example's edges, and a note says so."""
+    """A mask of edges changes the number of edges: it is computed from the example's edges, and a note states this."""
     held = lower(Convolution(), (torch.zeros(NODES, WIDTH),))
     given = lower(Convolution(None), (torch.zeros(NODES, WIDTH), LIST))
     assert held.total_flops == given.total_flops == 2 * NODES * WIDTH * 4
@@ -92,7 +92,7 @@ def test_edges_become_work_by_index_and_gradients_go_back():
 
 
 class ByElement(nn.Module):
-    """Picks by an index of its own for each feature, and by one per vector; puts into a batch of tables."""
+    """Picks by its own index for each feature, and by one per vector; puts into a batch of tables."""
 
     def __init__(self) -> None:
         super().__init__()

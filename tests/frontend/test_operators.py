@@ -1,4 +1,4 @@
-"""Operators without a kernel of their own: what takes their place gives torch's values, and as many FLOPs as torch counts."""
+"""Operators without their own kernel: what takes their place gives torch's values, and as many FLOPs as torch counts."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class Packed(nn.Module):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow), pytest.param(nn.RNN, marks=pytest.mark.slow)])  # fmt: skip
 def test_packed_sequences_are_padded(kind: type[nn.RNNBase]) -> None:
-    """FLOPs are those of the layer on padded input, as torch counts them, in both phases; a note says so."""
+    """FLOPs are those of the layer on padded input, as torch counts them, in both phases (a note states this)."""
     x, lengths = torch.randn(3, 6, 16), torch.tensor([6, 2, 4])
     net = Packed(kind)
     graph = lower(net, (x, lengths), training=True)

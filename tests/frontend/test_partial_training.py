@@ -49,7 +49,7 @@ def test_a_pattern_holds_for_names_and_for_paths_that_lead_to_them(
 
 
 def test_an_option_freezes_as_requires_grad_does() -> None:
-    """The same kernels, whether PyTorch or the option says what trains."""
+    """The same kernels, whether PyTorch or the option states what trains."""
     module = Tower()
     module.low.weight.requires_grad_(False)
     args = (torch.zeros(4, 8),)

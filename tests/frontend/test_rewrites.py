@@ -186,7 +186,7 @@ def test_masks_are_recognised() -> None:
 
 
 def test_a_mask_from_outside_is_dense_and_read() -> None:
-    """Padding given by the user is a stream of its own."""
+    """Padding given by the user is its own stream."""
     mask = torch.ones(2, 1, 16, 16, dtype=torch.bool)
     graph = lowered(lambda m, q, k, v, a: F.scaled_dot_product_attention(q, k, v, attn_mask=a), *HEADS, mask)
     assert graph.kernels[0].attrs["mask"] == "dense"

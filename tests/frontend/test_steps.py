@@ -1,4 +1,4 @@
-"""Elementwise work spelled out: its steps, worked out with numpy, are what PyTorch does."""
+"""Elementwise work spelled out: its steps, computed with numpy, are what PyTorch does."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def one_number(a: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def modulated(filters: Any, style: Any, x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """StyleGAN2's: every sample has filters of its own."""
+    """StyleGAN2's: every sample has its own filters."""
     b, c, *sides = x.shape
     w = filters.weight[None] * style(s)[:, None, :, None, None]
     return F.conv2d(x.reshape(1, b * c, *sides), w.flatten(0, 1), padding=1, groups=b).unflatten(1, (b, -1))

@@ -1,4 +1,4 @@
-"""What is fitted or assumed in a price stands in `configs/`, where it has a range, a reason and a source.
+"""What is fitted or assumed in a price is in `configs/`, where it has a range, a reason and a source.
 
 Two guards: every constant of that kind moves what it prices, so it is read from the wafer; and a number that gets a name
 in the code of prices, plans and modes is entered here with the reason why it is none of them.
@@ -47,7 +47,7 @@ def _rows(wafer: Wafer) -> float:
 
 
 PRICES: dict[str, tuple[Callable[[Wafer], float], float]] = {
-    # What it prices, and by how much that grows if the constant is doubled, worked out by hand.
+    # What it prices, and by how much that grows if the constant is doubled, computed by hand.
     "stencil_memory_stall_cycles": (_stencil, 100 * 7.4),
     "stencil_neighbour_wait_cycles": (_stencil, 100 * 8.36),
     "stencil_first_block_wait_cycles": (_stencil, 50 * 1.31),

@@ -1,4 +1,4 @@
-"""Files of users: whatever lies at a path, reading it ends in its content or in one sentence."""
+"""Files of users: whatever is at a path, reading it ends in its content or in one sentence."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_places_that_are_no_files_are_named(tmp_path: Path):
 
 
 def test_outputs_are_claimed_before_the_work(tmp_path: Path):
-    """A folder is made and can be written; what cannot be a folder or a file says so and leaves nothing."""
+    """A folder is made and can be written; what cannot be a folder or a file states this and leaves nothing."""
     assert claim_folder(tmp_path / "a" / "b").is_dir()
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").write_text("kept")

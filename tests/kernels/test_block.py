@@ -1,4 +1,4 @@
-"""A GPT-2 block, forward and backward, worked out by the kernels' numerics on tiles."""
+"""A GPT-2 block, forward and backward, computed by the kernels' numerics on tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs and footprints: equations worked out by hand, published points, sensitivity, faults.
+"""Costs and footprints: equations computed by hand, published points, sensitivity, faults.
 
 One file, because the tests are read beside each other: one paragraph per equation.
 """

@@ -81,7 +81,7 @@ def test_a_family_describes_itself(name: str) -> None:
         check_kernel(dataclasses.replace(kernel, dims=frozen(dict(list(kernel.dims.items())[1:]))))
 
 
-# Decoding, one query, has attributes of its own.
+# Decoding, one query, has its own attributes.
 MORE_CALLS = {
     "attention": [dataclasses.replace(CALLS["attention"], dims={**CALLS["attention"].dims, "q": 1})],
 }

@@ -243,7 +243,7 @@ def test_faces_agree(name, dims, tiling, band, options):
 
 
 def test_programs_give_the_values_of_compute():
-    """The SUMMA program's C equals the product worked out by the compute face, tile by tile."""
+    """The SUMMA program's C equals the product computed by the compute face, tile by tile."""
     gemm, p, tile = family("gemm"), 3, 4
     case = gemm.program({"m": 12, "k": 12, "n": 12}, Tiling(p, p, "grid", "summa"), WSE2, dtype="fp32")
     result = run_program(case.program, case.config, inputs=case.inputs).read("c")

@@ -21,7 +21,7 @@ ACTIVATION, PARAMETER = TensorKind.ACTIVATION, TensorKind.PARAMETER
 
 
 def chain(*kernels: Kernel, trains: bool = True, dtype: str = "fp32") -> KernelGraph:
-    """Kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with a weight of its own."""
+    """Kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with its own weight."""
     tensors = {"x0": Tensor("x0", (64, 64), "fp16", TensorKind.INPUT)}
     for i, kernel in enumerate(kernels):
         kind = TensorKind.OUTPUT if i == len(kernels) - 1 else ACTIVATION
@@ -80,7 +80,7 @@ def test_an_unknown_gradient_is_an_error() -> None:
 
 
 def test_int8_weights_take_one_byte() -> None:
-    """At rest, and on their way to the wafer; the plan says how the products are priced."""
+    """At rest, and on their way to the wafer; the plan states how the products are priced."""
     wafer, dims, tiling = load_wafer("wse2"), {"m": 64, "k": 64, "n": 64}, Tiling(4, 4)
     footprint = family("gemm").footprint
     assert footprint(dims, tiling, wafer).weights_bytes == 16 * 16 * 2
@@ -135,7 +135,7 @@ def test_a_model_with_nothing_to_train_says_so() -> None:
 def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], mapping: str) -> None:
     """3,072 results on 4 x 4 cores are n = 192 per core: relu takes n / max + o cycles, gelu n e.
 
-    Sums of a gemm come back to the core first, two per word.  The backward kernels have the work in kernels of their own.
+    Sums of a gemm come back to the core first, two per word.  The backward kernels have the work in their own kernels.
     """
     found, wafer, tiling = family(name), load_wafer("wse2"), Tiling(4, 4, mapping)
 

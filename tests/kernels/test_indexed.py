@@ -1,4 +1,4 @@
-"""Gathers and scatters: values as PyTorch has them, cycles of the ring worked out by hand and met on the fabric."""
+"""Gathers and scatters: values as PyTorch has them, cycles of the ring computed by hand and met on the fabric."""
 
 from __future__ import annotations
 

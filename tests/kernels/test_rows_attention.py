@@ -47,7 +47,7 @@ def test_attention_of_a_head(mapping, shape, phase, band):
     """A head's outputs (or its gradients) are those of compute, in the cycles of cost."""
     dims, tiling = one_head(*shape, mapping)
     rows, cols, others, features, items = shape
-    # The items lie in blocks over the rows (streamed), or at the edge (stationary).
+    # The items are in blocks over the rows (streamed), or at the edge (stationary).
     circulating = (items // rows + 1 if mapping == "streamed" else items) * (features + 1)
     resident = 12 * (others * features + circulating) + 2 * (items // min(rows, cols) + 1) * (others + 1)
     check_faces(

@@ -1,4 +1,4 @@
-"""Whole tokens in blocks: prices and memory against forms worked out by hand."""
+"""Whole tokens in blocks: prices and memory against forms computed by hand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_cores_without_tokens_hold_what_is_kept() -> None:
 
 
 def test_tokens_that_do_not_fit_a_core_lie_over_columns() -> None:
-    """5,000 features are 40,000 bytes of four vectors and 20,000 of scale and shift.  All tokens of a sample lie on the cores then."""
+    """5,000 features are 40,000 bytes of four vectors and 20,000 of scale and shift.  All tokens of a sample are on the cores then."""
     dims = {"rows": 64, "cols": 5000}
     wide, whole = (
         NORM.footprint(dims, Tiling(4, cols), WSE2, dtype="fp16") for cores, cols in ((4, 10), (4, 1))

@@ -167,7 +167,7 @@ def test_impossible_requests_are_sentences(change, says):
 
 @pytest.mark.slow
 def test_the_graph_of_a_published_shape_is_the_published_layer():
-    """Every head with keys of its own: the products of the paper, in the published order of sizes."""
+    """Every head with its own keys: the products of the paper, in the published order of sizes."""
     full = api.load_model({"name": "full", "model": SMALL | {"kv_heads": 16}}, seq=512, training=False)
     layer = decoder_of(full).layer
     assert set(layer.products) == set(LayerShape(2048, 5632).work().products)

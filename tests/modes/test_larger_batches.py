@@ -83,7 +83,7 @@ def _plan(graph: object, **how: object) -> WeightStreamingPlan:
 
 @pytest.mark.slow
 def test_twice_a_batch_that_just_fits_is_no_slower() -> None:
-    """By simulation; the largest micro-batch would spill and lose, and the note says what was chosen."""
+    """By simulation; the largest micro-batch would spill and lose, and the note states what was chosen."""
     pytest.importorskip("torch")
     graph = api.load_model("gpt2-small", seq=1024, training=True)
     once, twice = _plan(graph, batch=128), _plan(graph, batch=256)

@@ -125,7 +125,7 @@ def test_more_systems_are_never_slower():
 
 
 def test_a_chain_as_long_as_it_helps():
-    """Two stages more than blocks: no more wafers are used than there are places to end, and the plan says so."""
+    """Two stages more than blocks: no more wafers are used than there are places to end, and the plan states this."""
     graph = transformer(1, 128, 4, 128)
     plan = compiled(40, graph=graph)
     assert len(plan.parts) < 40
@@ -207,7 +207,7 @@ def test_a_comparison_has_a_third_row_where_it_is_possible(tmp_path):
     asked = api.run(GRAPH, wafer=SMALL, batch=64, systems=2, mode="pipelined", trace=False)
     assert (asked.mode, asked.samples_per_s) == (result.mode, result.samples_per_s)
     assert ("systems in use", "2 of 2") in result.facts
-    assert "samples of the host go beside them (assumed)" in html.render(result)
+    assert "samples of the host use the same links (assumed)" in html.render(result)
     assert len(result.areas) == len(result.plan.parts[result.plan.slowest].stages)
     result.save(tmp_path)
     assert load_result(tmp_path) == result

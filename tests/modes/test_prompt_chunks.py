@@ -81,7 +81,7 @@ def test_tokens_together_take_longer_than_fewer_and_less_than_one_by_one(layer):
 def test_eight_tokens_of_a_small_layer_by_hand():
     """Hidden 4, ffn 4 on 4 x 4 cores in two groups, a tile of one number for every product.
 
-    Against one token: an all-reduce sends 4 words of two in place of 1, through the six streams of its root; that are
+    Against one token: an all-reduce sends 4 words of two instead of 1, through the six streams of its root; that are
     7 products (3 words more each), 4 statistics, scores and values (3 more each).  A product of one weight is 8 maps
     of one number or one of 8: S + L + (o_map(8) + v(8)) against 8 (L + o_map(1) + v(1)).  Attention takes eight
     times its two products.  Two tokens for each core of a line: special functions twice, 3 elements of 8 tokens are 12 words.

@@ -1,16 +1,19 @@
-"""Part of the wafer: more rows or columns make no step slower, and a plan says what it leaves out."""
+"""Part of the wafer: more rows or columns make no step slower, and a plan states what it leaves out."""
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
 
 import wse_sim
 from tests.handmade import transformer
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.modes.weight_streaming import WeightStreaming
 from wse_sim.modes.weight_streaming.options import StreamingChoice
+from wse_sim.modes.weight_streaming.parts import PartTimes
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.rectangle import (
     LEAST_GAIN,
@@ -93,4 +96,36 @@ def test_drawn_constants_keep_the_rectangle() -> None:
 def test_a_plan_that_floors_bind_tries_no_part() -> None:
     plan = plan_on(WAFER)
     assert not may_gain(plan)
-    assert on_fewer_cores(plan, lambda one: pytest.fail(f"tried {one}")) is plan
+    assert on_fewer_cores(plan, lambda: pytest.fail("timed"), lambda one: pytest.fail(f"tried {one}")) is plan
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": 8},
+        {"batch": 8, "recompute": "full", "density": 0.25},
+        {"batch": 2, "micro_batch": 1},
+        {"batch": 64, "lanes": 3},
+    ],
+)
+def test_parts_are_timed_as_their_plans_are(options: dict[str, object]) -> None:
+    """Priced together as columns, against a plan of each: equal floats; a part that holds no sample is infinite."""
+    choice = StreamingChoice(**options)
+
+    def attempt(rectangle: tuple[int, int]) -> WeightStreamingPlan | Infeasible:
+        # What the search fixes is the micro-batch of the whole; the lanes are free.
+        given = choice.replace(rectangle=rectangle, micro_batch=whole.micro_batch)
+        return compile_streaming(GRAPH, WAFER, CLUSTER, batch=choice.batch, choice=given)
+
+    whole = compile_streaming(GRAPH, WAFER, CLUSTER, batch=choice.batch, choice=choice)
+    assert isinstance(whole, WeightStreamingPlan)
+    sizes = [(768, 750), (96, 750), (96, 24), (990, 3), (2, 2), (1, 1)]
+    found = list(
+        PartTimes(GRAPH, whole, choice.replace(micro_batch=whole.micro_batch), attempt).seconds(sizes)
+    )
+    too_narrow = [size for size in sizes if size[1] < (choice.lanes or 1)]
+    assert [found.pop() for _ in too_narrow] == [inf] * len(too_narrow)
+    plans = [attempt(size) for size in sizes if size not in too_narrow]
+    assert found == [inf if isinstance(plan, Infeasible) else free_seconds(plan) for plan in plans]
+    assert found[-1] == inf or too_narrow
+    assert len(set(found)) > 2

@@ -60,7 +60,7 @@ def test_one_sample_by_hand():
     by_hand = first.forward_cycles + first.latency_cycles + first.backward_cycles + first.update_cycles
     assert alone == pytest.approx(by_hand)
     pace, once = first.cycles_per_sample, max(first.forward_cycles, first.backward_cycles)
-    loop = (by_hand - first.update_cycles) / first.in_flight  # it holds so many samples for so long
+    loop = (by_hand - first.update_cycles) / first.in_flight  # it holds that many samples for so long
     high = by_hand + 2 * pace
     low = max(3 * pace + first.update_cycles, by_hand + 2 * max(loop, once))
     assert batch_cycles([first], [], 3, pace, training=True) == pytest.approx((high + low) / 2)

@@ -55,7 +55,7 @@ def test_a_real_number_is_finite_and_in_range(kind: type[Declared], name: str, v
 
 @given(st.integers(-(10**12), 10**12))
 def test_the_limits_are_those_that_are_stated(batch: int):
-    """A batch is accepted exactly if it lies between the limits that the sentence and the table name."""
+    """A batch is accepted exactly if it is between the limits that the sentence and the table name."""
     limits = dict(next(each for each in RunOptions.options() if each.name == "batch").limits)
     if limits["ge"] <= batch <= limits["le"]:
         assert RunOptions(batch=batch).batch == batch

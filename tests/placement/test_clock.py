@@ -46,7 +46,7 @@ def test_more_work_than_time_is_cut(monkeypatch, make, processes, limit_s):
 
 
 def test_a_clock_that_ends_before_the_first_placement_is_named(monkeypatch):
-    """On a machine that stands still the blocks lie in rows, and the result says that it was cut."""
+    """On a machine that stands still the blocks are in rows, and the result says that it was cut."""
     monkeypatch.setattr(portfolio, "START_S", -60.0)
     problem = residual_problem()
     found = PortfolioPlacer(1).place(problem, time_limit_s=1.0)

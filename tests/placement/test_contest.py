@@ -1,4 +1,4 @@
-"""The contest's formats, performance functions and evaluator, against numbers worked out by hand."""
+"""The contest's formats, performance functions and evaluator, against numbers computed by hand."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_chrome_json_has_the_fields_that_viewers_need(streamed: Result, tmp_path
 
 
 def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
-    """One *.json per rank, the rank on a line of its own with a space, integers, streams, categories."""
+    """One *.json per rank, the rank on its own line with a space, integers, streams, categories."""
     paths = hta.write_hta(streamed, tmp_path / "hta")
     # The distribution of durations: the same sums as the breakdown, once per wafer.
     rows = list(csv.DictReader((tmp_path / "hta" / "durations.csv").open()))

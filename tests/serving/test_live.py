@@ -21,7 +21,7 @@ from wse_sim.serving.run import Replica
 
 
 def replay(replica: Replica, rows: list[tuple[int, int, int]], step: int) -> dict[int, LiveTimes]:
-    """Serve (arrival, input, output) rows in steps of so many ticks; the times of each."""
+    """Serve (arrival, input, output) rows in steps of that many ticks; the times of each."""
     line, waiting, done = LiveReplicas(replica), list(rows), 0
     while done < len(rows):
         to = line.now + step

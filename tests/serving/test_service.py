@@ -273,7 +273,7 @@ def test_wafers_are_searched_and_a_misfit_is_a_sentence(capsys: pytest.CaptureFi
         (("gpt2-small", "--workload", "azure:/nowhere.csv"), "nowhere"),
         (
             ("gpt2-small", "--max-num-batched-tokens", "4000"),
-            "no cache fits beside the rows of a turn of 4000 tokens",
+            "no cache fits in addition to the rows of a turn of 4000 tokens",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -113,7 +113,7 @@ def test_a_reader_filters_points_and_opens_a_run(page, browser):
     browser.back()
     wait(browser, "document.querySelectorAll('#table tbody tr').length === 12")
 
-    # The chosen run is one click away; a run without a report says how to get it; arrow keys go on.
+    # The chosen run is one click away; a run without a report states how to get it; arrow keys continue.
     browser.find_element(By.ID, "show-chosen").click()
     inspector = browser.find_element(By.ID, "inspector")
     assert "beaten by no other" in inspector.text
@@ -176,7 +176,7 @@ def test_light_and_dark_and_a_phone(page, browser):
 
 @pytest.mark.slow
 def test_rings_follow_the_axes_and_rows_link_their_reports(page, browser):
-    """The rings are the Pareto front of the two outputs shown, worked out here over all pairs."""
+    """The rings are the Pareto front of the two outputs shown, computed here over all pairs."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
 

@@ -204,7 +204,7 @@ def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_pat
 
 @pytest.mark.slow
 def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, monkeypatch):
-    """Both while they work and before; rows that were done are kept, and the same study goes on when they do."""
+    """Both while they work and before; rows that were done are kept, and the same study continues when they do."""
     monkeypatch.setattr(standstill, "ASK_LOOKS", 1)
     monkeypatch.setattr(copies, "LOOK_S", 0.5)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
@@ -268,7 +268,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, capfd):
-    """The engine's own words do not stand between ours; the same study goes on elsewhere."""
+    """The engine's own words do not stand between ours; the same study continues elsewhere."""
     pytest.importorskip("distributed")
     its = subprocess.Popen(
         [sys.executable, "-c", SCHEDULER],
@@ -278,7 +278,7 @@ def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, 
     address = its.stdout.readline().strip()
     spec = study(grid={"batch": list(range(8, 2008))})
     try:
-        with pytest.raises(WseError, match=r"cannot be reached any more.*run the same command to continue"):
+        with pytest.raises(WseError, match=r"can no longer be reached.*run the same command to continue"):
             run_study(spec, tmp_path, scheduler=address, say=lambda text: os.kill(its.pid, signal.SIGKILL))
     finally:
         its.kill()
@@ -333,7 +333,7 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
-    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting says so, the rest has results."""
+    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting states this, the rest has results."""
     pytest.importorskip("distributed")
     monkeypatch.setattr(pools, "evaluate", tasks.memory_hungry)
     spec = study(grid={"batch": [11, 12, 13, 14]})

@@ -97,7 +97,7 @@ FAULTS = [
     ({"grid": {"batch": []}}, "'batch' has an empty list"),
     ({"grid": {"batch": [0]}}, "batch 0 is too small; give 1 to 1,000,000,000 samples"),
     ({"grid": {"batch": ["many"]}}, "batch 'many' is not a whole number"),
-    ({"grid": {"batch": {"from": 4, "to": 2, "steps": 2}}}, "from 4 lies above to 2; exchange them"),
+    ({"grid": {"batch": {"from": 4, "to": 2, "steps": 2}}}, "from 4 is above to 2; exchange them"),
     ({"grid": {"batch": {"from": 0, "to": 2, "steps": 2, "scale": "log"}}}, "a log scale needs from above 0"),
     ({"grid": {"batch": {"from": 1, "to": 2}}}, "a range without steps or step"),
     ({"grid": {"batch": {"from": 1, "to": float("nan"), "steps": 2}}}, "key 'grid.batch.to'"),

@@ -1,4 +1,4 @@
-"""The search finds what a grid finds, keeps to its constraints, and goes on where it was cut off."""
+"""The search finds what a grid finds, keeps to its constraints, and continues where it was cut off."""
 
 from __future__ import annotations
 

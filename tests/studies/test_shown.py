@@ -158,7 +158,7 @@ def test_the_command_runs_plots_exports_and_says_what_is_wrong(tmp_path, capsys)
     assert command("study", "plot", out, "--x", "colour") == 2
     assert "--x colour is neither varied nor an output" in capsys.readouterr().err
     assert command("study", "plot", tmp_path) == 2
-    assert "holds no study" in capsys.readouterr().err
+    assert "contains no study" in capsys.readouterr().err
     assert command("study", "result", out, 99) == 2
     assert "has no run 99" in capsys.readouterr().err
     assert command("study", path) == 2

@@ -1,4 +1,4 @@
-"""Measurements of these tests are kept in a folder of their own."""
+"""Measurements of these tests are kept in their own folder."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_whole_layer_costs_what_serving_takes_for_it(
     """16 x 16 cores, the faster order of products: cycles over the closed form, and over its parts run one by one.
 
     Both ratios are pinned where they were measured.  The form may be too dear on so few cores, where the eight handovers that it
-    counts for an all-reduce do not all lie on the way, but not too cheap.
+    counts for an all-reduce do not all are on the way, but not too cheap.
     """
     wafer, sizes = load_wafer(name), Sizes(16, 4, 8, 8, 16, tokens, heads)
     case = case_of(JoinedLayer(sizes, wafer, is_together=is_together))

@@ -1,4 +1,4 @@
-"""Factors of a plan: every cycle of it is measured or named, and a factor is what its rows say."""
+"""Factors of a plan: every cycle of it is measured or named, and a factor is what its rows state."""
 
 from __future__ import annotations
 

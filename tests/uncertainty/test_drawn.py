@@ -99,3 +99,19 @@ def test_a_derived_mode_with_prices_of_its_own_keeps_them():
     pairs = [(plan.wafer, plan.cluster)]
     assert Halved().drawn_figures(plan, pairs) is None
     assert WeightStreaming().drawn_figures(plan, pairs) == [WeightStreaming().quick_figures(plan)]
+
+
+@pytest.mark.parametrize(
+    ("training", "options"),
+    [(True, {"batch": 8}), (False, {"batch": 8}), (True, {"batch": 8, "replicas": 2, "recompute": "full"})],
+)
+def test_one_pass_gives_the_rates_of_pipelined_plans_that_are_priced_one_by_one(training, options):
+    """Equal floats; the draws differ."""
+    graph = transformer(layers=2, hidden=256, seq=64, training=training)
+    plan = api.compile(graph, mode="pipelined", wafer=load_wafer("wse2"), cluster=load_cluster(), **options)
+    assert not isinstance(plan, api.Infeasible)
+    alone = plan_figures(plan)
+    found = plan_spread(plan, SAMPLES)
+    wanted = [dict(alone(machine)) for machine in machines(plan)]
+    assert [dict(figures) for figures in (found.base, *found.drawn)] == wanted
+    assert len({figures["samples_per_s"] for figures in wanted}) > SAMPLES // 2

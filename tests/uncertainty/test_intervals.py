@@ -35,7 +35,7 @@ def test_a_range_ends_at_5_and_95_percent():
 
 
 def test_draws_fill_the_ranges_and_keep_correlations():
-    """Of 256 draws about a tenth lies outside a range; correlated constants move together."""
+    """Of 256 draws about a tenth is outside a range; correlated constants move together."""
     wafer, cluster = load_wafer("wse2"), load_cluster()
     constants = ranged(wafer, cluster)
     machines = list(draws(wafer, cluster, constants, 256))
@@ -150,7 +150,7 @@ def test_machine_at_rounds_whole_numbers():
 
 
 def test_coverage_leaves_the_group_out():
-    """Ten points of error 0.02 and one group of error 0.2: judged by the others it lies outside, and they inside."""
+    """Ten points of error 0.02 and one group of error 0.2: judged by the others it is outside, and they inside."""
     calm = [
         {"id": str(i), "subject": "kernel.x", "group": f"g{i}", "error": 0.02, "low": 0.0, "high": 0.0}
         for i in range(10)

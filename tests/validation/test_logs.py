@@ -221,5 +221,5 @@ def test_logs_of_other_encodings_are_read_and_huge_ones_refused(tmp_path, monkey
         read_log(tmp_path / "mark.log")
     monkeypatch.undo()
     (tmp_path / "other.log").write_text("epoch 1 loss 2\n")
-    with pytest.raises(ConfigError, match=r"other.log: holds no line '\| Train Device=CSX"):
+    with pytest.raises(ConfigError, match=r"other.log: contains no line '\| Train Device=CSX"):
         read_training_log(tmp_path / "other.log")

@@ -106,9 +106,9 @@ BROKEN = {
     "contradicts itself": ({}, {"performance__json": '{"total_samples": 8, "total_time": 1, "samples_per_sec": 9}'}, "total_samples / total_time is 8"),
     "a list": ({}, {"performance__json": "[]"}, "holds a list"),
     "no key": ({}, {"performance__json": "{}"}, "key 'total_samples' is missing"),
-    "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "holds no log of training"),
+    "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "contains no log of training"),
     "no wafer": ({"wafer": None}, {"a__log": LOG}, "state `wafer: wse2` (CS-2)"),
-    "no model": ({"model": None}, {"a__log": LOG}, "no file says which model ran"),
+    "no model": ({"model": None}, {"a__log": LOG}, "no file states which model ran"),
     "no systems": ({}, {"a__log": LOG.replace("execute using 1 CSX", "")}, "no file says `systems`"),
     "no mode": ({}, {"a__log": LOG.replace("CSX,", "xla:0,")}, "no file says `mode`"),
     "zero steps": ({}, {"a__log": LOG.replace("Step=100", "Step=0").replace("Step=200", "Step=0")}, "its last step is 0"),
@@ -247,7 +247,7 @@ def test_a_program_is_measured_by_what_its_host_printed_and_runs_only_where_its_
         "commands.sh",
     )
     assert "prints nothing like" in b.fault
-    assert "says not what was measured" in c.fault
+    assert "does not state what was measured" in c.fault
     assert "one of them" in d.fault
     assert "--sources" in predict(a).reason
 

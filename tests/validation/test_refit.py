@@ -67,7 +67,7 @@ def test_constants_that_made_the_points_are_found_again():
 def test_constants_that_move_points_alike_are_not_told_apart():
     """Two equal columns: (J'J)^-1 has no end but HOLD's, so one goes, and the other is known within s / |a|.
 
-    |a| = sqrt(4) * 0.02 = 0.04 and s = 0.005 (the errors lie on the line): 0.125.  A column of 0.002 is known within 1.25 and goes."""
+    |a| = sqrt(4) * 0.02 = 0.04 and s = 0.005 (the errors are on the line): 0.125.  A column of 0.002 is known within 1.25 and goes."""
     column = np.full(4, 0.02)
     assert told_apart({"a": column, "b": column}, 3 * column) in (["a"], ["b"])
     assert told_apart({"a": column, "weak": np.array([0.002, -0.002, 0.002, -0.002])}, 3 * column) == ["a"]
@@ -79,7 +79,7 @@ def test_constants_that_move_points_alike_are_not_told_apart():
 
 @pytest.mark.slow
 def test_a_machine_beyond_a_range_leaves_the_constant_at_its_end():
-    """9.5 cycles where the range ends at 8: it stops there, and the table says so."""
+    """9.5 cycles where the range ends at 8: it stops there, and the table states this."""
     (found,) = refit(made_with(vector_start_cycles=9.5))
     moves = {move.constant.name: move for move in found.moves}
     for move in found.moves:
@@ -142,7 +142,7 @@ def test_the_two_rates_of_one_line_move_together(tmp_path):
     (path,) = write_refits([found], tmp_path)
     again = point.model_copy(update={"params": {**params, "cluster": str(path)}})
     assert predict(again).predicted / point.measured - 1 == pytest.approx(found.rows[0].after, abs=1e-4)
-    # refitted once more into the same folder, the file that it stands on stays
+    # refitted once more into the same folder, the file that it is on stays
     (second,) = refit([again.model_copy(update={"measured": 0.99 * point.measured})])
     (other,) = write_refits([second], tmp_path)
     assert (other.name, path.exists()) == ("cluster-default-mine-wse2-again.yaml", True)

@@ -1,4 +1,4 @@
-"""A tiny suite: every point is listed, faults are reasons, errors and means are worked out by hand."""
+"""A tiny suite: every point is listed, faults are reasons, errors and means are computed by hand."""
 
 from __future__ import annotations
 

@@ -78,11 +78,11 @@ class _Bench:
     def _way(self, source: Cell, sinks: Sequence[Cell], senders: Sequence[Cell]) -> Way:
         way = found_way(self.grid, source, sinks, senders, lambda _: 1.0, self.colors)
         assert way is not None, f"no way from {source} to {sinks}"
-        self.colors.remove(way.color)  # a color of its own for every port: nothing but the region can stop it
+        self.colors.remove(way.color)  # its own color for every port: nothing but the region can stop it
         return way
 
     def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int) -> int:
-        """A stream of the host to cells which all hear it, of so many samples."""
+        """A stream of the host to cells which all hear it, of that many samples."""
         edge = self._edge(sinks[0])
         way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))

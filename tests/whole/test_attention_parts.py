@@ -43,7 +43,7 @@ class Case:
 
 
 def made(case: Case) -> tuple[Heads, PipelinedPlan]:
-    """Attention between its four layers, on a region of so many cores; the host is no slower than a link."""
+    """Attention between its four layers, on a region of that many cores; the host is no slower than a link."""
     torch.manual_seed(0)
     features = case.heads * case.width
     model = Heads(features, case.heads, case.is_causal).half().float()

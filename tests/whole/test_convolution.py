@@ -98,7 +98,7 @@ class Residual(nn.Module):
 
 
 def test_a_residual_block_with_batch_norms() -> None:
-    """Statistics away from their defaults go into filters and bias; the sum is a region of its own, where the skip waits."""
+    """Statistics away from their defaults go into filters and bias; the sum is its own region, where the skip waits."""
     torch.manual_seed(4)
     model = Residual().eval()
     for name, value in model.state_dict().items():
@@ -124,7 +124,7 @@ def test_a_residual_block_with_batch_norms() -> None:
 def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
     """16 x 16 pixels of 4 channels are 512 words: the sum's operands come over one link, 2 x (512 words and one that turns back).
 
-    So much the plan says of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
+    So much the plan states of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
     """
     model = Residual().eval()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),)))
@@ -199,7 +199,7 @@ def test_cycles_of_a_pooling_on_paper() -> None:
 
 
 def test_poolings_that_are_not_whole_are_refused() -> None:
-    """A window that is cut off at the border, and averages that leave out what lies around."""
+    """A window that is cut off at the border, and averages that leave out what is around."""
     for pool in (nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False)):
         graph = inputs_over_rows(
             api.lower(nn.Sequential(pool, nn.Conv2d(4, 4, 1)), (torch.zeros(1, 4, 7, 7),))

@@ -119,7 +119,7 @@ NOT_COMPILED = [
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
-    ("tap", TRAINING, "returns 'a.out' beside its last layer's output; return that one alone"),
+    ("tap", TRAINING, "returns 'a.out' in addition to its last layer's output; return only that one"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),

@@ -99,7 +99,7 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
         assert region.busiest + sum(region.waits) == pytest.approx(found.fabric_period, abs=0.01)
     assert found.same_order
     slowest = max(region.busiest for region in found.regions)
-    # Eight samples more do not use up what lay between the regions: a period may be a cycle or two short.
+    # Eight samples more do not use up what were between the regions: a period may be a cycle or two short.
     assert found.fabric_period >= 0.98 * slowest
     # A core that turns the routers of its rows back takes a cycle more than its price (narrow in the middle: 17 cycles, not 16).
     assert found.fabric_period == pytest.approx(found.engine_period, rel=0.03, abs=1.01)
@@ -182,7 +182,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     x = np.zeros((1, 16), np.float32)
     with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
         run_whole(good, {}, x)
-    with pytest.raises(ModelError, match="may lie either way"):
+    with pytest.raises(ModelError, match="has two possible layouts"):
         compare_with_engine(plan_of(graph, 16))
     trains = plan_of(inputs_over_rows(graph_of(model, 16, training=True)), 16, phase="training")
     with pytest.raises(ModelError, match="made for training"):

@@ -62,7 +62,7 @@ class Spelled(nn.Module):
 
 
 def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
-    """The graph of a model of tokens, as it lies on the fabric."""
+    """The graph of a model of tokens, as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
 
@@ -130,14 +130,14 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
     """Its gradient would lack the part of the look-ups; in inference it may be both."""
     assert lowered(Spelled(tied=True)).kernel("head").parameters == ("words.weight",)
     with pytest.raises(
-        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* weight of its own"
+        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* its own weight"
     ):
         lowered(Spelled(tied=True), training=True)
 
 
 @pytest.mark.slow
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
-    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric works out."""
+    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric computes."""
     biased = Spelled()
     biased.slope = torch.linspace(-1.0, 0.0, T * T).reshape(T, T)
     with_both = api.lower(biased.eval(), (IDS[:1],)).kernel("attention")
@@ -167,7 +167,7 @@ def test_a_softmax_of_columns_is_refused() -> None:
     from wse_sim.whole import check_graph
 
     graph = inputs_over_rows(api.lower(Columns(), (torch.zeros(1, T, T),)))
-    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it lies"):
+    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it is stored"):
         check_graph(graph)
 
 

@@ -29,7 +29,7 @@ def corner(base: str, side: int) -> Wafer:
 
 
 def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> PipelinedPlan:
-    """A chain that trains, as it lies on the fabric."""
+    """A chain that trains, as it is on the fabric."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     plan = api.compile(inputs_over_rows(graph), corner(base, side), mode="pipelined", batch=batch, replicas=1)
     assert isinstance(plan, PipelinedPlan)

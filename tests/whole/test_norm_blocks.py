@@ -51,7 +51,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
     with torch.no_grad():
         wanted = model(x).numpy().reshape(run.outputs.shape)
-    # Six roundings to fp16 lie between a token and its result.
+    # Six roundings to fp16 are between a token and its result.
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
     assert run.fabric.words_left == 0
     region: Any = program_of(plan, 1).regions[0]
@@ -82,7 +82,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
 def test_uneven_blocks_give_the_values_of_pytorch_at_the_price(
     tokens: int, features: int, cores: tuple[int, int], rounds: tuple[Any, ...]
 ) -> None:
-    """Full rounds, the size of their blocks, and the tokens of every core in the last round, worked out by hand."""
+    """Full rounds, the size of their blocks, and the tokens of every core in the last round, computed by hand."""
     region = checked(nn.LayerNorm(features, eps=0.1), tokens, features, cores, samples=3)
     full, block, last = region.rounds
     assert full * block * len(region.senders) + sum(last) == tokens

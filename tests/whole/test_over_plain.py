@@ -60,7 +60,7 @@ def test_a_plain_layer_is_priced_on_its_own_region_both_ways(graph):
 
 
 def test_queries_keys_and_values_of_one_product_are_priced_as_the_three_layers_that_they_become():
-    """One of 32 outputs on a third of the columns; on a link of its own, 12 x 16 words, where one of all three took 12 x 48."""
+    """One of 32 outputs on a third of the columns; on its own link, 12 x 16 words, where one of all three took 12 x 48."""
     graph = api.lower(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), (torch.zeros(1, 12, 32),))
     laid = {kernel.name: kernel for kernel in laid_graph(graph).kernels}
     whole = next(kernel for kernel in laid.values() if kernel.attrs.get("layers", 1) > 1)

@@ -221,5 +221,5 @@ def test_heads_that_lie_feature_by_feature_are_refused() -> None:
             return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
 
     graph = api.lower(Strided(), (torch.zeros(1, T, E),))
-    with pytest.raises(ModelError, match=r"do not lie head by head"):
+    with pytest.raises(ModelError, match=r"are not stored head by head"):
         check_graph(inputs_over_rows(graph))

@@ -130,13 +130,13 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
         (lambda m, x: F.silu(m.p) * m.norm(x) + m.a(x), "which of them takes a parameter"),
         (
             lambda m, x: (y := m.norm(x)).exp() * 2 + torch.tanh(y) * 3,
-            "give each operator a tensor of its own",
+            "give each operator its own tensor",
         ),
         (lambda m, x: m.norm(torch.tanh(m.a(x)) * 2 + torch.tanh(m.b(x)) * 3), "give each operator a tensor"),
     ],
 )
 def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], match: str) -> None:
-    """Orders of operands, and which of two values an operator goes on from: refused in one sentence, and never guessed."""
+    """Orders of operands, and which of two values an operator continues from: refused in one sentence, and never guessed."""
     graph = inputs_over_rows(api.lower(Of(function, 4, 8), (torch.zeros(1, 4, 8),)))
     with pytest.raises(ModelError, match=match):
         check_graph(graph)
@@ -195,7 +195,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_a_product_that_is_read_in_parts_becomes_two(name: str) -> None:
-    """Each part is a layer of its own with its rows of the weight; values as PyTorch's."""
+    """Each part is its own layer with its rows of the weight; values as PyTorch's."""
     case = Case(lambda: Packed(PACKED[name]), (4, 8), 40, 3)
     model, plan = made(case)
     assert [stage.name for stage in plan.stages][:2] == ["both.part0", "both.part1"]
@@ -210,7 +210,7 @@ def test_a_product_that_is_read_in_parts_becomes_two(name: str) -> None:
 
 
 def test_parts_of_unequal_size_are_refused() -> None:
-    """Only equal parts of a product are layers of their own."""
+    """Only equal parts of a product are their own layers."""
     model = Packed(lambda y: y[..., :12] * y[..., 6:18])
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8),)))
     with pytest.raises(ModelError, match="tensors, and takes 2"):

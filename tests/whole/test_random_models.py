@@ -42,7 +42,7 @@ def test_sixty_random_models_are_right(block: int) -> None:
 
 
 def test_the_models_of_the_page_are_those_of_their_seeds() -> None:
-    """Whatever is drawn from a seed stands in the row of the page; successive seeds take turns among the kinds."""
+    """Whatever is drawn from a seed is in the row of the page; successive seeds take turns among the kinds."""
     kept = measured.read("random_models")["values"]
     assert [row["seed"] for row in kept["rows"]] == list(
         range(kept["seed"], kept["seed"] + len(kept["rows"]))

@@ -24,7 +24,7 @@ from wse_sim.whole.regions.dense import Dense
 
 
 class Heads(nn.Module):
-    """Attention of `heads` heads on layers of its own, before the sum with a skip around it."""
+    """Attention of `heads` heads on its own layers, before the sum with a skip around it."""
 
     def __init__(self, features: int, heads: int, is_causal: bool = False) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def test_rows_that_share_slow_functions_wait_for_no_words_of_others() -> None:
 
 @pytest.mark.slow
 def test_a_result_goes_to_the_host_in_bundles_where_one_link_is_too_slow() -> None:
-    """Two layers 48-96-48 of 12 tokens: 12 x 24 words are 288 cycles on one link; every bundle ends in a core of its own."""
+    """Two layers 48-96-48 of 12 tokens: 12 x 24 words are 288 cycles on one link; every bundle ends in its own core."""
     case = Case(lambda: nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 48)), (12, 48), 48)
     model, plan = made(case)
     x = torch.randn(3, *case.shape).half().float()

@@ -249,7 +249,7 @@ def test_cycles_of_a_core_on_paper() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_every_weight_crosses_the_edge_once(lanes: int) -> None:
-    """64 x 32 weights and 32 biases of 16 bits are 1,040 words, as the plan says, however many lanes meet them."""
+    """64 x 32 weights and 32 biases of 16 bits are 1,040 words, as the plan states, however many lanes meet them."""
     plan = plan_of(network((64, 32)), wafer(8, 8), 32, lanes=lanes)
     run = run_streamed(plan, weights_of(network((64, 32))), np.ones((32, 64), np.float32))
     layout = run.made.layout

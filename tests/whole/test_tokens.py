@@ -47,7 +47,7 @@ class Headed(nn.Module):
 
 
 def laid(model: nn.Module, training: bool = False) -> KernelGraph:
-    """Its graph as it lies on the fabric."""
+    """Its graph as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model, (torch.zeros(1, T, INPUTS),), **how))
 
@@ -96,7 +96,7 @@ def test_notes_say_what_pooling_does() -> None:
 @pytest.mark.parametrize("tail", ["second", "last"])
 def test_other_tokens_are_refused(tail: str) -> None:
     """Not taken for the first one."""
-    with pytest.raises(ModelError, match="in another order than it lies, or in part"):
+    with pytest.raises(ModelError, match="in another order than it is stored, or only in part"):
         check_graph(laid(Headed(tail)))
 
 

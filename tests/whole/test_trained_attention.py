@@ -47,7 +47,7 @@ class Case:
 
 
 def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
-    """The region on so many rows and columns; operands `needs` have gradients."""
+    """The region on that many rows and columns; operands `needs` have gradients."""
     model = Heads(case.shape[2], case.heads, case.is_causal)
     plan = training_plan(model, case.shape[1:], 40)
     place = Region(3, 3, case.rows, case.cols + case.moving, case.rows * case.cols)

@@ -82,7 +82,7 @@ def checked(case: Case, times: int = 1) -> Alone:
         *(torch.tensor(value).float() for value in operands.values()),
         *(torch.tensor(weights[name]) for name in region.kernel.parameters),
     )
-    gradient[np.abs(z.numpy()) < 0.01] = 0  # a rounded sum may lie on the other side of the kink of ReLU
+    gradient[np.abs(z.numpy()) < 0.01] = 0  # a rounded sum may be on the other side of the kink of ReLU
     act = case.act()
     return check_alone(
         region,

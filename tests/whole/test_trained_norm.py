@@ -67,7 +67,7 @@ def checked(norm: TrainedNorm, kind: str, *, samples: int, in_flight: int) -> Al
             return F.rms_norm(x, (features,), *parameters, eps=EPS)
         return F.layer_norm(x, (features,), *(*parameters, None, None)[:2], eps=EPS)
 
-    # Seven roundings to fp16 lie between a gradient and that of its token: h, two factors, two sums, 1 / s, the product.
+    # Seven roundings to fp16 are between a gradient and that of its token: h, two factors, two sums, 1 / s, the product.
     # They are of the size of h / s, of which little is left where features are few.
     given = torch.tensor(x).half().float().requires_grad_()
     op(given, *map(torch.tensor, weights.values())).backward(torch.tensor(g).float())

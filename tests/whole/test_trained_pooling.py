@@ -116,7 +116,7 @@ def test_cycles_on_paper() -> None:
     """Maxima of 2 x 2 of 2 channels of 8 x 8 pixels on one core; start o = 21; a cycle takes 4 sums or products, 1 maximum or step.
 
     Columns: both channels o + 32 elements: sub, step, max.   Lines: 4 times o + 8; their taps are 8 elements apart, in equal
-    banks, so sub and max take twice as long.   Back: mul, sub of the same lengths; the two that lines subtract lie in equal
+    banks, so sub and max take twice as long.   Back: mul, sub of the same lengths; the two that lines subtract are in equal
     banks.   In and out: 64 + 16 words, twice.
     """
     found, o = pooling(nn.MaxPool2d(2), (2, 8, 8)), 21
@@ -147,7 +147,7 @@ def test_a_network_with_pooling_trains() -> None:
 def test_the_plan_counts_turns_as_waiting() -> None:
     """Three cores of a word each, 8 x 8 pixels made 4 x 4: a core waits for two words of 64 + 16 pixels, and issues the rest.
 
-    On the fabric a sample more takes what the plan says, less some words that wait in queues while their core goes on.
+    On the fabric a sample more takes what the plan states, less some words that wait in queues while their core continues.
     """
     found, pool = pooling(nn.MaxPool2d(2), (6, 8, 8)), nn.MaxPool2d(2)
     dims, tiling = found.kernel.dims, Tiling(3, 1, "stationary")

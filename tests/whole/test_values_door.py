@@ -81,7 +81,7 @@ def test_values_of_a_random_batch(wse: Any, small: Path, tmp_path: Path, words: 
     ran = wse(*shlex.split(asked), "--wafer", str(small), "--out", str(tmp_path / "out"), "--quiet")
     assert ran.status == 0, ran.err
     assert not ran.err  # the seed has an effect
-    assert "values beside PyTorch, of the largest of their tensor:" in ran.out
+    assert "values compared with PyTorch, relative to the largest of their tensor:" in ran.out
     values = json.loads((tmp_path / "out" / "values.json").read_text())["values"]
     assert {one["kind"] for one in values} == kinds
     assert {one["step"] for one in values} == ({1, 2} if "loss" in kinds else {1})
@@ -94,7 +94,7 @@ def test_values_of_a_random_batch(wse: Any, small: Path, tmp_path: Path, words: 
         ("dense", "", "--check-values holds values of the whole fabric against PyTorch; give --whole-fabric"),
         ("fc-mnist", "--whole-fabric", "fc-mnist has none; give package.module:factory or FILE.py:factory"),
         ("tokens", "--whole-fabric", "takes torch.int64 (tokens), and --check-values draws numbers; give the model behind"),
-        ("meta", "--whole-fabric", "parameter 'weight' of tests.whole.test_values_door:meta lies on 'meta' and has no values"),
+        ("meta", "--whole-fabric", "parameter 'weight' of tests.whole.test_values_door:meta is on 'meta' and has no values"),
         ("two", "--whole-fabric", "takes 2 arguments and 0 by name, and --check-values draws one tensor of samples; give"),
     ],
 )  # fmt: skip

@@ -99,7 +99,7 @@ GRAPH_COMMANDS = (
         (
             *sizes(steps=16, width=128, batch=8),
             FULL,
-            stated("scan", "kind", "selective", help="recurrence; with weights all cores lie in one row"),
+            stated("scan", "kind", "selective", help="recurrence; with weights all cores are in one row"),
             _phase("input_gradient"),
         ),
         _scan,

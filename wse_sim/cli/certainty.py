@@ -46,7 +46,7 @@ Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
 class Certainty(Declared):
-    """Whether bounds are printed next to numbers."""
+    """Whether bounds are printed with numbers."""
 
     interval: Real | None = option(
         None, "Print bounds that hold the true number with this probability.", unit="%", ge=50, le=99

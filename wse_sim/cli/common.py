@@ -29,7 +29,7 @@ class Screen(Declared):
     as_json: bool = option(False, "Print JSON on standard output.", flag="--json")
     quiet: bool = option(False, "No progress on standard error.", flag="--quiet -q")
     strict: bool = option(False, "An option without effect is a fault.", flag="--strict")
-    timings: bool = option(False, "Say on standard error where the time of the command went.")
+    timings: bool = option(False, "Print on standard error where the command's time went.")
 
 
 def print_json(data: object) -> None:

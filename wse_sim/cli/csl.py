@@ -49,7 +49,7 @@ def run_command(
         bool,
         typer.Option(
             "--static",
-            help="Say what decides the course of the program, and the cycles of launches by the max-plus executor.",
+            help="Print what decides the course of the program, and the cycles of launches by the max-plus executor.",
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
@@ -58,7 +58,7 @@ def run_command(
         bool,
         typer.Option(
             "--sanitize",
-            help="Look at every access and word; say behind the run what is out of bounds, unwritten, shared, unread or decided by luck.",
+            help="Check every access and word; report after the run what is out of bounds, unwritten, shared, unread or decided by luck.",
         ),
     ] = False,
     trace: Annotated[

@@ -35,7 +35,7 @@ class KernelCommandOptions(KernelOptions):
     wse_viz: Path | None = option(None, "Write a trace that wse-viz reads.", writes="file")
     cycles: str | None = option(None, "Window A:B of that trace.")
     region: str | None = option(None, "ROW,COL,ROWS,COLS of that trace.")
-    kernels: Path | None = option(None, "A Python file with a kernel of your own.")
+    kernels: Path | None = option(None, "A Python file with your own kernel.")
 
 
 @command
@@ -77,7 +77,7 @@ def kernel_command(
         raise WseError(f"--cycles {options.cycles} is an empty window; give A:B with A smaller than B")
     if place is not None and not (place[2] and place[3]):
         raise WseError(
-            f"--region {options.region} holds no core; give ROW,COL,ROWS,COLS with at least one of each"
+            f"--region {options.region} covers no core; give ROW,COL,ROWS,COLS with at least one of each"
         )
     if place is not None:
         _check_region(options.region or "", place, find(name).call(find(name).read(given)).tiling)
@@ -124,7 +124,7 @@ def _check_region(text: str, place: tuple[int, ...], tiling: Tiling) -> None:
     rows, cols = int(tiling.rows), int(tiling.cols)
     if place[0] >= rows or place[1] >= cols:
         raise WseError(
-            f"--region {text} lies outside the kernel's {rows:,} x {cols:,} cores; give ROW,COL,ROWS,COLS within them"
+            f"--region {text} is outside the kernel's {rows:,} x {cols:,} cores; give ROW,COL,ROWS,COLS within them"
         )
 
 

@@ -65,7 +65,7 @@ class RunCommand(RunOptions):
 
     timing: BothTimings = "model"  # type: ignore[assignment]  # one more choice
     pins: Path | None = option(None, "YAML of placement hints by module path.")
-    explain: bool = option(False, "Say what clean-up and rewrite rules did.")
+    explain: bool = option(False, "Print what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
         False,
         "Step the whole model on the fabric as well (small wafers; streamed weights: dense layers).",
@@ -79,7 +79,7 @@ class RunCommand(RunOptions):
 class CompareCommand(RunOptions):
     """The options of a run, and what only a comparison has."""
 
-    baselines: bool = option(False, "Published TPU and GPU runs beside: MODEL is gpt2-series or all.")
+    baselines: bool = option(False, "Also show published TPU and GPU runs: MODEL is gpt2-series or all.")
 
 
 @command
@@ -319,7 +319,7 @@ def report_command(
     other: Annotated[
         Path | None,
         typer.Argument(
-            help="A second one: say how it differs from the first; bars of both go into difference.html there."
+            help="A second one: show how it differs from the first; bars of both go into difference.html there."
         ),
     ] = None,
 ) -> None:

@@ -212,7 +212,7 @@ def _idle(options: ServeCommand) -> list[str]:
     if options.admission == "reserve":
         idle += unused(options, ("preemption",), "with --admission reserve: nobody is preempted")
     if options.turns is not None:
-        idle += unused(options, OF_PLANS, "with --turns: the table says what turns cost")
+        idle += unused(options, OF_PLANS, "with --turns: the table states what turns cost")
     if options.arrivals.startswith(("users:", "ramp:")):
         idle += unused(options, ("rate",), f"with --arrivals {options.arrivals}")
     if options.goodput is None or options.search == "none":

@@ -85,7 +85,7 @@ def show_chip(
         )
         print(f"  power    {found.power_w:,.0f} W at work, at most {silicon.most_power_w:,.0f} W")
         print(
-            f"  yield    {found.yield_fraction:.1%}; {found.dead_cores:,.0f} cores are dead, spares stand in"
+            f"  yield    {found.yield_fraction:.1%}; {found.dead_cores:,.0f} cores are dead and replaced by spares"
         )
         if found.fault:
             print(f"  {found.fault}")
@@ -187,7 +187,7 @@ def show_model(
         Path | None, typer.Option("--graph", help="Draw the kernel graph, repeats folded (SVG).")
     ] = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Say on standard error where the time went.")
+        bool, typer.Option("--timings", help="Print on standard error where the time went.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

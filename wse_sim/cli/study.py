@@ -58,7 +58,9 @@ class StudyCommand(Declared):
     scheduler: str | None = option(None, "Address of a Dask scheduler, such as tcp://host:8786.")
     memory: str = option("auto", "Memory of a local worker, such as 4GB; one that needs more is ended.")
     dry_run: bool = option(False, "Check the study, count its runs, estimate the time, run nothing.")
-    export: Literal["parquet", "csv"] | None = option(None, "Write the rows beside the store, too.")
+    export: Literal["parquet", "csv"] | None = option(
+        None, "Also write the rows into a table next to the store."
+    )
 
 
 @app.command(RUN)
@@ -76,7 +78,7 @@ def run_command(
     spec, name = read_study(study), plain_name(study.stem)
     idle = unused(options, ("scheduler", "memory", "export"), "with --dry-run") if options.dry_run else []
     if options.scheduler is not None and not options.dry_run:
-        idle += unused(options, ("workers", "memory"), "with --scheduler, which has workers of its own")
+        idle += unused(options, ("workers", "memory"), "with --scheduler, which has its own workers")
     elif not options.workers:
         idle += unused(options, ("memory",), "with --workers 0")
     say_without_effect(idle, screen.strict)

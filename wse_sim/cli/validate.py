@@ -27,11 +27,9 @@ class ValidateCommand(Declared):
     """What a validation asks for."""
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
-    mine: Path | None = option(
-        None, "Folder with the logs of your own runs, instead of the suites that ship."
-    )
+    mine: Path | None = option(None, "Folder with logs of your own runs, used instead of the shipped suites.")
     refit: bool = option(
-        False, "Say which fitted constants the points would move, and how far in their ranges."
+        False, "Print which fitted constants the points would move, and how far in their ranges."
     )
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
@@ -95,7 +93,7 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     unread = [point for point in suite.points if point.fault] if options.mine is not None else []
     if unread:
         raise WseError(
-            f"{len(unread)} of {len(suite.points)} points cannot be read; their rows say why and what to do"
+            f"{len(unread)} of {len(suite.points)} points cannot be read; their rows state why and what to do"
         )
 
 

@@ -14,7 +14,7 @@ Symbols of a shift: s(r, x) dead cores that row r has skipped before logical col
 
 They delay words; redundant links carry them, so they take no bandwidth [assumed].
 
-A kernel on the whole wafer has no regions that could lie next to a dead core: words pass over the rows and columns that
+A kernel on the whole wafer has no regions that could be next to a dead core: words pass over the rows and columns that
 hold one [assumed], spare rows and columns take their place while there are any, and the rectangle is smaller by the
 rest (:func:`whole_rectangle`).
 """

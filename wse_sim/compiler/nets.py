@@ -133,7 +133,7 @@ def hops_of(path: Sequence[Point]) -> int:
 
 
 def is_straight(a: Point, b: Point, c: Point) -> bool:
-    """Whether the way a, b, c goes on in one direction."""
+    """Whether the way a, b, c continues in one direction."""
     along_row = a[0] == b[0] == c[0] and (b[1] - a[1]) * (c[1] - b[1]) >= 0
     along_col = a[1] == b[1] == c[1] and (b[0] - a[0]) * (c[0] - b[0]) >= 0
     return along_row or along_col

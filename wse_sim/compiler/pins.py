@@ -27,7 +27,7 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
     """The graph with numbers of parts turned into rectangles.
 
     A product at rest holds its input features over the rows of its region and its output features over the
-    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are so many rows and columns; the
+    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are that many rows and columns; the
     columns that the region sets aside are added.
 
     Raises
@@ -85,7 +85,7 @@ def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None
         if runs.count(name) > 1:
             raise ModelError(
                 f"region '{name}' is pinned to stages that do not follow each other, and the pipeline is laid out "
-                f"in the order of its data; pin neighbouring modules to it, or give each run a name of its own"
+                f"in the order of its data; pin neighbouring modules to it, or give each run its own name"
             )
 
 

@@ -108,7 +108,7 @@ class Stage:
     flops_per_sample: int
     replica: int = 0
     latency_cycles: float = 0.0  # fill of the rectangle, before the first row comes out
-    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price says it
+    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price states this
 
     @property
     def fills(self) -> tuple[float, float]:
@@ -118,12 +118,12 @@ class Stage:
 
     @property
     def passes_overlap(self) -> bool:
-        """Whether forward and backward passes alternate on the cores and have inlets and links of their own."""
+        """Whether forward and backward passes alternate on the cores and have inlets and their own links."""
         return self.backward_latency_cycles is not None
 
     @property
     def drain_cycles(self) -> float:
-        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price says it."""
+        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price states this."""
         return self.backward_latency_cycles or 0.0
 
     @property
@@ -268,7 +268,7 @@ class DisplayedPlan(Displayed):
 
 
 class Plan(Protocol):
-    """What every mode's plan says of itself; the rest is the mode's own."""
+    """What every mode's plan states of itself; the rest is the mode's own."""
 
     @property
     def mode(self) -> str:
@@ -287,7 +287,7 @@ class Plan(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """What stands around the wafer."""
+        """What is around the wafer."""
         ...
 
     @property

@@ -25,7 +25,7 @@ from wse_sim.compiler.plan import Region
 from wse_sim.compiler.routing_kernels import add_leg, best_way, touches
 
 ROUNDS = 3
-DETOURS = (0.25, 0.5, 0.75)  # where the middle leg of a Z lies between its ends
+DETOURS = (0.25, 0.5, 0.75)  # where the middle leg of a Z is between its ends
 NEAR_POINTS = 3  # of the tree, from which ways to a consumer are tried
 OPEN = np.zeros((0, 0), np.bool_)  # no router is closed
 

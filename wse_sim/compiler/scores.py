@@ -13,7 +13,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels import family
 
-NOTE = "attention scores do not fit beside the weights: the backward pass works them out again"
+NOTE = "attention scores do not fit together with the weights: the backward pass recomputes them"
 
 
 def score_bytes(kernel: Kernel) -> int:

@@ -1,8 +1,8 @@
-"""How wide a stage must be at each height of a shelf to keep a pace, worked out as far as someone asks.
+"""How wide a stage must be at each height of a shelf to keep a pace, computed as far as someone asks.
 
 A stage that keeps a pace on A cores is about A / h columns wide at height h.  Of all heights and widths a search
 therefore asks for the part near and below that hyperbola alone.  The heights are cut into strips, and each strip of a
-stage is worked out from narrow to wide, step by step, until all its heights keep the paces that are asked.
+stage is computed from narrow to wide, step by step, until all its heights keep the paces that are asked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ShelfTable:
         self.forget()
 
     def forget(self) -> None:
-        """Give the memory of the times back; the prices, which cost more to work out, stay."""
+        """Give the memory of the times back; the prices, which cost more to compute, stay."""
         kinds = self._kinds
         self._known = np.zeros((len(kinds), STRIPS), np.int64)
         self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep by now
@@ -64,7 +64,7 @@ class ShelfTable:
         return least_widths_of(self._times, self._known, self._first, self._widths, paces)
 
     def priced(self, kind: int, rows: int, cols: int) -> tuple[float, ...] | None:
-        """Prices of a region if they have been worked out."""
+        """Prices of a region if they have been computed."""
         row, col = int(np.searchsorted(self.heights, rows)), int(np.searchsorted(self._widths, cols))
         if row == self.heights.size or col == self._widths.size:
             return None
@@ -79,7 +79,7 @@ class ShelfTable:
         return tile.at((row - int(self._first[strip])) * (int(self._ends[step]) - begin) + col - begin)
 
     def _widen(self, kind: int, strip: int) -> None:
-        """Work out one more step of a strip."""
+        """Compute one more step of a strip."""
         known, (first, last) = int(self._known[kind, strip]), self._first[strip : strip + 2].tolist()
         step = int(np.searchsorted(self._ends, known, side="right"))
         end = int(self._ends[step])
@@ -110,6 +110,6 @@ class ShelfTable:
 def times_held(
     sizer: Sizer, group: Group, prices: ShapePrices, cores: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Time (n,) of a stage on regions of so many `cores` (n,); infinite where SRAM does not hold it."""
+    """Time (n,) of a stage on regions of that many `cores` (n,); infinite where SRAM does not hold it."""
     memory = prices.memory + sizer.held_bytes(group) / cores
     return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)

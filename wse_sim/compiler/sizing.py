@@ -101,7 +101,7 @@ class Group:
 
     @property
     def is_priced_by_rows(self) -> bool:
-        """Whether rows with inputs and the one without have prices of their own: a plain product with bias and ReLU at most.
+        """Whether rows with inputs and the one without have their own prices: a plain product with bias and ReLU at most.
 
         A kernel that says itself which rows have no inputs has their price, too.
         """
@@ -113,7 +113,7 @@ class Group:
         )
 
     def chain_rows(self, rows: Count, cols: Count) -> ChainRows:
-        """These prices for so many rows with inputs and columns."""
+        """These prices for that many rows with inputs and columns."""
         dims = self.forward.dims
         tiling, has_dx = Tiling(rows, cols), self.has_input_gradient
         return chain_rows(dims["k"], dims["n"], fused_items(self.forward), tiling, self.wafer, has_dx=has_dx)
@@ -168,7 +168,7 @@ def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
 class Shapes:
     """Rectangles of compute cores (n,): `rows` x `cols`, integer arrays that broadcast against each other.
 
-    On a grid, rows (h, 1) against columns (1, w), what a formula works out of one side alone is worked out once per
+    On a grid, rows (h, 1) against columns (1, w), what a formula computes of one side alone is computed once per
     side and not once per rectangle.
     """
 

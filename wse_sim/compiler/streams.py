@@ -255,7 +255,7 @@ def _host_routes(
 ) -> list[_Route]:
     """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge.
 
-    Every reader of an input has a channel of its own; those that feed one are noted in `fed`.
+    Every reader of an input has its own channel; those that feed one are noted in `fed`.
     """
     graph, wafer = sizer.graph, sizer.wafer
     read = {name for kernel in graph.kernels for name in kernel.inputs}

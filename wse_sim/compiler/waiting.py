@@ -5,7 +5,7 @@ Let every stage pass n rows a sample at the pace T, and s be when it starts a lo
     s(v) = max over streams u -> v of  s(u) + T / n(u)  to the first row, or to the last one if v is a barrier
 
 In the steady state v starts sample j at ``s(v) + j T``.  The producer starts its sample i at ``s(u) + i T``, and never waits for
-room if the reader has started sample ``i - c`` by then.  So the stream u -> v holds so many samples::
+room if the reader has started sample ``i - c`` by then.  So the stream u -> v holds that many samples::
 
     c = 1 + floor((s(v) - s(u)) / T)
 

@@ -242,7 +242,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             return Value(ty.COMPTIME_STRUCT, dict(enumerate([*one.values(), *two.values()])))
         both = sorted(set(one) & set(two), key=str)
         if both and isinstance(both[0], str):
-            raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may stand once")
+            raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may occur once")
         return Value(ty.COMPTIME_STRUCT, {**one, **two})
 
     def field_name(self, node: tree.Builtin, scope: Scope) -> str:

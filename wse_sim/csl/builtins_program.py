@@ -74,7 +74,7 @@ class ProgramBuiltins(StrictRules):
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
             raise CslError(
-                node.at, f"{node.name} before @set_rectangle; say first how large the rectangle is"
+                node.at, f"{node.name} before @set_rectangle; first state how large the rectangle is"
             )
         if not (0 <= x < state.width and 0 <= y < state.height):
             raise CslError(
@@ -495,7 +495,7 @@ class ProgramBuiltins(StrictRules):
                 )
             held |= type(address) is Value and ends[0] <= address.data <= ends[1]
         if type(address) is Value and not held:
-            raise CslError(at, f"the register {address.data:#x} lies in none of the ranges given")
+            raise CslError(at, f"the register {address.data:#x} is in none of the ranges given")
 
     def b_set_config(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)

@@ -116,7 +116,7 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
 
 
 def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
-    """The type in which `left op right` is worked out."""
+    """The type in which `left op right` is computed."""
     a, b = left.type, right.type
     if a is b:
         return a

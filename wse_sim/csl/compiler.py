@@ -47,7 +47,7 @@ class Export:
 
 @dataclass
 class CompiledProgram:
-    """What `compile_program` gives: the image and what the host must know next to it."""
+    """What `compile_program` gives: the image and what the host must know in addition to it."""
 
     image: Image
     exports: tuple[Export, ...]
@@ -143,7 +143,7 @@ class CompileOptions(TypedDict, total=False):
     """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
     `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `fp16` is the one 16-bit float of run time: f16 (default), bf16 or cb16; `strict` refuses what the language guide refuses next to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    fits; `fp16` is the one 16-bit float of run time: f16 (default), bf16 or cb16; `strict` refuses what the language guide refuses in addition to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
     """
 
     arch: str

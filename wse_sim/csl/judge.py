@@ -1,7 +1,7 @@
 """A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a process that stays.
 
 A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`) says how far it came and why not
-further, with file, line and column.  Nothing is written next to a scratch folder, nothing is kept between two requests.
+further, with file, line and column.  Nothing is written outside a scratch folder, nothing is kept between two requests.
 
     >>> answer = judge({"files": {"layout.csl": "layout { @set_rectangle(2, 1) }"}, "calls": ["compute"]})
     >>> answer.passed, answer.stage, answer.file, answer.line

@@ -2,11 +2,11 @@
 
 Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
 arrays and 32-bit values at even words, `align(n)` at multiples of n bytes), constants, and the frames of the functions.  A function's frame
-lies behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
+is behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
 
 Equal functions of different classes are one piece of code.
 
-One file, because addresses, frames and code of an image are worked out in one pass over the classes.
+One file, because addresses, frames and code of an image are computed in one pass over the classes.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class LoopLowerer(StatementLowerer):
         return None
 
     def bound(self, value: Operand, at: int) -> int | Run:
-        """A bound of a loop: a number that fits a row, or a register of its own."""
+        """A bound of a loop: a number that fits a row, or its own register."""
         if type(value) is Value:
             if value.data in INT32:
                 return value.data

@@ -17,7 +17,7 @@ from wse_sim.fabric.vm.opcodes import Form, Op, Sys
 
 
 class Elements(NamedTuple):
-    """A vector operand of `@map`: its DSD in a register of its own."""
+    """A vector operand of `@map`: its DSD in its own register."""
 
     dsd: Run
     element: ty.Type | None  # where it is known
@@ -110,7 +110,7 @@ class MapLowerer(VectorLowerer):
         return True
 
     def map_operand(self, arg: tree.Node, scope: Scope) -> Operand | Elements:
-        """A vector operand in a register of its own; others as they are."""
+        """A vector operand in its own register; others as they are."""
         value = self.eval(arg, scope)
         if value.type is ty.FIFO:
             raise CslError(arg.at, "@map does not take a FIFO")
@@ -154,7 +154,7 @@ class MapLowerer(VectorLowerer):
             code.bind(keep)
         if count is None:
             raise CslError(
-                at, "@map needs a DSD or a DSR among its operands: nothing says how often the function runs"
+                at, "@map needs a DSD or a DSR among its operands: nothing states how often the function runs"
             )
         return count
 

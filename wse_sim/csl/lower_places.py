@@ -42,7 +42,7 @@ class PlaceLowerer(Evaluator):
     in_index: bool = False
 
     def index_value(self, node: tree.Node, scope: Scope) -> Operand:
-        """An index; addresses have 16 bits, so a compiler works out no more than the low 16 bits of it."""
+        """An index; addresses have 16 bits, so a compiler computes no more than the low 16 bits of it."""
         outside, self.in_index = self.in_index, True
         try:
             return super().index_value(node, scope)
@@ -71,7 +71,7 @@ class PlaceLowerer(Evaluator):
         value = self.load(value, at)
         if isinstance(value, (Agg, Mem)):
             raise CslError(
-                at, f"a value of type '{value.type}' cannot stand here; use its fields or elements"
+                at, f"a value of type '{value.type}' cannot be used here; use its fields or elements"
             )
         return self.register(value, at)
 

@@ -95,7 +95,7 @@ class StatementLowerer(CallLowerer):
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
     def settle(self, value: Operand, mark: int, at: int) -> int:
-        """A register of its own for a named scalar."""
+        """Its own register for a named scalar."""
         self.code.release(mark)
         reg = self.code.alloc()
         self.move(value, reg, mark, at)
@@ -145,7 +145,7 @@ class StatementLowerer(CallLowerer):
         return END if first is not None and second is not None else None
 
     def arm(self, node: tree.Node, scope: Scope) -> Signal:
-        """A statement with a scope of its own."""
+        """A statement with its own scope."""
         mark, end = self.code.next, self.locals_end
         self.locals_end = max(end, mark)
         signal = self.exec(node, Scope(scope.instance, scope))
@@ -249,7 +249,7 @@ class StatementLowerer(CallLowerer):
             if label is not None and target.label == label:
                 return target
         if label is None:
-            raise CslError(at, f"'{what}' stands outside of a loop")
+            raise CslError(at, f"'{what}' is outside of a loop")
         raise CslError(at, f"there is no loop or block with the label '{label}' around this '{what}'")
 
     def s_Break(self, node: tree.Break, scope: Scope) -> Signal:

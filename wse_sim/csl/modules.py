@@ -1,7 +1,7 @@
 """Files and what the two phases of a compilation collect.
 
 The layout phase evaluates one `layout` block; a program phase evaluates the `comptime` blocks of one code class.  Every
-`@import_module` yields a new instance with variables and tasks of its own; a file is read and parsed once.
+`@import_module` yields a new instance with variables and its own tasks; a file is read and parsed once.
 """
 
 from __future__ import annotations

@@ -572,7 +572,7 @@ def parse(text: str, name: str = "<text>") -> tree.File:
 
 
 def parse_type(text: str) -> tree.Node:
-    """Parse a type that is in a text of its own, such as `[8]i16`."""
+    """Parse a type that is in its own text, such as `[8]i16`."""
     parser = Parser(SOURCES.add("<type>", text))
     node = parser.type()
     if parser.kinds[parser.i] != "end":

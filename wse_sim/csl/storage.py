@@ -54,7 +54,7 @@ class SharedNames:
                 if shared.exported is not None:
                     raise CslError(
                         item.at,
-                        f"the symbol '{name}' is exported at {where(shared.exported[0].at)} already; give one of them a linkname of its own",
+                        f"the symbol '{name}' is exported at {where(shared.exported[0].at)} already; give one of them another linkname",
                     )
                 shared.exported = (item, instance)
             self._unite(shared, item, instance, "export" in kinds)
@@ -126,14 +126,14 @@ def check_form(item: Declared, is_extern: bool) -> None:
     if isinstance(item, tree.Declaration):
         if is_extern and item.value is not None:
             raise CslError(
-                item.at, f"'{item.name}' is extern and has a value; the value stands with the export"
+                item.at, f"'{item.name}' is extern and has a value; the value belongs to the export"
             )
         if is_extern and item.type is None:
             raise CslError(
                 item.at, f"'{item.name}' is extern and needs a type, as in 'extern var {item.name}: i16;'"
             )
     elif is_extern and item.body is not None:
-        raise CslError(item.at, f"'{item.name}' is extern and has a body; the body stands with the export")
+        raise CslError(item.at, f"'{item.name}' is extern and has a body; the body belongs to the export")
     elif not is_extern and item.body is None:
         raise CslError(item.at, f"'{item.name}' is exported without a body")
 

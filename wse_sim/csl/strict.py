@@ -87,7 +87,7 @@ class StrictRules(Evaluation):
                 value = self.coerce(self.known(key, scope), t, key.at)
                 if value.data in seen:
                     raise CslError(
-                        key.at, f"the case {case_name(t, value)} stands twice; case values must be unique"
+                        key.at, f"the case {case_name(t, value)} occurs twice; case values must be unique"
                     )
                 seen.add(value.data)
         if any(keys is None for keys, _ in node.arms):
@@ -148,7 +148,7 @@ class StrictRules(Evaluation):
             self.demand(
                 "color" in given or "fabric_color" in given, at, f"on wse3 an {queue.type} needs .color"
             )
-            self.demand("priority" not in given, at, "on wse3 a queue has no .priority; it stands in the DSD")
+            self.demand("priority" not in given, at, "on wse3 a queue has no .priority; it is in the DSD")
             self.demand(
                 not (is_output and "ctrl_table_id" in given), at, ".ctrl_table_id is for input queues only"
             )

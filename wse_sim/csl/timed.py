@@ -37,7 +37,7 @@ from wse_sim.hardware.wafer import Wafer
 HOST_CYCLES = 1000
 """Cycles that pass before a command of the host: what the program does by itself comes first."""
 OVER = ("mean", "max", "min")
-"""How one number is made of the cores' cycles; next to them `span`."""
+"""How one number is made of the cores' cycles; in addition to them `span`."""
 
 
 class TimedRun(BaseModel):

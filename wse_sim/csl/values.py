@@ -87,7 +87,7 @@ class Ref(Operand):
         return (id(self.root), self.path)
 
     def nested(self) -> Iterator[tuple[ty.Type, int]]:
-        """What lies around the place, from the cell inwards: type, and words from the start of the cell."""
+        """What is around the place, from the cell inwards: type, and words from the start of the cell."""
         at, t = 0, self.root.type
         yield t, at
         for step in self.path:

@@ -30,7 +30,7 @@ class Environment:
 
     @property
     def weight_streaming_mode(self) -> bool:
-        """Whether weights stream; weights rest on the wafer only where the program says so."""
+        """Whether weights stream; weights rest on the wafer only where the program states this."""
         return runtime.settings().mode != "pipelined"
 
     @weight_streaming_mode.setter

@@ -17,7 +17,7 @@ def _spec(
     children_specs: object = None,
     **renamed: object,
 ) -> None:
-    """``dataclasses.replace(spec, children_specs=...)`` gives the fields by their names of today next to older ones."""
+    """``dataclasses.replace(spec, children_specs=...)`` accepts the current names of the fields in addition to older ones."""
     if context is None:
         context = renamed.pop("_context", None)
     if children_specs is None:

@@ -21,7 +21,7 @@ class Handle:
         where[self._number] = function
 
     def remove(self) -> None:
-        """The function is not called any more."""
+        """The function is no longer called."""
         self._where.pop(self._number, None)
 
 

@@ -280,7 +280,7 @@ def backend(backend_type: object = None, *args: object, **kwargs: Any) -> Backen
         if run.backend.backend_type is not kind:
             raise faults.program_error(
                 f"a backend {run.backend.name} exists and {kind.name} is asked for; one process has one kind of backend, "
-                "use a process of its own"
+                "use its own process"
             )
         if kwargs.get("artifact_dir") is not None:
             run.backend.artifact_dir = Path(kwargs["artifact_dir"])
@@ -371,7 +371,7 @@ CONFIGURE_WITH_EFFECT = {
 
 
 class Configuration(TypedDict, total=False):
-    """Keywords of :func:`configure` next to the folders; the others of the interface have no effect here."""
+    """Keywords of :func:`configure` in addition to the folders; the others of the interface have no effect here."""
 
     compile_only: bool
     validate_only: bool

@@ -1,4 +1,4 @@
-"""Every public name of the interface, with its tier and what stands behind it.
+"""Every public name of the interface, with its tier and what is behind it.
 
 Tier 1: the documents of the interface and everything that public scripts use often.  Tier 2: what makes the vendor's
 public trainers and models importable.  Tier 3: the name exists and its use is one sentence that states what to do instead.

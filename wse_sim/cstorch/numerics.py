@@ -154,7 +154,7 @@ class _Mixed:
             self.low_lists.add(node)
 
     def _item(self, node: Node) -> None:
-        """One of several results; what an operator keeps for its backward pass (next to the first) stays as it is."""
+        """One of several results; what an operator keeps for its backward pass (in addition to the first) stays as it is."""
         made = self.graph.node_copy(node, self.copy.__getitem__)
         self.copy[node] = made
         source = node.args[0]

@@ -77,7 +77,7 @@ _checks = False
 
 
 def install() -> None:
-    """Watch every ``step`` of optimizers and schedulers of torch, from now on."""
+    """From now on, watch every ``step`` of torch optimizers and schedulers."""
     global _checks
     if _checks:
         return

@@ -428,7 +428,7 @@ def set_cluster(given: dict[str, Any]) -> None:
         if _RUN.locked is not None and _RUN.locked.get(key) != value:
             raise faults.program_error(
                 f"{key}={value} comes after the first compile, which locked the cluster at {key}={_RUN.locked.get(key)}; "
-                "set it before the first step, or use a process of its own"
+                "set it before the first step, or use another process"
             )
         setattr(_RUN.settings, key, value)
 

@@ -23,7 +23,7 @@ def evaluate(kind: type, instead: Mapping[object, object], kept: tuple[str, ...]
     Parameters
     ----------
     kind
-        A class; one without a constructor of its own is left as it is.
+        A class; one without its own constructor is left as it is.
     instead
         Types that stand for others: a union of a number and a tensor is a number in a configuration.
     kept

@@ -71,7 +71,7 @@ def _summarize(name: str, value: object, how: str) -> None:
 
 
 def _is_activation_step(execution: ExecutionRole) -> bool:
-    """Outputs are fetched only so often, if the program says so."""
+    """Outputs are fetched only so often, if the program states this."""
     every = execution.activation_steps or 1
     return bool(execution.iteration % every == 0 or execution.on_final_iteration)
 

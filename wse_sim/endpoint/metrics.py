@@ -21,7 +21,7 @@ LABELS = ("model_name", "engine")
 
 
 class ServiceMetrics:
-    """Gauges, counters and histograms in a registry of their own."""
+    """Gauges, counters and histograms in their own registry."""
 
     def __init__(self, model: str, block_tokens: int, blocks: int) -> None:
         self.registry = CollectorRegistry()
@@ -144,7 +144,7 @@ class ServiceMetrics:
         self._success.labels(**self._labels, finished_reason=reason).inc()
 
     def left(self, number: int) -> None:
-        """Nobody waits for a request any more."""
+        """Nobody waits for a request."""
         self._before.pop(number, None)
 
     def turn(self, tokens: int) -> None:

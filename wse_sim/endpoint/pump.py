@@ -1,4 +1,4 @@
-"""Simulated time next to the clock of the wall: one task moves the lines on and hands tokens to those who wait for them.
+"""Simulated time in addition to the clock of the wall: one task moves the lines on and hands tokens to those who wait for them.
 
 The simulation never looks at the clock: times in answers are exact whatever the host does.  What is late on the wall is
 sent together; nothing drifts.  If the host cannot keep pace, simulated time falls behind, and requests arrive at its present.
@@ -86,7 +86,7 @@ class ServicePump:
         return caller
 
     def leave(self, caller: Caller) -> None:
-        """Nobody waits for a request any more: it is complete, or the client has gone."""
+        """Nobody waits for a request: it is complete, or the client has gone."""
         if self._callers.pop(caller.number, None) is None:
             return
         self.metrics.left(caller.number)

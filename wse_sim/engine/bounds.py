@@ -24,7 +24,7 @@ class Interval:
         return (self.high - self.low) / 2 / self.value if self.value else math.nan
 
     def holds(self, value: float) -> bool:
-        """Whether a measurement lies inside."""
+        """Whether a measurement is inside."""
         return self.low <= value <= self.high
 
     def text(self, unit: str = "") -> str:

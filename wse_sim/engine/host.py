@@ -87,7 +87,7 @@ def input_path(
     link_s: float = 0.0,
     min_workers: int = 1,
 ) -> InputPath:
-    """The input path of one system; every replica of a model needs a worker of its own."""
+    """The input path of one system; every replica of a model needs its own worker."""
     return InputPath(
         workers=max(cluster.input_workers_per_system, min_workers),
         worker_s=max(1.0 / cluster.worker_samples_per_s, sample_bytes / cluster.worker_bytes_per_s),

@@ -33,8 +33,6 @@ class Options:
         if self.steps < 1:
             raise ConfigError(f"steps {self.steps} is not positive; run at least one step")
         if not 0 <= self.jitter < 1:
-            raise ConfigError(
-                f"jitter {self.jitter} lies outside 0 to 1; give the relative spread of a worker"
-            )
+            raise ConfigError(f"jitter {self.jitter} is outside 0 to 1; give the relative spread of a worker")
         if not 0 <= self.skew < 1:
-            raise ConfigError(f"skew {self.skew} lies outside 0 to 1; give the relative spread of a system")
+            raise ConfigError(f"skew {self.skew} is outside 0 to 1; give the relative spread of a system")

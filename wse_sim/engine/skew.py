@@ -1,6 +1,6 @@
 """Systems that share a step and differ: a collective over them waits for the slowest.
 
-Symbols: S systems, a the spread that a user states (no source says how large it is, the default is 0)::
+Symbols: S systems, a the spread that a user states (no source states how large it is, the default is 0)::
 
     time of system s       its cycles times 1 + a u_s,    u_s uniform in (-1, 1), drawn again in every step
     time of the slowest    times 1 + a max u_s,           on average 1 + a (S - 1) / (S + 1)

@@ -111,7 +111,7 @@ def run_program(
     bins : BusyBins
         Number and length of time bins of busy cycles; without it nothing is counted over time.
     trace_rows : int
-        Record up to so many events (oracle only); see :mod:`wse_sim.fabric.wseviz`.
+        Record up to that many events (oracle only); see :mod:`wse_sim.fabric.wseviz`.
     threads : int
         Threads that step the fabric, at most one per row of cores.  Results do not depend on it.
 

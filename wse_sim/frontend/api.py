@@ -129,7 +129,7 @@ def load_model(
     if inputs is not None or not isinstance(spec, str | Path | Mapping):
         return _load(spec if inputs is None else (spec, inputs), batch, seq, options)[0]
     if isinstance(spec, Mapping) and "torch" in sys.modules and _torch_part("given").holds_tensors(spec):
-        raise ModelError("a dict of tensors has weights and no program; give (module, inputs)")
+        raise ModelError("a dict of tensors contains weights but no program; give (module, inputs)")
     key = store.key_of(spec, batch, seq, options)
     graph = store.get(key) if key is not None else None
     if graph is None:

@@ -35,7 +35,7 @@ _CONFIGS = {
     "data/weights/": "data/weights/model_weights_config.json",
     "data/constants/": "data/constants/model_constants_config.json",
 }
-_REMEDY = "write it with torch.export.save, with sizes that are numbers and without objects of your own"
+_REMEDY = "write it with torch.export.save, with constant sizes and without custom objects"
 
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims|quantized|quantized_decomposed|torchvision|_c10d_functional)\.(?!(from_file|save)\b)\w+(\.\w+)?"
@@ -101,7 +101,7 @@ def _members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
         found[name] = one
     assert archive.fp is not None
     if sum(one.file_size for one in found.values()) > archive.fp.seek(0, io.SEEK_END):
-        raise ModelError(f"{path} says that its parts are larger than the file is; {_REMEDY}")
+        raise ModelError(f"{path} states that its parts are larger than the file is; {_REMEDY}")
     return found
 
 
@@ -115,7 +115,7 @@ def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> d
     except RecursionError:
         raise ModelError(f"{path} is nested too deeply to be read; {_REMEDY}") from None
     if not isinstance(data, dict):
-        raise ModelError(f"{path} holds no description of a graph; {_REMEDY}")
+        raise ModelError(f"{path} contains no description of a graph; {_REMEDY}")
     return data
 
 
@@ -136,7 +136,7 @@ def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Every text of a document with the key that it stands under; keys stand under "key"."""
+    """Every text of a document with the key that it is under; keys stand under "key"."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):

@@ -215,7 +215,7 @@ def _watched(
             program = torch.export.export(fake, args, kwargs)
         tests.notes += unfused
         tests.notes += [
-            f"gradient: {name} has a backward pass of its own, which no capture sees; the graph has the gradient of its forward pass"
+            f"gradient: {name} has its own backward pass, which no capture sees; the graph has the gradient of its forward pass"
             for name in dict.fromkeys(functions or ())
         ]
     finally:

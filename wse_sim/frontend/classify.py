@@ -507,7 +507,7 @@ def kind_of_mask(value: NDArray[Any]) -> str:
     return "causal" if corner >= 0 and triangle.all() and prefix else "dense"
 
 
-TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # of torch's fp32 norms where the module says none
+TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # of torch's fp32 norms where the module states none
 
 
 def _rows(node: Node, trace: Trace, cols: int) -> dict[str, int]:

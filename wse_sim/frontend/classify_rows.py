@@ -163,7 +163,7 @@ def _places(
 
 
 def _tables(node: Node, dims: dict[str, int]) -> str | None:
-    """The dimension of the samples: each has tables of its own."""
+    """The dimension of the samples: each has its own tables."""
     return "tables" if node.dynamic and "tables" in dims else None
 
 
@@ -183,7 +183,7 @@ def _vectors(
 ) -> dict[str, int]:
     """Dimensions of work on vectors: what lies before the indexed dimensions are tables, what lies after are features.
 
-    `apart`: each feature has an index of its own, so each is a table of single elements.  `samples`: the tables are those
+    `apart`: each feature has its own index, so each is a table of single elements.  `samples`: the tables are those
     of the samples, of which one model may have one and the same model with a larger batch more.
     """
     before, vocab, after = prod(table[:first]), prod(table[first : last + 1]), prod(table[last + 1 :])

@@ -67,7 +67,7 @@ def _undo_broadcasts(trace: Trace) -> None:
 
 
 def _forget_shapes(trace: Trace) -> None:
-    """`zeros_like(x)` needs no element of x: what only says a shape need not be worked out."""
+    """`zeros_like(x)` needs no element of x: what only says a shape need not be computed."""
     found = False
     for node in trace:
         place = shape_operand(node.op) if node.kind == "call" else None

@@ -1,7 +1,7 @@
 """Tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
 
 torch.export brings parameters and buffers into the program, not what a container holds.  So each tensor of a container
-gets a buffer of its own, and while forward() runs the container holds what torch made of these buffers.
+gets its own buffer, and while forward() runs the container holds what torch made of these buffers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators without a kernel of their own, as torch takes them apart.
+"""Operators without their own kernel, as torch takes them apart.
 
 An operator of ATen that no handler, view or pattern knows is replaced by what torch's decompositions make of it, until all are
 known or none can be taken apart.  What has a handler stays whole.  Of linear algebra torch knows no parts: it keeps the name
@@ -24,7 +24,7 @@ from wse_sim.frontend.patterns import PATTERNS
 from wse_sim.frontend.trace import VIEWS
 
 MOST_ROUNDS = 6
-"""Parts may have parts of their own; deeper nests are not known."""
+"""Parts may have their own parts; deeper nests are not known."""
 _WHOLE = (
     "linalg_",
     "cholesky",

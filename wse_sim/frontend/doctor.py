@@ -76,7 +76,7 @@ class Diagnosis:
 
 
 def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: Wafer) -> Diagnosis:
-    """What stands between a model and the machine.
+    """What is between a model and the machine.
 
     Parameters
     ----------

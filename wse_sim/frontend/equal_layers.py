@@ -1,6 +1,6 @@
 """Equal layers are captured once: the first call is traced, calls of layers that are equal to it become copies.
 
-While a program is captured, the first call of a layer stands between two marks (``begin``, ``end``).  A later call of an equal
+While a program is captured, the first call of a layer is between two marks (``begin``, ``end``).  A later call of an equal
 layer, or of the same one, with equal arguments is one operator (``again``) with results like those of the first.  When the
 program is there, :func:`wse_sim.frontend.layer_copies.copied` puts the operators between the marks instead of each such operator, with the layer's own
 weights and names, so all that follows sees the program that torch would have captured.

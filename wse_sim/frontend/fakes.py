@@ -1,4 +1,4 @@
-"""Modules and arguments for a capture: tensors with shapes and without memory, each input a tensor of its own."""
+"""Modules and arguments for a capture: tensors with shapes and without memory, each input its own tensor."""
 
 from __future__ import annotations
 

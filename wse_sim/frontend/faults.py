@@ -119,7 +119,7 @@ def raised_here(fault: BaseException) -> bool:
 _OPERATORS: dict[str, tuple[str, str]] = {
     "dynamic": (
         "the shape of a result depends on values",
-        "use fixed shapes: torch.where with a mask in place of boolean indexing or nonzero, and no Dim.AUTO",
+        "use fixed shapes: torch.where with a mask instead of boolean indexing or nonzero, and no Dim.AUTO",
     ),
     "item": ("a tensor's value is read into Python by .item(), float() or tolist()", "keep it as a tensor"),
     "_local_scalar_dense": (
@@ -202,5 +202,11 @@ _HELPERS = ("contextlib", "functools.py", "inspect.py", "copyreg.py", "/copy.py"
 
 
 def _caused_by(text: str) -> str:
+    """The line that torch names in a message: where a node of the graph comes from, innermost last."""
     match = re.search(r"Caused by: .*?\(([^()]+?:\d+)", text)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    _, _, trace = text.partition("Original traceback:")
+    frames = re.findall(r'File "([^"<]+)", line (\d+), in \S+\n\s*(.*)', trace)
+    own = [frame for frame in frames if "/torch/" not in frame[0]]
+    return "{}:{}: {}".format(*own[-1]).rstrip(" :") if own else ""

@@ -205,7 +205,7 @@ class FoldedTests(TorchFunctionMode):
     def _shaped(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
-        """Arguments and result of a call whose shape depends on values: worked out, or None with masks as lists of places."""
+        """Arguments and result of a call whose shape depends on values: computed, or None with masks as lists of places."""
         known = [
             self._value_of(x) if isinstance(x, torch.Tensor) else x
             for x in pytree.tree_leaves((args, kwargs))

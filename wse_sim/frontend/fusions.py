@@ -101,7 +101,7 @@ def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[s
 
 
 def _link(kernel: Kernel | None) -> Link | None:
-    """What a kernel does to each element, if its family says that this is all."""
+    """What a kernel does to each element, if its family states that this is all."""
     return family(kernel.family).link(kernel.attrs) if kernel is not None else None
 
 

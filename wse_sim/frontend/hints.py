@@ -76,7 +76,7 @@ class Pin(BaseModel):
             )
         if self.region is None and self.rows is None and self.replicas is None and not self.by_dimension:
             raise ValueError(
-                f"pin of '{self.module}' says nothing; give region, rows and cols, parts_in and parts_out, or replicas"
+                f"pin of '{self.module}' is empty; give region, rows and cols, parts_in and parts_out, or replicas"
             )
         return self
 

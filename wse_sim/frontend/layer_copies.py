@@ -158,7 +158,7 @@ def _moved(meta: Meta, begin: Meta, at: Meta) -> Meta:
     """What torch keeps of an operator's place, moved from one layer to another."""
     stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
     if len(stack) < len(first) or not own:
-        raise NotCopiedError("an operator stands in no layer")
+        raise NotCopiedError("an operator is in no layer")
     old, new = first[-1][1][0], own[-1][1][0]
     inner = {
         f"{key} of {new}": (new + path.removeprefix(old) if path.startswith(old) else path, kind)

@@ -25,9 +25,9 @@ class LoweringOptions(TypedDict, total=False):
     skip
         Names of fusion rules that are left out.
     train
-        Patterns of the parameters that train; None: as the module says by ``requires_grad``.
+        Patterns of the parameters that train; None: as the module states by ``requires_grad``.
     lora, lora_on
-        Rank of adapters next to the linear layers that match; the rest is frozen, but for what `train` names.
+        Rank of adapters added to the linear layers that match; the rest is frozen, but for what `train` names.
     """
 
     training: bool

@@ -1,4 +1,4 @@
-"""What stands between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
+"""What is between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_collecting() -> bool:
 
 
 def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", products: int | None = None) -> None:
-    """Raise a fault, or note it and continue.
+    """Raise a fault, or note it and continue; the sentence begins with the user's line, if that is known.
 
     Raises
     ------
@@ -76,6 +76,8 @@ def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", product
     """
     found = _found.get()
     if found is None:
+        if line and line not in str(fault):
+            raise type(fault)(f"{line}: {fault}") from fault
         raise fault
     obstacle = obstacle_of(fault, kind, line)
     obstacle.node, obstacle.products = node, products

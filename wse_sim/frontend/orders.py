@@ -1,6 +1,6 @@
 """Which kernels read their operands in another order than they lie, or in part.
 
-Views cost nothing on the machine, so a graph leaves them out.  Whoever computes values from a graph has to know where
+Views cost nothing on the machine, so a graph leaves them out.  Code that computes values from a graph has to know where
 elements do not come one after the other: such operands are named in the kernel.  Expected are:
 
 * the weight of a product as (N, K), so a plain product ``x @ w`` reads it turned;

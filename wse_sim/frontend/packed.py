@@ -1,6 +1,6 @@
 """What attention states of its operands and scores: where they lie, and what they are multiplied by.
 
-Views cost nothing on the machine, so a graph leaves them out.  Whoever computes values has to know which features are whose.
+Views cost nothing on the machine, so a graph leaves them out.  Code that computes values has to know which features are whose.
 Here the views are applied to the numbers of the elements.  With B samples of T tokens, H heads of d features, token b t in row
 r(b, t) of the tensor and P parts in it (3: queries, keys and values are slices of one tensor; else 1), part p is as usual if::
 

@@ -103,7 +103,7 @@ class ModelParameters(BaseModel):
         count += width * (self.vocab or 1)
         if count > MOST_PARAMETERS:
             raise ValueError(
-                f"these sizes make about {count:.0e} parameters, the limit is {MOST_PARAMETERS:.0e}; make the model smaller"
+                f"these sizes give about {count:.0e} parameters, the limit is {MOST_PARAMETERS:.0e}; make the model smaller"
             )
         if self.hidden and self.heads and self.family != "unet" and self.hidden % self.heads:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Partial training: which parameters train, and adapters of low rank next to linear layers (LoRA).
+"""Partial training: which parameters train, and adapters of low rank for linear layers (LoRA).
 
 Symbols: a linear layer y = x W^T of n inputs and m outputs, rank r, scale s::
 
@@ -56,7 +56,7 @@ def train_only(trace: Trace, pattern: str) -> None:
 
 @contextmanager
 def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) -> Iterator[None]:
-    """The module with adapters of `rank` next to its linear `layers`, for as long as the context lasts.
+    """The module with adapters of `rank` added to its linear `layers`, for as long as the context lasts.
 
     Everything else is frozen, but for what `train` names.
 

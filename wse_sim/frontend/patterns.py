@@ -266,7 +266,7 @@ class SpelledAttention:
         if not _is_alone(trace, weights, dropped or node) or (
             dropped and not _is_alone(trace, dropped, node)
         ):
-            return None  # weights that somebody else reads are worked out once
+            return None  # weights that somebody else reads are computed once
         mask: Argument = None
         causal = False
         factor: float | None = 1.0  # of the scores; None: they pass more than that

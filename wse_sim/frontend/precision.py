@@ -1,7 +1,7 @@
 """Precision: a half type and a level, two settings that do not know each other.
 
 The half type (fp16, bf16, cbfloat16) names the 16-bit format of activations and of the operands of products.
-The level says where sums are fp32:
+The level states where sums are fp32:
 
 =====  =======================  =======================  ==============================
 level  sums of products         sums of attention        norms, softmax, losses, means

@@ -5,7 +5,7 @@
     x / 2, x ** 2       ("mul", 0.5), ("square", "")
     clamp(x, 0, 6)      ("max", 0.0), ("min", 6.0)
 
-Families and costs know operators by name alone.  Whoever computes values needs the numbers, and which operand of a difference
+Families and costs know operators by name alone.  Code that computes values needs the numbers, and which operand of a difference
 comes first.
 """
 

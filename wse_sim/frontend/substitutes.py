@@ -2,7 +2,7 @@
 
 A product gets operands of the sizes that its weight wants, a reshape the shape that was asked for, a choice by an unknown
 mask all elements.  Anything else is taken to have the shape of its first operand; so is the result of a module whose own
-Python stops.  These are guesses: the obstacle is certain, what stands behind it is looked at with the guess.
+Python stops.  These are guesses: the obstacle is certain, what is behind it is looked at with the guess.
 """
 
 from __future__ import annotations

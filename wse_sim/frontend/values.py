@@ -1,4 +1,4 @@
-"""Values of tensors of a graph, worked out by PyTorch on the captured program."""
+"""Values of tensors of a graph, computed by PyTorch on the captured program."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ _OWN = frozenset(["_parameters", "_buffers", "_modules"])
 
 
 class Caches:
-    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be worked out each step.
+    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be computed each step.
 
     A hook for the end of forward(), while torch still knows from which inputs each tensor was made.
     """
@@ -259,7 +259,7 @@ def reject_assigned_attributes(
     if kept:
         notes.append(
             f"caches: {kept[0].removeprefix('self.')}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''} filled in "
-            "forward() depend on no input; they are worked out in every step"
+            "forward() depend on no input; they are computed in every step"
         )
     return notes
 

@@ -237,7 +237,7 @@ class KernelGraph(Displayed):
         if len(self._by_name) < len(self.kernels):
             names = [kernel.name for kernel in self.kernels]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ModelError(f"model '{self.name}' has two kernels '{twice}'; give each a name of its own")
+            raise ModelError(f"model '{self.name}' has two kernels '{twice}'; give each its own name")
         for kernel in self.kernels:
             for tensor in (*kernel.inputs, *kernel.outputs, *kernel.parameters):
                 if tensor not in self.tensors:
@@ -327,7 +327,7 @@ class KernelGraph(Displayed):
         return self.remembered(("samples", samples), lambda: self._stated_for(samples))
 
     def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
-        """What `make` gives, worked out once per graph and kept next to it: of facts that follow from the graph alone.
+        """What `make` gives, computed once per graph and kept next to it: of facts that follow from the graph alone.
 
         Pickled and saved graphs leave it out; at most a few are kept.
         """

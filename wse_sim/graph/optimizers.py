@@ -5,7 +5,7 @@ Symbols: m fp32 moments per parameter, mixed precision (16-bit weights and gradi
     state       4 m               moments alone
     checkpoint  4 + 4 m           fp32 weight and moments
     server      8 + 4 m           fp32 weight, a sum of gradients, moments: what a weight server stores
-    resident    2 + 8 + 4 m       16-bit copy next to these: what the wafer stores if weights rest on it
+    resident    2 + 8 + 4 m       16-bit copy in addition to these: what the wafer stores if weights rest on it
     traffic     8 + 2 + 8 m       read and write the weight, read a 16-bit gradient, read and write moments
 
 AdamW gives the 18 resident bytes with which BERT-large needs 335 M x 18 B = 6 GB.

@@ -1,6 +1,6 @@
 """What leaves the wafer: how many bytes of a model's results go back to the host.
 
-In training that is the loss.  In inference a loop that serves or evaluates seldom needs all that a model works out: GPT-2
+In training that is the loss.  In inference a loop that serves or evaluates seldom needs all that a model computes: GPT-2
 small makes 103 MB of logits from 4 kB of tokens, and one row of them, 0.1 MB, chooses the next token.
 """
 

@@ -1,4 +1,4 @@
-"""Clusters: what stands around the wafers (MemoryX, SwarmX, hosts), as frozen validated constants."""
+"""Clusters: what is around the wafers (MemoryX, SwarmX, hosts), as frozen validated constants."""
 
 from __future__ import annotations
 

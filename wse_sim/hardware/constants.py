@@ -129,8 +129,8 @@ def _shipped(folder: str) -> tuple[str, ...]:
 class ConstantSet:
     """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
 
-    `limits` are those of its constants; `extra` keys are next to name, base and constants; `show` is the command that lists the constants; `renamed` says of
-    constants that have gone what stands in their place.
+    `limits` are those of its constants; `extra` keys come in addition to name, base and constants; `show` is the command that lists the constants; `renamed` says of
+    constants that have gone what is in their place.
     """
 
     noun: str
@@ -163,7 +163,7 @@ class ConstantSet:
         )
 
     def read(self, path: Path, load: Callable[[str], BaseModel]) -> dict[str, Any]:
-        """Fields that a file states, provenance included; `load` reads its base, which may lie next to it.
+        """Fields that a file states, provenance included; `load` reads its base, which may be next to it.
 
         Raises
         ------

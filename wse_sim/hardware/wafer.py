@@ -238,7 +238,7 @@ WAFERS = ConstantSet(
     limits_of(Wafer),
     ("correlations", "dead_cores", "dead_rows", "defect_repair", "defect_links"),
     {
-        "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 in place of 0.28)"
+        "transmission_core_fraction": "state 'pipeline_efficiency', which is 1 less that fraction (0.72 instead of 0.28)"
     },
 )
 
@@ -268,7 +268,7 @@ def _validated(fields: dict[str, Any], where: object) -> Wafer:
     if outside or outside_rows:
         first = outside[0] if outside else outside_rows[0]
         raise ConfigError(
-            f"{where}: key 'dead_cores'/'dead_rows': {first} lies outside the fabric of "
+            f"{where}: key 'dead_cores'/'dead_rows': {first} is outside the fabric of "
             f"{wafer.rows} x {wafer.cols}; name cores of the fabric"
         )
     return wafer

@@ -34,7 +34,7 @@ from wse_sim.options import Declared
 
 @dataclass(frozen=True)
 class System:
-    """The machine that a plan is made for: `systems` equal wafers and what stands around them."""
+    """The machine that a plan is made for: `systems` equal wafers and what is around them."""
 
     wafer: Wafer
     cluster: Cluster
@@ -72,7 +72,7 @@ class Layer:
     name: str
     cost: Cost
     parts: Sequence[Part]
-    rest: str = "no part stands for it"
+    rest: str = "no part represents it"
 
 
 class Mode(Protocol):

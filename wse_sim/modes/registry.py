@@ -16,7 +16,7 @@ MODES: list[Mode] = [Pipelined(), WeightStreaming(), PipelinedSystems(), Generat
 
 
 def register_mode(mode: Mode) -> None:
-    """Add a mode of your own; one of the same name is replaced."""
+    """Add your own mode; one of the same name is replaced."""
     MODES[:] = [known for known in MODES if known.name != mode.name] + [mode]
 
 
@@ -38,7 +38,7 @@ def competing(systems: int | None = None) -> tuple[Mode, ...]:
 
 
 def on_systems(name: str, systems: int) -> str:
-    """The mode that a name means on so many systems: a pipeline over several is a mode of its own."""
+    """The mode that a name means on that many systems: a pipeline over several is its own mode."""
     return (
         PipelinedSystems.name
         if name == Pipelined.name and systems >= PipelinedSystems.least_systems
@@ -57,7 +57,7 @@ def streaming() -> Mode:
 
 
 def mode_named(name: str) -> Mode:
-    """The mode of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers a mode of your own and takes it.
+    """The mode of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers your own mode and takes it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What was counted on the fabric, for the page of a run: maps of cores next to the planned ones, and a table of regions."""
+"""What was counted on the fabric, for the page of a run: maps of cores together with the planned ones, and a table of regions."""
 
 from __future__ import annotations
 

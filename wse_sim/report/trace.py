@@ -79,7 +79,7 @@ def timeline(
     regions
         Names or patterns (``transformer.h.0.*``) of the region tracks to keep; resources always stay.
     max_events
-        Keep at most so many slices and counter points together, the first in time.
+        Keep at most that many slices and counter points together, the first in time.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _chosen(tracks: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
 
 
 def _nesting(track: str, spans: Sequence[Span]) -> dict[str, list[Span]]:
-    """Spans of a track; those that overlap another only partly go to a track of their own.
+    """Spans of a track; those that overlap another only partly go to their own track.
 
     Viewers drop or misplace slices that do not nest.
     """

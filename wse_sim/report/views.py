@@ -255,7 +255,7 @@ def energy(result: Result) -> Energy:
         E = systems x step x (P0 + u (P - P0))
 
     P0 and P are measured: P in a stencil run that keeps all cores at work.  That power rises in proportion between them is assumed
-    (nobody published a third point), so the ends are next to it: idle all the time, at work all the time.  How power divides among
+    (nobody published a third point), so the ends are given with it: idle all the time, at work all the time.  How power divides among
     the parts of a system is not published, and is not said here.
     """
     wafer = result.plan.wafer

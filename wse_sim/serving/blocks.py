@@ -107,7 +107,7 @@ class BlockPool:
         return blocks
 
     def has_room(self, tokens: int, found: list[int]) -> bool:
-        """Whether blocks for some tokens are free next to those that were found."""
+        """Whether blocks for some tokens are free in addition to those that were found."""
         resting = sum(not self._users[block] for block in found)
         return self.needed(tokens) - len(found) <= self.free - resting
 

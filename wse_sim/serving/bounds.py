@@ -1,4 +1,4 @@
-"""Closed forms next to every run: what no schedule can beat, and what binds.
+"""Closed forms for every run: what no schedule can beat, and what binds.
 
 With t_r(n) the ticks of a turn of n tokens, contexts as long as the mean request's, t = max_r t_r(1) and lam = sum_r t_r(1)::
 
@@ -25,7 +25,7 @@ from wse_sim.serving.special import expected_cycle
 
 @dataclass(frozen=True)
 class Bounds:
-    """Closed forms of a load on one replica; rates per second."""
+    """Closed forms for a load on one replica; rates are per second."""
 
     user_tokens_per_s: float  # of one user alone
     tokens_per_s: float  # of any number of users, answers alone

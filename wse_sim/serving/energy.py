@@ -4,7 +4,7 @@ With P0 and P the power of an idle system and of one at work, u the busy fractio
 
     E = wafers x span x (P0 + u (P - P0))
 
-Whether power falls so between two turns is not published, so the ends are next to it: all of the time idle, all of it at work.
+Whether power falls so between two turns is not published, so the ends are given with it: all of the time idle, all of it at work.
 Hosts and networks are not in it.
 """
 

@@ -131,7 +131,7 @@ def shrink(requests: Requests, replica: Replica, limits: Limits, number: int, bl
 
 @inlined_kernel
 def release(requests: Requests, replica: Replica, limits: Limits, number: int) -> None:
-    """Give all blocks back, and their row."""
+    """Release all blocks and their row."""
     shrink(requests, replica, limits, number, 0)
     if limits.prefix:
         replica.free_rows[replica.at[FREE_ROWS]] = requests.row[number]

@@ -3,7 +3,7 @@
 When every running request has entered, and left the last region, exactly D after its turn before, and every region is free D later
 than a round ago, the state is that of a round ago shifted by D.  So rounds repeat until something else happens: an arrival, the
 last token of an answer, a token that begins another slot, or a cache without free blocks.  k rounds add k D to times and k to counts.
-It is exact, not a limit: turns of several requests, drafts and a prefix cache (whose blocks have an order) are played one by one.
+The result is exact, not an approximation: turns of several requests, drafts and a prefix cache (whose blocks have an order) are played one by one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A request is admitted first: blocks for its whole length are held before anythin
     there       max(done + the last layer's share if layers stream, end of the link) + hop
 
 All wafers of a replica move their part at the same time; the slowest says how long a token takes.  Prefill needs no more cache
-than what is on its way, which decode replicas hold: that it fits next to the weights of prefill wafers is assumed.
+than what is on its way, which decode replicas hold: that it fits together with the weights of prefill wafers is assumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replicas that serve requests as they come: the reference engine, moved on to the present by whoever owns it.
+"""Replicas that serve requests as they come: the reference engine, moved on to the present by its owner.
 
     service = LiveReplicas(replica)
     number = service.submit(input_tokens=100, output_tokens=20, content=ids)     at the present
@@ -171,7 +171,7 @@ class LiveReplicas(ServingReplicas):
             column.pop(number, None)  # type: ignore[union-attr]
 
     def emits(self, returned: Returned) -> None:
-        """Tokens of an answer, for whoever waits for them."""
+        """Tokens of an answer, for those who wait for them."""
         super().emits(returned)
         number = returned.request.number
         if number in self._gone:

@@ -84,10 +84,10 @@ class ServingOptions(Declared):
         "length (blocks for the present length) or reserve (for the whole answer: nobody is preempted).",
     )
     prefix_caching: bool = option(
-        False, "Take over blocks of prompts that begin alike, where the file says so."
+        False, "Take over blocks of prompts that begin alike, where the file states so."
     )
     policy: Literal["fcfs", "priority"] = option(
-        "fcfs", "fcfs, or priority (the smaller first) where the file says it, then arrival."
+        "fcfs", "fcfs, or priority (the smaller first) where the file states it, then arrival."
     )
     preemption: Literal["recompute", "swap"] = option(
         "recompute",
@@ -109,7 +109,7 @@ class ServingOptions(Declared):
     weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a weight of a layer at rest.")
     experts: str = option("uniform", "Experts that tokens take: uniform, identical or table:FILE of loads.")
     expert_layout: Literal["spread", "apart"] = option(
-        "spread", "Where experts lie: spread (each on all cores) or apart (each on cores of its own)."
+        "spread", "Where experts are: spread (each on all cores) or apart (each on its own cores)."
     )
     engine: Literal["fast", "reference"] = option(
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
@@ -118,7 +118,7 @@ class ServingOptions(Declared):
         None, 'Goals in ms, such as "ttft:200 tpot:5": which requests count as good.'
     )
     search: Literal["none", "rate", "wafers"] = option(
-        "none", "With goals: the highest rate that meets them, or the fewest wafers for the load."
+        "none", "With goals: search for the highest rate that meets them, or the fewest wafers for the load."
     )
     dollars_per_wafer_hour: Real | None = option(
         None, "Price of a wafer for an hour: money per million tokens.", unit="dollars", gt=0, le=10**9

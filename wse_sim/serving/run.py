@@ -83,12 +83,12 @@ def replica_of(
     reserve: bool = False,
     prefix_cache: bool = False,
 ) -> Replica:
-    """A replica of a plan: turns of the plan's chunk, and all the cache that fits next to them, unless said otherwise.
+    """A replica of a plan: turns of the plan's chunk, and all the cache that fits together with them, unless said otherwise.
 
     Raises
     ------
     ServingError
-        If no cache fits next to the rows of a turn.
+        If no cache fits together with the rows of a turn.
     """
     prices, notes = TurnPrices(plan), []
     if turn_tokens is None:
@@ -99,7 +99,7 @@ def replica_of(
         blocks = cache // block_tokens
         if not blocks:
             raise ServingError(
-                f"no cache fits beside the rows of a turn of {turn_tokens} tokens; use shorter turns or more systems"
+                f"no cache fits in addition to the rows of a turn of {turn_tokens} tokens; use shorter turns or more systems"
             )
         notes.append(
             f"the cache holds {cache:,} tokens of all requests of a replica, in blocks of {block_tokens}"

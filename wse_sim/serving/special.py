@@ -117,7 +117,7 @@ def speculation_of(
         return Speculation(drafting.acceptance, min(busy, delay), delay + _ticks(there_s), 0, seed)
     if drafting.way == MTP:
         if plan is None:
-            raise ServingError("mtp drafts in a layer of the model; give a model in place of --turns")
+            raise ServingError("mtp drafts in a layer of the model; give a model instead of --turns")
         prices = TurnPrices(plan)
         cycles = count * (prices.layer_cycles(1) + prices.head_cycles)
         return Speculation(drafting.acceptance, 0, 0, _ticks(cycles_to_s(cycles, plan.wafer.clock_hz)), seed)
@@ -214,7 +214,7 @@ def with_special(
     edge = edge_of(plan) if plan else None
     if edge is None and (swap or prefill is not None):
         raise ServingError(
-            "a swap, and prefill elsewhere, pass the edge of wafers; give a model in place of --turns"
+            "a swap, and prefill elsewhere, pass the edge of wafers; give a model instead of --turns"
         )
     return dataclasses.replace(
         rules,

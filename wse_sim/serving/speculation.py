@@ -6,7 +6,7 @@ K drafts, a_i the probability that draft i is accepted if all before it were, D 
     one user           E / (lam(K + 1) + D) tokens/s
     all users          E / max(t(K + 1), busy time of the draft's line) tokens/s
 
-    draft model    D = K lam_draft + 2 h, the line is occupied K t_draft of it; the model has regions of its own
+    draft model    D = K lam_draft + 2 h, the line is occupied K t_draft of it; the model has its own regions
     mtp            D = K (layers A(1) + head) in the last region, which is busy with it
     prompt         D = 0: what followed the same words in the prompt
 

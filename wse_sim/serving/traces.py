@@ -185,7 +185,7 @@ def _sharegpt(path: Path, left_out: list[str]) -> Iterator[TraceRow]:
         is_lines = file.read(1) == "{"
     data = (row for _, row in json_rows(path)) if is_lines else read_json(path, "trace")
     if not is_lines and not isinstance(data, list):
-        raise ConfigError(f"{path} holds no list of conversations; give a file of ShareGPT")
+        raise ConfigError(f"{path} contains no list of conversations; give a file of ShareGPT")
     for number, item in enumerate(data):
         turns = item.get("conversations") if isinstance(item, dict) else None
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):

@@ -44,7 +44,7 @@ def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        If there are too many, or a constraint cannot be worked out.
+        If there are too many, or a constraint cannot be computed.
     """
     conditions = [c for c in spec.conditions if c.names <= set(parameters())]
     asked = set().union(*(c.names for c in conditions)) if conditions else set()

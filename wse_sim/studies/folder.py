@@ -71,10 +71,10 @@ class Folder:
         Raises
         ------
         WseError
-            If the folder holds no study.
+            If the folder contains no study.
         """
         if not is_file(path / LINK, "study", WseError):
-            raise WseError(f"{path} holds no study; run 'wse-sim study STUDY.yaml --out {path}' first")
+            raise WseError(f"{path} contains no study; run 'wse-sim study STUDY.yaml --out {path}' first")
         data = read_json(path / LINK)
         try:
             name = str(data["name"])

@@ -1,6 +1,6 @@
 """One self-contained page of a study: charts to choose, filters, every run with its configuration.
 
-The page carries all rows as JSON and a script of our own; it draws on a canvas, since a study has more points than a
+The page carries all rows as JSON and our own script; it draws on a canvas, since a study has more points than a
 document should have elements.
 """
 

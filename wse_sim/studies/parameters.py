@@ -36,7 +36,7 @@ from wse_sim.studies import served
 
 RUN, MODEL, WAFER, CLUSTER, CHIP, MODE, SERVE = "run", "model", "wafer", "cluster", "chip", "mode", "serve"
 UNVARIED = frozenset({"cache"})
-"""Options of a run that change where something is kept, not what comes out."""
+"""Run options that change where something is stored but not the result."""
 SAID_ELSEWHERE = frozenset({"batch"})
 """Options of modes that every run has."""
 NOT_CONSTANTS = frozenset({"name", "provenance", "correlations"})

@@ -20,7 +20,7 @@ CHUNK = 2000
 """Settings that are planned at a time."""
 CAPTURE_S = 4.0
 RUN_S = {"weight-streaming": 0.06, "pipelined": 30.0, "generation": 0.5, "auto": 30.0}
-"""Seconds of a capture and of a run on one core, about: for estimates where the store has no run of the mode."""
+"""Approximate seconds of a capture and of a run on one core, for estimates where the store has no run of the mode."""
 DRAW_S = 0.01  # per draw and run
 
 
@@ -125,7 +125,7 @@ def _digest(data: object) -> str:
 
 
 def estimate_s(planned: Planned, keys: Sequence[str], store: Store | None, workers: int) -> float:
-    """Seconds that the runs of these keys take, about: from the store's own runs where it has some."""
+    """Approximate seconds that the runs of these keys take, from the store's runs where it has some."""
     per_run: dict[str, float] = {}
     total = 0.0
     for key in keys:
@@ -139,6 +139,6 @@ def estimate_s(planned: Planned, keys: Sequence[str], store: Store | None, worke
 
 
 def run_s(mode: str, store: Store | None, draws: int) -> float:
-    """Seconds of a run of a mode, about."""
+    """Approximate seconds of a run of a mode."""
     measured = store.seconds_of(mode) if store is not None else None
     return measured if measured is not None else RUN_S.get(mode, RUN_S["auto"]) + DRAW_S * draws

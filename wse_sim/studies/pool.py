@@ -1,6 +1,6 @@
 """Where the tasks of a study run: in this process, or on the workers of a Dask scheduler.
 
-A task is one captured graph on some settings.  The capture is a task of its own on which they depend: the engine runs
+A task is one captured graph on some settings.  The capture is its own task on which they depend: the engine runs
 it once, moves the graph to the workers that need it, and captures again only if every worker that held it has died.
 A task whose worker dies is cut in halves, which run on others; a setting that ends two workers alone is a row that says
 so.
@@ -228,7 +228,7 @@ class Dask:
             except TimeoutError:
                 self.close()
                 raise WseError(
-                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it go on, and run the same command again"
+                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it continue, and run the same command again"
                 ) from None
         return found
 
@@ -295,7 +295,7 @@ class Dask:
         except (CancelledError, OSError, TimeoutError, StopIteration) as fault:
             where = self.address or "of this command"
             raise WseError(
-                f"the scheduler {where} cannot be reached any more ({type(fault).__name__}); all rows written before are kept: "
+                f"the scheduler {where} can no longer be reached ({type(fault).__name__}); all rows written before are kept: "
                 "run the same command to continue"
             ) from None
 
@@ -309,7 +309,7 @@ class Dask:
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
         """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.
 
-        A death is charged to all that a worker had been given.  So a single setting runs again with nothing next to it.
+        A death is charged to all that a worker had been given.  So a single setting runs again with nothing in addition to it.
         """
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)
@@ -346,7 +346,7 @@ def carried(made: Carried) -> Carried:
 
 
 def quiet(close: Callable[[], object]) -> None:
-    """Close a part of the engine: whether it still answers does not matter any more."""
+    """Close a part of the engine: whether it still answers no longer matters."""
     try:
         close()
     except (OSError, TimeoutError, RuntimeError, CancelledError):

@@ -23,9 +23,9 @@ GENERATION = (
     "tokens_per_s", "tokens_per_s_per_user", "time_to_first_token_s", "prefill_tokens_per_s", "max_context",
     "max_context_wafer", "cache_bytes_per_token",
 )  # fmt: skip
-"""Figures of generation; `tokens_per_s` is worked out for models of sequences too."""
+"""Figures of generation; `tokens_per_s` is computed for models of sequences too."""
 DERIVED = ("parameters", "step_joules", "sample_joules", "system_power_w", "fullest_core_bytes")
-"""Numbers that are worked out from a result."""
+"""Numbers that are computed from a result."""
 SILICON = (
     "core_mm2",
     "cores_mm2",

@@ -52,7 +52,7 @@ class AxisRange(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"from {self.low:g} lies above to {self.high:g}; exchange them")
+            raise ValueError(f"from {self.low:g} is above to {self.high:g}; exchange them")
         if self.scale == "log" and self.low <= 0:
             raise ValueError(f"a log scale needs from above 0, {self.low:g} is given")
         if self.step is not None and (self.steps is not None or self.scale == "log"):
@@ -254,7 +254,7 @@ def _checked(spec: StudySpec) -> StudySpec:
 
 
 SIZED = ("wafer.rows", "wafer.cols", "wafer.program_rows", "wafer.program_cols")
-"""What `derive: [equal-area]` works out."""
+"""What `derive: [equal-area]` computes."""
 
 
 def remarks(spec: StudySpec) -> list[str]:

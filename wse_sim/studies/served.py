@@ -53,12 +53,12 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a time to think has no users, or users are next to arrivals.
+        If a time to think has no users, or users and arrivals are both given.
     """
     found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
     if fields.get(USERS) is not None:
         if "arrivals" in fields:
-            raise ConfigError("serve.users and serve.arrivals both say who comes; state one of them")
+            raise ConfigError("serve.users and serve.arrivals both state the arrivals; keep one of them")
         found["arrivals"] = f"users:{fields[USERS]}:{fields.get(THINK) or 0:g}"
     elif fields.get(THINK) is not None:
         raise ConfigError("serve.think_s needs serve.users; add it")

@@ -63,7 +63,7 @@ class Request:
 
 
 class Resolver:
-    """Makes requests from the settings of one study; what settings share is worked out once."""
+    """Makes requests from the settings of one study; what settings share is computed once."""
 
     def __init__(self, spec: StudySpec) -> None:
         self.spec = spec
@@ -148,7 +148,7 @@ class Resolver:
         return found
 
     def _code(self, name: str) -> str:
-        """What stands behind a mode or a placer of one's own."""
+        """What is behind a mode or a placer of one's own."""
         if name not in self._contents:
             self._contents[name] = _content(name)
         return self._contents[name]
@@ -303,7 +303,7 @@ def _sized(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(name: str) -> str:
-    """What stands behind a factory or a saved program: its sources, as far as they can be found."""
+    """What is behind a factory or a saved program: its sources, as far as they can be found."""
     if name.startswith("hf:"):
         return read_text(Path(name[3:]))
     if ":" in name:

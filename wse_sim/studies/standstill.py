@@ -1,4 +1,4 @@
-"""Workers of a study that do nothing any more: waits for them end.
+"""Workers of a study that have stopped working: waits for them end.
 
 A worker that is stopped, or stuck in the system, keeps its connection, so the engine waits for it.  Workers of this command are
 processes of this machine: each of them uses some processor time as long as it lives, for its heartbeats if for nothing else.  Of the

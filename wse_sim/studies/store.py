@@ -263,7 +263,7 @@ class Store:
         """What a study's file said."""
         found = next((spec for number, spec in self.studies() if number == study), None)
         if found is None:
-            raise ConfigError(f"store {self.path} holds no study {study}; run the study first")
+            raise ConfigError(f"store {self.path} contains no study {study}; run the study first")
         return found
 
     def counts(self, study: int) -> dict[str, int]:

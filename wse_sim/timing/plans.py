@@ -120,13 +120,13 @@ def account(
         left -= cycles
         more += row.difference_cycles
     if left > ROUNDING * item.cycles:
-        why = reason or "starts and waits that no probe stands for"
+        why = reason or "starts and waits that no probe represents"
         kept.add(row_of(item, "rest" if parts else "", "", left, 1.0, why))
     return more
 
 
 class _Probes:
-    """Probes of kernels, worked out once per signature and tiling, or the reason why there are none."""
+    """Probes of kernels, computed once per signature and tiling, or the reason why there are none."""
 
     def __init__(self, wafer: Wafer) -> None:
         self.wafer = wafer

@@ -109,7 +109,7 @@ def source_hash() -> str:
 
 
 def _family_hash(name: str) -> str:
-    """Hash of the file of a family that lies outside the package; "" inside."""
+    """Hash of the file of a family that is outside the package; "" inside."""
     kind = type(family(name))
     if kind.__module__.startswith(SOURCES):
         return ""

@@ -55,7 +55,7 @@ class Ranged:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether no measurement stands behind it."""
+        """Whether no measurement supports it."""
         return self.stated.evidence == "assumed"
 
 

@@ -80,7 +80,7 @@ def _measured(stated: Statement, program: Values, home: Path) -> tuple[float, st
             value = math.nan
         return _positive(value, file), f"printed in {stated.output}, sha256 {sha256_of(file)[:16]}"
     raise ConfigError(
-        f"{home / FILE}: says not what was measured; state `cycles`, `stamps`, or `output` with program.printed"
+        f"{home / FILE}: does not state what was measured; add `cycles`, `stamps`, or `output` with program.printed"
     )
 
 
@@ -101,7 +101,7 @@ def _words(file: Path) -> npt.NDArray[np.int64]:
             f"{file}: cannot be read as .npy ({' '.join(str(fault).split())[:100]}); write it by numpy.save"
         ) from None
     if not isinstance(found, np.ndarray) or found.ndim < 1 or not found.size:
-        raise ConfigError(f"{file}: holds no time stamps; save the array that the host copied")
+        raise ConfigError(f"{file}: contains no time stamps; save the array that the host copied")
     if found.dtype == np.float32:
         found = found.view(np.uint32)
     if found.dtype.kind not in "ui" or found.shape[-1] not in (3, WORDS):

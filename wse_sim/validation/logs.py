@@ -91,7 +91,7 @@ class Stretch:
         return self.lines[-1].step - self.lines[0].step
 
     def starts(self) -> bool:
-        """Whether its GlobalRate counts steps alone: of evaluation, which has a clock of its own, or where the first line
+        """Whether its GlobalRate counts steps alone: of evaluation, which has its own clock, or where the first line
         is that of the beginning (as many steps from 0 as to the next line)."""
         if self.from_beginning or self.phase == EVAL:
             return True
@@ -102,7 +102,7 @@ class Stretch:
 
 @dataclass
 class TrainingLog:
-    """What a log says; `stretches` in the order of the file."""
+    """What a log states; `stretches` in the order of the file."""
 
     path: Path
     stretches: list[Stretch] = field(default_factory=list)
@@ -146,13 +146,13 @@ def read_training_log(path: Path) -> TrainingLog:
     log = parse_training_log(read_log(path), path)
     if not log.stretches:
         raise ConfigError(
-            f"{path}: holds no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
+            f"{path}: contains no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
         )
     return log
 
 
 def parse_training_log(text: str, path: Path) -> TrainingLog:
-    """What the text of a log says; `path` names it in faults.
+    """What the text of a log states; `path` names it in faults.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
     """
     if len(log.batches) > 1:
         shown = ", ".join(map(str, sorted(log.batches)))
-        raise ConfigError(f"{log.path}: says batches of {shown}; state `batch` in run.yaml")
+        raise ConfigError(f"{log.path}: states batches of {shown}; state `batch` in run.yaml")
     if log.batches:
         return next(iter(log.batches))
     candidates = {batch for batch in (stated, _processed_batch(log)) if batch is not None}
@@ -268,7 +268,7 @@ def _processed_batch(log: TrainingLog) -> int | None:
     """Samples over steps of the training, if that is a whole number."""
     if len(log.processed) > 1:
         shown = " and ".join(f"{samples:,}" for samples in sorted(log.processed))
-        raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run a file of its own")
+        raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run its own file")
     trained = [s for s in log.stretches if s.phase == TRAIN]
     if not log.processed or not trained or not trained[-1].lines[-1].step:
         return None
@@ -306,7 +306,9 @@ def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) ->
     """
     mine = [s for s in log.stretches if s.phase == phase]
     if not mine:
-        raise ConfigError(f"{log.path}: holds no line of {phase}; state the `phase` of the run in run.yaml")
+        raise ConfigError(
+            f"{log.path}: contains no line of {phase}; state the `phase` of the run in run.yaml"
+        )
     if max(s.lines[-1].step for s in mine) < 1:
         raise ConfigError(f"{log.path}: its last step is 0; give a log with at least one step")
     whole = [s for s in mine if s.starts()]

@@ -65,7 +65,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
     runs = [run for run in _runs(folder) if results is None or run.resolve() != results.resolve()]
     if not runs:
         raise ConfigError(
-            f"--mine {folder} holds no run; put the files of each run into a folder of its own there"
+            f"--mine {folder} holds no run; put the files of each run into its own folder there"
         )
     if len(runs) > MOST_RUNS:
         raise ConfigError(
@@ -198,13 +198,13 @@ class _Run:
             )
             return performance.samples_per_s, "samples_per_sec", [performance.path]
         raise ConfigError(
-            f"{self.path}: holds no log of training, {PERFORMANCE} or {RUN}; put one there, or state `samples_per_s` in {FILE}"
+            f"{self.path}: contains no log of training, {PERFORMANCE} or {RUN}; put one there, or state `samples_per_s` in {FILE}"
         )
 
     def _wafer(self) -> str:
         if self.stated.wafer is None:
             raise ConfigError(
-                f"{self.path}: no file says which wafer ran; state `wafer: wse2` (CS-2) or `wafer: wse3` (CS-3) in {FILE}"
+                f"{self.path}: no file states which wafer ran; state `wafer: wse2` (CS-2) or `wafer: wse3` (CS-3) in {FILE}"
             )
         return _beside(self.stated.wafer, self.home)
 
@@ -241,7 +241,7 @@ class _Run:
             ("mode", "pipelined or weight-streaming"),
         ):
             if key not in params:
-                raise ConfigError(f"{self.path}: no file says `{key}`; state it in {FILE}: {remedy}")
+                raise ConfigError(f"{self.path}: no file states `{key}`; state it in {FILE}: {remedy}")
         return params
 
     def _model(self, zoo: ZooParams | None) -> Values:
@@ -260,7 +260,7 @@ class _Run:
             return {"model": zoo.model.model_dump(exclude_none=True)}
         names = ", ".join(model_names()[:3])
         raise ConfigError(
-            f"{self.path}: no file says which model ran; put the params file of the Model Zoo there, or state `model:` in {FILE} "
+            f"{self.path}: no file states which model ran; put the params file of the Model Zoo there, or state `model:` in {FILE} "
             f"({names} and so on, or sizes)"
         )
 
@@ -325,7 +325,7 @@ class _Run:
         if len(found) > 1:
             shown = ", ".join(str(file.relative_to(self.home)) for file in found.values())
             raise ConfigError(
-                f"{self.path}: holds {len(found)} different files {name} ({shown}); give each run a folder of its own"
+                f"{self.path}: holds {len(found)} different files {name} ({shown}); give each run its own folder"
             )
         return next(iter(found.values()), None)
 
@@ -350,7 +350,7 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
         if not named:
             return None
         raise ConfigError(
-            f"{file}: holds no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
+            f"{file}: contains no line '| Train Device=CSX, Step=..., GlobalRate=... samples/sec'; give the log of a training script"
         )
     return parse_training_log(text, file)
 

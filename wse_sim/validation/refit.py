@@ -278,7 +278,7 @@ class _Problem:
 
 
 def told_apart(slopes: Mapping[str, NDArray[np.float64]], errors: NDArray[np.float64]) -> list[str]:
-    """The constants whose scores the points tell, each next to the others; `slopes`: (points,) by name, `errors`: (points,)."""
+    """The constants whose scores the points tell, each together with the others; `slopes`: (points,) by name, `errors`: (points,)."""
     names = list(slopes)
     while names:
         matrix = np.stack([slopes[name] for name in names], axis=1)

@@ -3,7 +3,7 @@
 A folder of runs may have one, whose keys all runs take over; a run's own (in its folder, or ``NAME.yaml`` next to
 ``NAME.log``) goes first.  Keys are those of a point of a suite (:mod:`wse_sim.validation.predict`), and
 
-    wafer     wse2, wse3 or a wafer file: no log says which
+    wafer     wse2, wse3 or a wafer file: no log states which
     params    the params file of the vendor's Model Zoo, where the folder holds several
     graph     folder of a compile that ``wse-sim script`` wrote: the model is what was captured of a training script
     log       the log, where the folder holds several

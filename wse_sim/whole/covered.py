@@ -1,7 +1,7 @@
 """What a whole model on the fabric covers: of a wafer, a kernel graph and a plan.
 
 Covered is inference of graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one input and one
-output, in fp16.  A *chain* of dense layers has a program of its own in training, with x_0 the input, W_p and b_p
+output, in fp16.  A *chain* of dense layers has its own program in training, with x_0 the input, W_p and b_p
 weights and bias of layer p, one row a sample::
 
     x_p = act(x_{p-1} W_p + b_p)        act: ReLU or nothing; fp16, sums in fp32; W_p held as (N, K)
@@ -77,7 +77,7 @@ def check_streamed_graph(graph: KernelGraph) -> None:
     for kernel in graph.kernels:
         if kernel.attrs.get("met"):
             raise ModelError(
-                f"kernel '{kernel.name}' has no price of its own, and streamed weights leave no product that has it; plan the graph "
+                f"kernel '{kernel.name}' has no price, and streamed weights leave no product that includes it; plan the graph "
                 "of inputs_over_rows(graph, streamed=True)"
             )
 
@@ -85,7 +85,7 @@ def check_streamed_graph(graph: KernelGraph) -> None:
 def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
 
-    `functions` of outputs are covered next to ReLU.
+    `functions` of outputs are covered in addition to ReLU.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     kept = [name for kernel in kernels[:-1] for name in kernel.outputs]
     if outputs := [name for name in kept if graph.tensors[name].kind is TensorKind.OUTPUT]:
         raise ModelError(
-            f"model '{graph.name}' returns '{outputs[0]}' beside its last layer's output; return that one alone"
+            f"model '{graph.name}' returns '{outputs[0]}' in addition to its last layer's output; return only that one"
         )
     if graph.training:
         for kernel in kernels:
@@ -186,7 +186,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     ModelError
         Naming the first kernel or tensor that has not.
     """
-    rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has so many
+    rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
     for kernel in kernels:
         own = kinds[kernel.family].tokens_of(graph, kernel)
         reads = rows_read(graph, kernel) or own
@@ -222,8 +222,8 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
         else "leave out transposes, slices and expansions there"
     )
     raise ModelError(
-        f"kernel '{kernel.name}' takes '{name}' in another order than it lies, or in part, and the whole fabric streams tensors as "
-        f"they lie; {remedy}"
+        f"kernel '{kernel.name}' takes '{name}' in another order than it is stored, or only in part, and the whole fabric streams "
+        f"tensors as they are stored; {remedy}"
     )
 
 
@@ -259,7 +259,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
     _check_order(graph, kernel)
     if kernel.attrs.get("orientation", "best") != "kn":
         raise ModelError(
-            f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"
+            f"kernel '{kernel.name}' has two possible layouts in its region; plan the graph of inputs_over_rows(graph)"
         )
 
 

@@ -60,7 +60,7 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
         table, layer = tied[0]
         raise ModelError(
             f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{layer}', and on the whole "
-            "fabric tables do not train; give the layer a weight of its own"
+            "fabric tables do not train; give the layer its own weight"
         )
     name = between.pop()
     tensors = dict(graph.tensors)
@@ -101,7 +101,7 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
 
 
 def with_tokens_first(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with one sample where attention shows that the first dimension holds its tokens; a note says so.
+    """The forward graph with one sample where attention shows that the first dimension holds its tokens (a note states this).
 
     Samples are counted by the first dimension of the input.  Of (tokens, 1, features) and of (tokens, features), as many
     modules of PyTorch take them, that is the number of tokens.
@@ -131,7 +131,7 @@ def _front(graph: KernelGraph) -> list[Kernel]:
 
 
 def without_dropout(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without dropout, and with the residual sums behind it in their products; a note says so."""
+    """The forward graph without dropout, and with the residual sums behind it in their products (a note states this)."""
     dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
     if not dropped and not any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels):
         return graph
@@ -169,7 +169,7 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
 
 def without_logarithm(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without the logarithm of a softmax at its end, which the cross entropy of a loss takes; a note says so.
+    """The forward graph without the logarithm of a softmax at its end, which the cross entropy of a loss takes (a note states this).
 
     The cross entropy of log softmax(x) is that of x.  The fact :data:`LOGARITHM` says what the host has to do to the outputs.
     """
@@ -219,7 +219,7 @@ def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.flo
 
 
 def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
-    """Residual sums in the products of their operands, where only dropout lay between."""
+    """Residual sums in the products of their operands, where only dropout were between."""
     outputs = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT}
     draft = DraftGraph({kernel.name: kernel for kernel in graph.kernels}, dict(graph.tensors), outputs, True)
     for kernel in graph.kernels:

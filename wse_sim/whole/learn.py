@@ -320,6 +320,6 @@ def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
 
 
 def _in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
-    """The plan with the schedule of a network: forward passes of so many samples, then their backward passes."""
+    """The plan with the schedule of a network: forward passes of that many samples, then their backward passes."""
     stages = tuple(dataclasses.replace(stage, in_flight=samples) for stage in plan.stages)
     return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)

@@ -145,7 +145,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
 
 def _without_loss(graph: KernelGraph) -> KernelGraph:
-    """The graph without a cross entropy of its own: on the fabric a loss is next to the last layer."""
+    """The graph without a cross entropy of its own: on the fabric a loss is computed at the last layer."""
     kernels = tuple(kernel for kernel in graph.kernels if kernel.family != "cross_entropy")
     return dataclasses.replace(graph, kernels=kernels)
 

@@ -166,7 +166,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
 def _laid(
     plan: PipelinedPlan, regions: Sequence[RegionKind], most: int
 ) -> tuple[dict[str, list[int]], tuple[Tree, ...]]:
-    """Colors of the regions, and all trees of at most so many bundles; where there are no ways for them, of half as many."""
+    """Colors of the regions, and all trees of at most that many bundles; where there are no ways for them, of half as many."""
     split(plan, regions, most)
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}

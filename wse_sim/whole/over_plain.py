@@ -58,7 +58,7 @@ class FamilyProof:
 
 
 def priced_parts(plan: Plan) -> tuple[PricedPart, ...]:
-    """Every stage of a pipeline, or kernel of weight streaming, priced as it is and as it would lie on the fabric.
+    """Every stage of a pipeline, or kernel of weight streaming, priced as it is and as it would be on the fabric.
 
     Other plans have no parts here.
 

@@ -114,7 +114,7 @@ def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
 
 
 def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
-    """One of so many equal parts of a product; its tensors go into `tensors`."""
+    """One of that many equal parts of a product; its tensors go into `tensors`."""
     place, count = place_of
     features = int(product.dims["n"]) // count
     parameters = []

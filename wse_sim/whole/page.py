@@ -1,4 +1,4 @@
-"""What the page of a run shows of its steps on the fabric: counters of every core, regions next to the plan, the pace."""
+"""What the page of a run shows of its steps on the fabric: counters of every core, regions compared with the plan, the pace."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A path may not touch a router where its color is taken.  Cells cost 1 in the planned bundle and in the moving columns
 of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.  Links among compute cores carry what these send each
-other; a way that goes around them has prices of its own.
+other; a way that goes around them has its own prices.
 """
 
 from __future__ import annotations

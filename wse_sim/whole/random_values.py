@@ -48,7 +48,7 @@ def check_module(spec: str, made: Made) -> None:
     for name, value in model.state_dict().items():
         if isinstance(value, torch.Tensor) and value.device.type == "meta":
             raise ModelError(
-                f"parameter '{name}' of {spec} lies on 'meta' and has no values; let the factory make it on the CPU"
+                f"parameter '{name}' of {spec} is on 'meta' and has no values; let the factory make it on the CPU"
             )
 
 

@@ -11,7 +11,7 @@ Rounded, with R to fp16 and sums in fp32::
     loss                     gradients of a row, not of the mean, R
 
 Whether a ReLU is on, and which pixel of a window is the largest, may turn by such a rounding, and then a gradient changes by
-all of that unit's share.  So gradients of fp16 can be far from those of fp32 while every step is right; next to a reference that
+all of that unit's share.  So gradients of fp16 can be far from those of fp32 while every step is right; compared with a reference that
 rounds alike, they turn alike.
 """
 

@@ -4,7 +4,7 @@ Symbols: c(s), b(s) cycles and busy cycles of a run of s samples; the steady fig
 
     period  (c(2 s) - c(s)) / s          busy of a core  (b(2 s) - b(s)) / s
 
-The event engine's busy time of a region is next to that of its busiest core.
+The event engine's busy time of a region is compared with that of its busiest core.
 """
 
 from __future__ import annotations

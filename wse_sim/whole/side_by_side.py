@@ -13,7 +13,7 @@ from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
 PACKED = 3  # queries, keys and values
 MOST_BANDS = 4  # of attention: each has four streams
-MOST_BUNDLES = 8  # of a tensor; each has a color of its own, where ways cross
+MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 
 def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
@@ -35,7 +35,7 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
 
 
 def packed_tensors(graph: KernelGraph) -> set[str]:
-    """Queries, keys and values in one tensor: three layers make them on the fabric, each with links of its own."""
+    """Queries, keys and values in one tensor: three layers make them on the fabric, each with its own links."""
     attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
     return {kernel.inputs[0] for kernel in attention if len(kernel.inputs) == 1}
 

@@ -1,6 +1,6 @@
 """Elementwise work with numbers: the operators one by one, and off the products that they are fused to.
 
-A kernel says what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
+A kernel states what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OF_PRODUCT = ("bias",)
 
 
 def with_steps(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with operators as `steps` say them; a note names each product that gives some up to a region of its own."""
+    """The forward graph with operators as `steps` say them; a note names each product that gives some up to its own region."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
     for kernel in graph.kernels:
         if kernel.steps and kernel.family in POINTWISE:
@@ -27,7 +27,7 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
         elif kernel.steps and kernel.family in PRODUCTS:
             kernels += _two(kernel, tensors)
             notes.append(
-                f"'{kernel.name}' goes on with numbers ({','.join(items_of(kernel))}); on the fabric a region of its own does"
+                f"'{kernel.name}' continues with numbers ({','.join(items_of(kernel))}); on the fabric its own region does"
             )
         else:
             kernels.append(kernel)

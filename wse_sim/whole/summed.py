@@ -1,4 +1,4 @@
-"""A residual sum after a convolution, taken apart from it: images meet in a region of their own.
+"""A residual sum after a convolution, taken apart from it: images meet in their own region.
 
 ``relu(convolution(y) + x)`` is one kernel in the graph.  On the fabric the convolution gives its image with its bias, and an
 elementwise region adds x, which waits there in stores (:mod:`wse_sim.whole.regions.pointwise`).
@@ -25,7 +25,7 @@ def summed_apart(graph: KernelGraph) -> KernelGraph:
             kernels.append(kernel)
             continue
         kernels += _two(kernel, items, tensors)
-        notes.append(f"'{kernel.name}' adds a residual; on the fabric a region of its own does")
+        notes.append(f"'{kernel.name}' adds a residual; on the fabric its own region does")
     if len(kernels) == len(graph.kernels):
         return graph
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Every value of a model on the fabric next to PyTorch's: in fp32, and rounded where the fabric rounds.
+"""Every value of a model on the fabric compared with PyTorch's: in fp32, and rounded where the fabric rounds.
 
     checked = check_values(model, plan, samples, labels, steps=2)
     print(checked.text())
@@ -51,7 +51,7 @@ SAME = 1e-4
 
 @dataclass(frozen=True)
 class CheckedValue:
-    """A tensor of a step (counted from 1): errors against fp32, next to the reference that rounds, and of that one against fp32.
+    """A tensor of a step (counted from 1): errors against fp32, and against the reference that rounds, and of that one against fp32.
 
     `kind` is one of :data:`KINDS`; an update is what a parameter has moved by since the first step.
     """
@@ -82,7 +82,7 @@ class CheckedValues:
         return max((one for one in self.values if one.kind == kind), key=lambda one: one.rounded_error)
 
     def largest(self, kind: str) -> tuple[float, float]:
-        """The largest errors of a kind: against fp32, next to the reference that rounds."""
+        """The largest errors of a kind: against fp32, and against the reference that rounds."""
         of = [one for one in self.values if one.kind == kind]
         return max(one.error for one in of), max(one.rounded_error for one in of)
 
@@ -109,7 +109,7 @@ class CheckedValues:
             lines.append(
                 f"  {kind}: at most {error:.2%} from fp32, {worst.rounded_error:.2%} from PyTorch that rounds alike{where}"
             )
-        head = "values beside PyTorch, of the largest of their tensor:"
+        head = "values compared with PyTorch, relative to the largest of their tensor:"
         if self.selected:
             lines.append(
                 f"  rounding turns {self.turned} of {self.selected} units of ReLU and windows of a maximum; "
@@ -351,7 +351,7 @@ def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Ma
     held = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in weights.items()}
     if missing := [name for kernel in exact.kernels for name in kernel.parameters if name not in held]:
         raise ModelError(
-            f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made of"
+            f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made from"
         )
     with torch.no_grad():
         found, wanted = exact(held, x), model(x)
@@ -360,7 +360,7 @@ def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Ma
         wanted.abs().max()
     ):
         raise ModelError(
-            "the outputs of the model are not those of the plan's graph in fp32; give the model that the plan was made of"
+            "the outputs of the model are not those of the plan's graph in fp32; give the model that the plan was made from"
         )
 
 

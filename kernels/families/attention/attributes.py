@@ -31,7 +31,7 @@ class AttentionAttributes(Attributes):
         1, "with pairs: bands of rows, each with as many of the heads and links of its own", at_least=1
     )
     collected: bool = attribute(
-        False, "with pairs: a row of the region and cores beside its columns collect sums and send them"
+        False, "with pairs: a row of the region and cores next to its columns collect sums and send them"
     )
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
@@ -39,6 +39,6 @@ class AttentionAttributes(Attributes):
     scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)", at_most=FP16_MOST)
     unusual: str = attribute(
         "",
-        "scores: they pass more than a factor and a mask; order: features of an operand do not lie head by head",
+        "scores: they pass more than a factor and a mask; order: features of an operand are not stored head by head",
         choices=("", "scores", "order"),
     )

@@ -73,7 +73,7 @@ class BuiltRectangle:
         return self.builder.buffer(name, length, dtype, self.inner, bank=bank)
 
     def take(self, colors: int) -> int:
-        """The first of so many unused colors."""
+        """The first of that many unused colors."""
         self.colors += colors
         return self.colors - colors
 
@@ -82,7 +82,7 @@ class BuiltRectangle:
         return (self.column, self.rows) if vertical else (self.row, self.cols)
 
     def build(self) -> Program:
-        """The program: every core has a class of its own, for each owns other items."""
+        """The program: every core has its own class, for each owns other items."""
         for i, j in np.ndindex(self.rows, self.cols):
             core = self.builder.core_class(f"core {i} {j}")
             for phase in self.phases:
@@ -111,7 +111,7 @@ class Rounds:
 
 
 class Feed:
-    """Elements that a feeder at the edge multicasts along its row, from a buffer of its own."""
+    """Elements that a feeder at the edge multicasts along its row, from its own buffer."""
 
     def __init__(self, region: BuiltRectangle, name: str, length: int) -> None:
         self.color = color = region.take(1)
@@ -200,7 +200,7 @@ def _triggered(
     b_stride: int = 0,
     fresh: bool = False,
 ) -> None:
-    """Multiply-accumulates by `count` arriving elements, two per word; an odd last one has a word of its own.
+    """Multiply-accumulates by `count` arriving elements, two per word; an odd last one has its own word.
 
     `vectors(first)` are sums and factors from element `first` on.
     """

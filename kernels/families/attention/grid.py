@@ -307,7 +307,7 @@ def _shift_cache(
 ) -> None:
     """The oldest key and value of a core move one row up, into the place of those that left there.
 
-    They arrive next to the cache, for all rows send at once.  Row 0 has a place free; the last row takes the new token,
+    They arrive in addition to the cache, for all rows send at once.  Row 0 has a place free; the last row takes the new token,
     which it holds already.
     """
     n, d = tile

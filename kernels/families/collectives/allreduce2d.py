@@ -162,7 +162,7 @@ def _place_corner(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buff
 
     used = place_xy(b, row_tree, column_tree, x, dtype, after=receive)
     if used > back:
-        raise KernelError(f"allreduce2d: its trees need {used} colors, {back} are left; use line=chain")
+        raise KernelError(f"allreduce2d: the trees need {used} colors, {back} are left; use line=chain")
     if b.rows * b.cols > 1:
         route_rectangle(b, back)
 

@@ -29,11 +29,11 @@ class Conv2dAttributes(WeightAttributes):
     )
     apart: bool = attribute(
         False,
-        "stationary, a filter for every channel: channels over the rows of cores, each with whole images of its own",
+        "stationary, depthwise: channels over the rows of cores, complete images for each channel",
     )
     trains: bool = attribute(
         False,
-        "stationary: lies as a layer that trains in a whole model on the fabric, one link for every stream",
+        "stationary: laid out as a layer that trains in a whole model on the fabric, one link for every stream",
     )
     has_bias: bool = attribute(False, "trains: the weight gradient includes that of a bias")
     eps: float = attribute(

@@ -1,4 +1,4 @@
-"""The product that a convolution is, and what its lines, sums and halos cost next to it."""
+"""The product that a convolution is, and what its lines, sums and halos cost in addition to it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ m = ceil(r s / e) words of a row where the e rows of each pair of channels are R
 of channels of a row.  p pixels of the result have 16 outputs of a column or more.
 
 The gradient of an image comes line by line of the H' of the result, of which each finishes a share a = c H W C / (2 H') of its words.
-These leave next to the sums of the next line, the last ones next to the pass of the weights (B cycles).  Between two lines the inlets
+These leave during the sums of the next line, the last ones during the pass of the weights (B cycles).  Between two lines the inlets
 round what is finished to fp16 and add it up over the rows of a pair, while the rows wait; with b cycles of a row for a line::
 
     b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P where a row has all of its pairs

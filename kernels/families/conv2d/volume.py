@@ -230,7 +230,7 @@ class Conv3d(WeightProduct):
         if len(planes) > 1 or planes[0].count > 1:
             raise KernelError(
                 f"conv3d: a transposed convolution of stride {int(dims['stride_d'])} along depth has no fabric program "
-                "(its classes of slices are programs of their own); use --timing model"
+                "(its classes of slices are separate programs); use --timing model"
             )
         return CONV2D.program(planes[0].dims, tiling, wafer, **options)
 

@@ -21,7 +21,7 @@ class GemmAttributes(WeightAttributes):
     )
     trained_rows: bool = attribute(
         False,
-        "stationary: as a layer of a network that trains lies, the last row without inputs; on all its passes",
+        "stationary: laid out as a layer of a network that trains, the last row without inputs; on all its passes",
     )
     layers: int = attribute(
         1,

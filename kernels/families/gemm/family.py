@@ -254,7 +254,7 @@ def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRow
 
 
 def part_of(tiling: Tiling, layers: int) -> Tiling:
-    """The columns of one of so many equal layers."""
+    """The columns of one of that many equal layers."""
     return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
 
 

@@ -119,7 +119,7 @@ def _step(
 
 
 def _start(core: CoreClass, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
-    """Start moves between tiles and the fabric, each on a microthread of its own."""
+    """Start moves between tiles and the fabric, each on its own microthread."""
     for thread, pair in enumerate(moves, 1):
         target, source = (end.dsd() if hasattr(end, "dsd") else end for end in pair)
         core.mov(

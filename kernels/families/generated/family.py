@@ -78,7 +78,8 @@ class GeneratedAttributes(WordAttributes):
         "in words, and an operand that comes early waits in stores; operands share the link to the first core",
     )
     trains: bool = attribute(
-        False, "stored, in training: slopes are made on the way forward, and gradients lie where values lay"
+        False,
+        "stored, in training: slopes are made on the way forward, and gradients replace values in memory",
     )
 
 

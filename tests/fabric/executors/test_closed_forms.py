@@ -143,7 +143,7 @@ def test_a_stall_of_the_receiver_is_felt_one_window_later(wse2: FabricConfig) ->
 def test_the_published_vector_operation_shows_the_bank_rule(
     wse2: FabricConfig, bank: int, measured: int
 ) -> None:
-    """5,124 elements: one a cycle plus 6, or two cycles each when both operands lie in the same banks."""
+    """5,124 elements: one a cycle plus 6, or two cycles each when both operands are in the same banks."""
     b = Builder(1, 1, wse2)
     c, y = b.buffer("c", 5124, bank=0), b.buffer("y", 5124, bank=bank)
     k = b.core_class("one")

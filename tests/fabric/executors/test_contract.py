@@ -138,7 +138,7 @@ def test_parts_of_a_run_take_its_time(wse2: FabricConfig, executor: str) -> None
 
 
 def test_the_former_name_of_max_plus_works_and_warns(wse2: FabricConfig) -> None:
-    """Scripts go on."""
+    """Scripts continue."""
     program = busy_cores(wse2, 2, 3)
     with pytest.warns(FutureWarning, match="'stream' is now called 'max-plus'"):
         result = run_program(program, wse2, executor="stream")

@@ -1,4 +1,4 @@
-"""One test per rule of routers and queues, with the cycles worked out by hand: it fails if the rule goes."""
+"""One test per rule of routers and queues, with the cycles computed by hand: it fails if the rule goes."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_the_first_fault_of_all_bands_is_named(wse2: FabricConfig, late: int) ->
 
 
 def test_rows_are_cut_by_what_they_hold(wse2: FabricConfig) -> None:
-    """Of 1 1 1 1 4 4 the half, 6, lies in the fifth row, which stays with the first band; every band keeps a row."""
+    """Of 1 1 1 1 4 4 the half, 6, is in the fifth row, which stays with the first band; every band keeps a row."""
     assert cut(np.array([1, 1, 1, 1, 4, 4]), 2) == [5]
     assert cut(np.array([9, 1, 1, 1]), 3) == [1, 2]
     assert cut(np.array([1, 1, 1, 9]), 3) == [2, 3]
@@ -207,7 +207,7 @@ def test_a_late_band_learns_of_a_jump_from_one_that_followed_it() -> None:
     assert as_band(0, 7, CALM, 90, shown, words) == UNDECIDED  # no one else has shown cycle 7
     assert as_band(2, 7, CALM, 120, shown, words) == UNDECIDED
     assert as_band(1, 7, CALM, 200, shown, words) == 90
-    as_band(1, 97, 0, 0, shown, words)  # goes on; the first looks at it first
+    as_band(1, 97, 0, 0, shown, words)  # continues; the first looks at it first
     assert as_band(0, 7, CALM, 90, shown, words) == 90
     as_band(0, 97, 0, 0, shown, words)
     assert as_band(2, 7, CALM, 120, shown, words) == 90

@@ -228,7 +228,7 @@ class Machine:
         self.free[u, port] = max(self.free.get((u, port), 0), 1000 * t) + self.config.wavelet_milli
 
     def act(self, s: int, u: int, cfg: int, word: Word) -> Word:
-        """The switch turns after the word has gone; the word that goes on."""
+        """The switch turns after the word has gone; the word that continues."""
         if word.mark == P.FLAG_CONTROL:
             command = word.commands[0]
             self.turn(s, u, cfg, command)
@@ -260,7 +260,7 @@ class Machine:
             self.any_move = True
 
     def run(self, max_cycles: int = 1_000_000) -> Outcome:
-        """Until all cores have finished or nothing moves any more."""
+        """Until all cores have finished or nothing moves."""
         live = [core for core in self.cores if core.pc >= 0]
         for core in self.cores:
             if core.pc < 0:

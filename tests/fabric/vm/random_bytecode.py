@@ -116,7 +116,7 @@ class RandomProgram:
         return rows
 
     def core(self, core: int) -> None:
-        """A class of its own for a core: main starts its operations, tasks and data tasks do more."""
+        """Its own class for a core: main starts its operations, tasks and data tasks do more."""
         rng, a = self.rng, self.a
         text: list[str] = ["main:"]
         constants: list[int] = []

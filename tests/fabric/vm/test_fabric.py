@@ -147,7 +147,7 @@ def test_data_tasks_take_word_by_word_and_can_be_blocked(arch: str, executor: st
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_asynchronous_operation_activates_its_task(executor: str):
-    """The main thread goes on; when all words are sent the task runs and leaves its mark."""
+    """The main thread continues; when all words are sent the task runs and leaves its mark."""
     a = Assembly(1, 2)
     a.route(0, 1, (RAMP, E))
     a.route(1, 1, (W, RAMP))
@@ -540,7 +540,7 @@ def test_two_halves_travel_in_one_word():
 
 
 def test_the_index_of_an_operation():
-    """.index is the high half of outgoing words, and moves a memory operand by so many 16-bit words."""
+    """.index is the high half of outgoing words, and moves a memory operand by that many 16-bit words."""
     a = Assembly(1, 2)
     a.route(0, 1, (RAMP, E))
     a.route(1, 1, (W, RAMP))

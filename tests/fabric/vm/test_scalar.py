@@ -220,8 +220,8 @@ def test_prices_add_up():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("LDI 1 0 70\nLD_I16 0 1 0", "address 70 lies outside"),
-        ("LDI 1 0 -1\nST_16 1 1 0", "address -1 lies outside"),
+        ("LDI 1 0 70\nLD_I16 0 1 0", "address 70 is outside"),
+        ("LDI 1 0 -1\nST_16 1 1 0", "address -1 is outside"),
         ("LDI 0 0 5\nLDI 1 0 0\nDIV_I16 0 0 1", "divided by 0"),
         ("LDI 1 0 0\nSYS -1 1 13", "assertion failed: x > 0"),
         ("f:\nCALL 1 0 f", "deeper than"),

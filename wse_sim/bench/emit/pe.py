@@ -123,7 +123,7 @@ def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
     source.globals += [
         f"const into_{number} = @get_dsr(dsr_dest, {register});",
         f"const from_{number} = @get_dsr(dsr_src0, {register});",
-        f"const column_{number} = @get_dsr(dsr_src1, {register});  // after an operation it stands at the next column",
+        f"const column_{number} = @get_dsr(dsr_src1, {register});  // after an operation it is at the next column",
         f"fn add_column_{number}(factor: {element}) void {{",
         f"  @fmac{suffix}(into_{number}, from_{number}, column_{number}, factor);",
         "}",

@@ -383,7 +383,7 @@ class TreeBuilder:
 def _rows(
     n: int, source: np.ndarray, other: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges in compressed rows by `source`: pointers (n + 1,), ends (e,), weights (e,)."""
+    """Edges in compressed row format by `source`: pointers (n + 1,), ends (e,), weights (e,)."""
     order = np.argsort(source, kind="stable")
     pointer = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=n))))
     return pointer.astype(np.int64), other[order].astype(np.int64), weight[order]

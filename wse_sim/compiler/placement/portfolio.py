@@ -4,7 +4,7 @@ The budget is counted in work units (see :mod:`anneal`) from the time limit by a
 the result depends on (problem, seed, time limit) alone.  A free machine needs about two thirds of the
 limit for it.  The limit also holds on the clock: every task has its fraction of the seconds left, and
 where a busy or slow machine does less work in them than planned, schedules are shortened, and the
-result's notes say so.
+result's notes state this.
 
 The window of levels needs no tuning to the weights: a level ``T`` can only win while
 ``time_weight * T < best cost``, so the best seed bounds the window from above.

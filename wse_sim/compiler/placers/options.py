@@ -22,7 +22,7 @@ from wse_sim.options import (
     option,
 )
 
-OWN = "package.module:NAME of your own"
+OWN = "your own package.module:NAME"
 
 
 def listed(text: str) -> list[str]:

@@ -32,7 +32,7 @@ def placer_names(*, contest: bool = False) -> list[str]:
 
 
 def register_placer(placer: Placer) -> None:
-    """Add a placer of your own; one of the same name is replaced."""
+    """Add your own placer; one of the same name is replaced."""
     placers()
     _known[placer.name] = placer
 
@@ -44,7 +44,7 @@ def forget_placer(name: str) -> None:
 
 
 def placer_named(name: str) -> Placer:
-    """The placer of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers a placer of your own and takes it.
+    """The placer of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers your own placer and takes it.
 
     Raises
     ------

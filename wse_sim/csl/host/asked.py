@@ -30,7 +30,7 @@ def asked_threads() -> int:
 
 
 def asked_still_cycles(cores: int) -> int:
-    """Cycles without a change after which a program on so many cores is stopped; 0: never.
+    """Cycles without a change after which a program on that many cores is stopped; 0: never.
 
     Raises
     ------

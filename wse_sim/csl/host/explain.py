@@ -24,7 +24,7 @@ def explained(folder: Path) -> dict[str, Any]:
     Raises
     ------
     WseError
-        If the folder holds no compiled program.
+        If the folder contains no compiled program.
     """
     program = CompiledProgram.read(folder)
     image = program.image

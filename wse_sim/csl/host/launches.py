@@ -1,4 +1,4 @@
-"""The launches of a running script next to what the proof says of them: whether they are static, and their cycles both ways."""
+"""The launches of a running script compared with what the proof says of them: whether they are static, and their cycles both ways."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
     if not launches:
         functions = [f"{e.name}{e.type.removeprefix('fn')}" for e in program.exports if e.kind == "Func"]
         raise WseError(
-            f"no launch is given; say --launch NAME for one of the functions of {folder}: {', '.join(functions) or 'there are none'}"
+            f"no launch is given; use --launch NAME for one of the functions of {folder}: {', '.join(functions) or 'there are none'}"
         )
     calls = _calls(launches)
     wafer = load_wafer(program.options.arch)

@@ -225,7 +225,7 @@ class CodeRegion:
 
     def _check(self, at: tuple[int, int]) -> None:
         if not (0 <= at[0] < self.width and 0 <= at[1] < self.height):
-            raise HostError(f"core {at} lies outside region '{self.name}' of {self.width} x {self.height}")
+            raise HostError(f"core {at} is outside region '{self.name}' of {self.width} x {self.height}")
 
     def _within(self, where: IntRectangle) -> Iterator[tuple[int, int]]:
         first, beyond = where.upper_left, where.lower_right
@@ -402,7 +402,7 @@ class _Plan:
                 at = (region.x + x, region.y + y)
                 if at in owner:
                     raise HostError(
-                        f"regions '{owner[at].name}' and '{region.name}' both lie on core {at}; place them apart"
+                        f"regions '{owner[at].name}' and '{region.name}' are both on core {at}; place them apart"
                     )
                 owner[at] = region
         return owner

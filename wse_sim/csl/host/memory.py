@@ -72,7 +72,7 @@ def memory_of_folder(folder: Path) -> list[ClassMemory]:
     Raises
     ------
     WseError
-        If the folder holds no compiled program.
+        If the folder contains no compiled program.
     """
     return memory_map(CompiledProgram.read(folder).image)
 

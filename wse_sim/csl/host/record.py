@@ -136,7 +136,7 @@ def find_symbol(program: CompiledProgram, x: int, y: int, name: str) -> Symbol:
     """
     image = program.image
     if not (0 <= x < image.cols and 0 <= y < image.rows):
-        raise HostError(f"core ({x}, {y}) lies outside the rectangle of {image.cols} x {image.rows}")
+        raise HostError(f"core ({x}, {y}) is outside the rectangle of {image.cols} x {image.rows}")
     k = int(image.core_class[y * image.cols + x])
     for symbol in image.classes[k].symbols if k >= 0 else ():
         if symbol.name == name and symbol.kind == "var":

@@ -169,7 +169,9 @@ class SdkRuntime:
 
     def _warn_unstopped(self) -> None:
         if self._running and not self._ended_badly:
-            print("wse-sim: the script ended without stop(): its last commands did not run", file=sys.stderr)
+            print(
+                "wse-sim: the script ended without stop(), so its last commands did not run", file=sys.stderr
+            )
 
     @property
     def session(self) -> Session:
@@ -435,7 +437,7 @@ class SdkRuntime:
         image = self.program.image
         if px < 0 or py < 0 or w < 1 or h < 1 or px + w > image.cols or py + h > image.rows:
             raise HostError(
-                f"the region of {w} x {h} cores at ({px}, {py}) does not lie in the rectangle of {image.cols} x {image.rows}"
+                f"the region of {w} x {h} cores at ({px}, {py}) is not in the rectangle of {image.cols} x {image.rows}"
             )
         if elements < 1:
             raise HostError(f"{elements} elements per core are asked for; one is the least")

@@ -14,7 +14,7 @@ MOST_NAMED = 4
 BEAT_S = 10.0
 """Seconds of waiting after which the host says that the program continues."""
 SPAN_CYCLES = 1_000_000
-"""Words are compared with those of so many cycles ago, or more."""
+"""Words are compared with those of that many cycles ago, or more."""
 
 
 def would_wait(what: str, session: Session) -> str:
@@ -59,7 +59,7 @@ class Pulse:
     def alive(self) -> str:
         """``not dead: N words more than M cycles ago``, or that no word moved."""
         if len(self._seen) < 2:
-            return "too short to say whether it comes forward"
+            return "too short to tell whether it makes progress"
         (before, words), (now, more) = self._seen[0], self._seen[-1]
         if more == words:
             return f"no word moved in the last {now - before:,} cycles"

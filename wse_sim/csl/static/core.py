@@ -6,7 +6,7 @@ machine runs it; what it does on the fabric comes out as a list of steps:
     CourseStep  cycles of the main thread before it, then one operation on the fabric of n steps of `milli` / 1000 cycles
 
 Between two operations the cycles are those of the machine: prices of opcodes, starts and cycles of operations on memory, picks of tasks.
-Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task next to an operation.
+Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task during an operation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wse_sim.fabric.vm.starts import MAPPED
 
 @dataclasses.dataclass
 class _Open:
-    """An operation in flight next to the main thread."""
+    """An operation in flight concurrently with the main thread."""
 
     thread: int
     operation: Operation
@@ -60,7 +60,7 @@ class Core(VectorWalker):
     # -- the run
 
     def launch(self, entry: int, arguments: tuple[int, ...] = ()) -> Course:
-        """The course of a call of the function at `entry`, until nothing runs any more.
+        """The course of a call of the function at `entry`, until nothing runs.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Core(VectorWalker):
             return True
         if self.open is not None and max(self.open.activate, self.open.unblock) >= 0:
             raise NotStaticError(
-                f"task '{task.name}' runs beside the operation at {self.open.operation.where}, whose end starts a task: their order depends on times"
+                f"task '{task.name}' overlaps the operation at {self.open.operation.where}, whose end starts a task: their order depends on times"
             )
         self.state.active &= ~(1 << task.id)
         self.spent += int(self.t.sets[S.PICK])
@@ -121,7 +121,7 @@ class Core(VectorWalker):
         task, (color, queue) = ready[0], self._channel(ready[0].id)
         if task.id in self.passed:
             raise NotStaticError(
-                f"words may start task '{task.name}' beside the operation at {self.passed[task.id]}: their order depends on times"
+                f"words may start task '{task.name}' during the operation at {self.passed[task.id]}: their order depends on times"
             )
         self._add(
             CourseStep(self.spent, Operation(1, 1, 1000, ((color, queue),), None, f"task '{task.name}'"))
@@ -170,10 +170,10 @@ class Core(VectorWalker):
     def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
         """An operation on memory alone: the main thread waits for it."""
         if options["is_async"]:
-            raise NotStaticError(f"an operation on memory runs beside the main thread at {self.where()}")
+            raise NotStaticError(f"an operation on memory overlaps the main thread at {self.where()}")
         if self.open is not None:
             raise NotStaticError(
-                f"the operation at {self.where()} runs beside that at {self.open.operation.where}: two operations share the core"
+                f"the operation at {self.where()} overlaps that at {self.open.operation.where}: two operations share the core"
             )
         if n is None:
             raise NotStaticError(f"an operation without end at {self.where()}")
@@ -199,7 +199,7 @@ class Core(VectorWalker):
         where = self.where()
         if self.open is not None:
             raise NotStaticError(
-                f"the operation at {where} runs beside that at {self.open.operation.where}: two operations share the core"
+                f"the operation at {where} overlaps that at {self.open.operation.where}: two operations share the core"
             )
         if n is None:
             raise NotStaticError(f"the operation at {where} has no end")

@@ -49,7 +49,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class CourseStep:
-    """Main-thread cycles, then an operation; ``beside``: cycles of the main thread that pass next to it; None: the end."""
+    """Main-thread cycles, then an operation; ``beside``: cycles of the main thread that pass meanwhile, with it; None: the end."""
 
     cycles: int
     operation: Operation | None

@@ -3,7 +3,7 @@
 A course becomes a class of the program format: BUSY for the cycles of the main thread, a transfer with its own period for every operation.
 A transfer carries one word a step.  The program ends where the command stream is released.
 
-Where the main thread continues next to an asynchronous operation, the machine begins the next task at max(end of the operation, end of the
+Where the main thread continues during an asynchronous operation, the machine begins the next task at max(end of the operation, end of the
 stretch).  The program begins it at the end of the operation, and keeps what the stretch lasts longer than the operation's own issue cycles
 (:class:`Keep`): exactly that where the operation never waits.  NONE is never later than the machine, ALL never earlier, as far as no
 arbitration decides; both are the same program where no stretch is longer, as a rule.
@@ -32,7 +32,7 @@ _LETTERS = "NESWR"
 
 
 class Keep(Enum):
-    """Of which operations a longer stretch next to them is kept: none, those that only send, all."""
+    """Of which operations a longer stretch during them is kept: none, those that only send, all."""
 
     NONE = 0
     SENDS = 1
@@ -43,7 +43,7 @@ class Keep(Enum):
 class LoweredLaunch:
     """A fabric program of one launch and the constants it runs with.
 
-    ``has_longer``: some stretch is longer than the operation next to it, so :class:`Keep` makes a difference.
+    ``has_longer``: some stretch is longer than the operation that overlaps it, so :class:`Keep` makes a difference.
     ``is_exact``: every core sends through queues of one depth and each color is read through queues of one depth, as the program format has it.
     """
 
@@ -160,7 +160,7 @@ class _Item:
 
 
 def _items(course: Course, keep: Keep) -> tuple[list[_Item], int, bool]:
-    """Operations of a course, the cycles behind the last, and whether a stretch is longer than the operation next to it."""
+    """Operations of a course, the cycles behind the last, and whether a stretch is longer than the operation that overlaps it."""
     items, carried, has_longer = [], 0, False
     for step in course.steps:
         if step.operation is None:

@@ -101,7 +101,7 @@ class Proof:
         return x, y
 
     def _split(self, k: int, cores: Array) -> None:
-        """From now on every core of a class has a state of its own: what was done so far is done again with its position."""
+        """From now on every core of a class has its own state: what was done so far is done again with its position."""
         self._states.pop((k, -1), None)
         for core in cores:
             place = self._place(core)

@@ -24,7 +24,7 @@ def table(launches: Iterable[Launch]) -> str:
         lines += [f"    {line}" for line in _reasons(launch)]
         if launch.cycles is not None and launch.bounds[0] < launch.bounds[1]:
             lines.append(
-                f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: tasks go on beside short operations"
+                f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: tasks continue during short operations"
             )
         if not launch.is_exact and launch.cycles is not None:
             lines.append(

@@ -220,7 +220,7 @@ class VectorWalker(Walker):
         return found or V.FLOAT
 
     def _apply(self, op: int, operands: list[Operand], n: int, is_async: bool) -> None:
-        """What the operation leaves in memory and registers; one next to the main thread may do so at any time."""
+        """What the operation leaves in memory and registers; one that overlaps the main thread may do so at any time."""
         destination, source = operands[0], operands[1]
         if destination.form == S.MEMORY:
             is_copy = O.VECTOR_OPS[op] in _COPIES and source.form in (S.MEMORY, S.VALUE) and not is_async

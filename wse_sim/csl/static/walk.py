@@ -82,9 +82,7 @@ class Walker(ABC):
         """Raw bits at a word address."""
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
-            raise NotStaticError(
-                f"address {address} at {self.where()} lies outside the memory of the program"
-            )
+            raise NotStaticError(f"address {address} at {self.where()} is outside the memory of the program")
         total = 0
         for i in range(words):
             word = memory[address + i]
@@ -96,9 +94,7 @@ class Walker(ABC):
     def store(self, address: int, words: int, value: Value) -> None:
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
-            raise NotStaticError(
-                f"address {address} at {self.where()} lies outside the memory of the program"
-            )
+            raise NotStaticError(f"address {address} at {self.where()} is outside the memory of the program")
         for i in range(words):
             memory[address + i] = value if isinstance(value, Unknown) else (value >> (16 * i)) & 0xFFFF
 

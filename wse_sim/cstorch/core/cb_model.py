@@ -244,7 +244,7 @@ def mesh_reduce(tag: str, data: object, reduce: Callable[[list[object]], T]) -> 
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: object = ()) -> list[bytes]:
-    """Wait for client processes: there is one."""
+    """Wait for client processes; there is only one, so this returns at once."""
     return [payload]
 
 

@@ -25,7 +25,7 @@ NOT_SIMULATED = {
 
 
 class Compression:
-    """Weights that would be streamed in fewer bits: taken, and without effect on the simulated step (a warning says so).
+    """Weights that would be streamed in fewer bits: taken, and without effect on the simulated step (a warning states this).
 
     Args:
         compression_format: the name of a format.

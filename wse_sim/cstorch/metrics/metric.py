@@ -1,4 +1,4 @@
-"""The base of evaluation metrics: sums that are state of the step, and a value worked out from them at the end."""
+"""The base of evaluation metrics: sums that are state of the step, and a value computed from them at the end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Captures of a running job: the next N whole steps, as the wafer and the client spend them.
 
 A capture begins and ends at step boundaries, where the loop asks for its next batch, so it holds whole steps.  The
-run only notes times meanwhile; files are made by whoever asked.
+run only notes times meanwhile; files are written by the process that requested them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Observer:
         active = self._active
         if active is not None:
             if active.boundaries[-1][0] == run.global_step:
-                # Another execution begins: what lay between is no step.
+                # Another execution begins: what were between is no step.
                 active.boundaries.pop()
             active.boundaries.append((run.global_step, now))
             late = active.seconds is not None and now - active.boundaries[0][1] >= active.seconds

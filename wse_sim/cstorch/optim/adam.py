@@ -8,7 +8,7 @@
     RAdam    rho_t = rho_inf - 2 t beta2^t / c2;  p -= lr m / c1 * (r_t sqrt(c2) / (sqrt(v) + eps) if rho_t > 5 else 1)
 
 Sources: Kingma and Ba 2014 (Adam, Adamax), Loshchilov and Hutter 2017 (AdamW), Dozat 2016 (NAdam), Liu et al. 2019
-(RAdam).  Corrections are worked out in float64 as torch does, so results equal torch's.
+(RAdam).  Corrections are computed in float64 as torch does, so results equal torch's.
 """
 
 from __future__ import annotations

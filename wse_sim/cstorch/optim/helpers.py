@@ -245,7 +245,7 @@ def _milestones(entries: Sequence[Mapping[str, Any]], schedules: Sequence[Schedu
         )
         if length is None:
             raise faults.program_error(
-                f"the schedule {dict(entry)} is followed by another one; say after how many steps (total_iters)"
+                f"the schedule {dict(entry)} is followed by another one; state after how many steps (total_iters)"
             )
         reached += int(length)
         milestones.append(reached)

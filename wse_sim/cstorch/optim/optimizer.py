@@ -109,7 +109,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
         return count
 
     def _power(self, beta: float, count: torch.Tensor) -> torch.Tensor:
-        """``beta ** count`` in float64, worked out once for all parameters of a step."""
+        """``beta ** count`` in float64, computed once for all parameters of a step."""
         key = (id(count), beta)
         if key not in self._memo:
             self._memo[key] = beta ** count.double()

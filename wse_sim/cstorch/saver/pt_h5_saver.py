@@ -70,7 +70,7 @@ class PyTorchH5Saver:
         return source.read(name)
 
     def save_tensor(self, path: str | os.PathLike[str], name: str, value: object) -> None:
-        """Add one tensor to a file (made if it is not there), or replace it."""
+        """Add one tensor to a file, or replace it; the file is created if necessary."""
         self.save_tensors(path, {name: torch.as_tensor(value)})
 
     def save_tensors(self, path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]) -> None:

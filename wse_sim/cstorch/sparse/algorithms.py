@@ -2,7 +2,7 @@
 
 Symbols: n weights of a parameter, s the fraction of zeros, k = round((1 - s) n) ones, d the fraction of ones that a step of
 SET or RigL drops and grows again.  A mask is made of ranks: ``rank(score) < k``; a traced k is possible so, no value is
-read, and both the old mask and the new one are worked out with the choice left to ``torch.where``.
+read, and both the old mask and the new one are computed with the choice left to ``torch.where``.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class RigL(_DropAndGrow):
 
 
 class Group(SparsityAlgorithm):
-    """Several algorithms, each for parameters of its own: ``Group({"*.up.*": Static(0.5), ...})`` or ``add``."""
+    """Several algorithms, each for its own parameters: ``Group({"*.up.*": Static(0.5), ...})`` or ``add``."""
 
     def __init__(self, groups: Mapping[str | FilterCallable, SparsityAlgorithm] | None = None) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class Options:
 
     ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
     one cycle raise; otherwise they are serialised.  ``bins``: count busy cycles over time.
-    ``trace_rows``: events to record.  ``threads``: use up to so many where the executor can; results do not depend on it.
+    ``trace_rows``: events to record.  ``threads``: use up to that many where the executor can; results do not depend on it.
     """
 
     functional: bool = True
@@ -93,7 +93,7 @@ WAITS_INPUT, WAITS_OUTPUT, WAITS_THREAD, WAITS_TASK = range(4)
 
 
 class Waits(NamedTuple):
-    """A fabric on which nothing can move any more, although cores have not finished."""
+    """A fabric on which nothing can move, although cores have not finished."""
 
     unfinished: npt.NDArray[np.bool_]  # (R,)
     wants: npt.NDArray[
@@ -112,7 +112,7 @@ class Run:
     ``cycles``: the cycle in which the last core finished, or in which everything had stopped.  ``waits`` is None
     unless the program stopped with unfinished cores.  ``words_left`` in queues.  ``busy_bins`` (bins, R).  ``trace``
     (events, 9), see :mod:`wse_sim.fabric.wseviz`.  ``certificate``: how times were found, None if by stepping.
-    ``end``: the cycle in which nothing moved any more, where that is known; words that no core reads may move on after
+    ``end``: the cycle in which nothing moved, where that is known; words that no core reads may move on after
     ``cycles``.  ``wanted`` (R, 5), None if no router holds a word then: ports for which words wait for ever.  ``seconds``
     by the clock of the parts of the executor's work, where it tells.
     """

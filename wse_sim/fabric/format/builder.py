@@ -265,7 +265,7 @@ class Builder:
         for index, size, axis in ((where[0], self.rows, "row"), (where[1], self.cols, "column")):
             if isinstance(index, int) and not -size <= index < size:
                 raise ProgramError(
-                    f"{axis} {index} lies outside the region of {self.rows} x {self.cols}; use 0..{size - 1}"
+                    f"{axis} {index} is outside the region of {self.rows} x {self.cols}; use 0..{size - 1}"
                 )
         return inner[rows, cols]
 

@@ -260,7 +260,7 @@ class Bands:
             )  # fmt: skip
 
     def stop(self) -> None:
-        """No band waits for another any more."""
+        """No band waits for another."""
         self.bands[0].rounds[STOPPED::LINES] = 1
 
     def band_of(self, cores: Array) -> Array:

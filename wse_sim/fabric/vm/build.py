@@ -197,7 +197,7 @@ def _shadows(
     *,
     watch: bool,
 ) -> dict[str, Array]:
-    """What the sanitizer keeps next to memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
+    """What the sanitizer keeps in addition to memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
     n, slots = image.n_cores if watch else 0, cells[0]
     lazy = S.lazy_zeros
     return {
@@ -269,7 +269,7 @@ def changes_routes(image: Image) -> bool:
 
 
 def _filters(image: Image, slots: int) -> Array:
-    """The image's filters; behind them a row of its own for every (slot, core) if programs change single fields."""
+    """The image's filters; behind them its own row for every (slot, core) if programs change single fields."""
     own = slots * image.n_cores if _uses(image, O.Sys.FILTER_FIELD) else 0
     filters = S.lazy_zeros((len(image.filters) + own, O.FILTER_FIELDS), np.int64)
     filters[: len(image.filters)] = image.filters

@@ -2,7 +2,7 @@
 
 Order on the slot: microthreads of high priority, medium, main thread, low; by number within one priority.  The main thread's own
 priority can be moved.  Only its vector operations compete: scalar code leaves the slot to the microthreads (published: 196 words sent
-next to a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
+concurrently with a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
 priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words).  Activated tasks
 take turns: the next id above the task that ran last, else the lowest (two tasks of a public program activate themselves until a third
 one, with a higher id, has received a word).  Each of them has one turn before a task that a word starts, so a task that activates itself, or
@@ -171,7 +171,7 @@ def router_function(c, fn, rs, first, m):
     elif fn == FILTER_FIELD:
         row = np.int64(m.filter_row[rs])
         own = m.filters.shape[0] - sets[S.SLOTS] * n_cores + rs
-        if row != own:  # from now on the router has a filter of its own
+        if row != own:  # from now on the router has its own filter
             for k in range(O.FILTER_FIELDS):
                 m.filters[own, k] = m.filters[row, k] if row >= 0 else 0
             m.filter_row[rs] = np.int32(own)

@@ -296,7 +296,7 @@ class Image:
             zlib.error,
         ) as error:
             raise SerializationError(
-                f"'{path}' holds no compiled program ({error}); compile it again"
+                f"'{path}' contains no compiled program ({error}); compile it again"
             ) from error
 
 

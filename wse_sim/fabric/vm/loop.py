@@ -66,7 +66,7 @@ def account(c, t, core):
 
 @inlined_kernel
 def may_sleep(c, core):
-    """True if the main thread counts several cycles and no microthread could issue next to it."""
+    """True if the main thread counts several cycles and no microthread could issue together with it."""
     return core[c, S.LEFT] >= 2 and core[c, S.LIVE] == 0
 
 

@@ -250,7 +250,7 @@ class Sys(IntEnum):
     TRACE = 41  # row of image.prints, then its values: kept for the host, not printed
     ADVANCE = 42  # color: the local switch advances
     HALT = 43  # the core does nothing any more
-    DSR_SAVE = 44  # DSR number (file * 64 + id), DSD value: state after a loop of its own
+    DSR_SAVE = 44  # DSR number (file * 64 + id), DSD value: state after its own loop
     DRAINED = 45  # color -> bool: none of its words waits in an output queue or at the ramp of the router
 
 
@@ -370,7 +370,7 @@ USE_CONSTANT = 8192
 
 
 class OnControl(IntEnum):
-    """What a control wavelet does to the operation that meets it (next to being taken)."""
+    """What a control wavelet does to the operation that meets it (besides taking it)."""
 
     NONE = 0
     TERMINATE = 1

@@ -58,7 +58,7 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
     if kind == S.F_BOUNDS:
         return Fault(x, y, int(m.size[S.CLOCK]), _beyond(m, image, c, a, b), image.where(pc))
     text = {
-        S.F_ADDRESS: f"address {a} lies outside the memory of the program, words 0 to {words - 1}",
+        S.F_ADDRESS: f"address {a} is outside the memory of the program, words 0 to {words - 1}",
         S.F_DIVISION: "an integer is divided by 0",
         S.F_ASSERT: f"assertion failed: {image.asserts[a] if 0 <= a < len(image.asserts) else a}",
         S.F_CALLS: f"calls are nested deeper than {int(m.sets[S.CALLS])}",

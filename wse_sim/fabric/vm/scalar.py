@@ -283,7 +283,7 @@ def floats(op, r, d, x, y):
 
 @inlined_kernel
 def half_floats(op, half, r, d, x, y):
-    """Arithmetic and comparisons of the program's 16-bit floats, worked out in f32; False: the opcode is another one."""
+    """Arithmetic and comparisons of the program's 16-bit floats, computed in f32; False: the opcode is another one."""
     if op == HEQ:
         r[d] = 1 if half_value(half, r[x]) == half_value(half, r[y]) else 0
     elif op == HLT:

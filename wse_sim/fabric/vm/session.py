@@ -45,7 +45,7 @@ Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
 STILL = 64
-"""Why a run ended, next to the reasons of the loop: nothing changes any more."""
+"""Why a run ended, next to the reasons of the loop: nothing changes."""
 FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 
@@ -54,7 +54,7 @@ NORTH, SOUTH = 0, 2
 class Outcome:
     """Why :meth:`Session.advance` returned, and at which cycle.
 
-    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen any more, and no condition was asked), "waits" (nothing can
+    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen, and no condition was asked), "waits" (nothing can
     happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
     ``quiet``: of "idle", the cycle from which on nothing could happen; time may have passed since.
     """
@@ -82,7 +82,7 @@ class Session:
     """One program on one fabric; see the module's docstring.
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
-    a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
+    a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most that many, each steps a band of its own rows; results do not
     depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``bounds``: a vector operation that
     leaves the variable in which it begins is a fault.  ``in_turns``: the bands share one thread, as they always do without machine code.
     ``sanitize``: look at every access and word, for :meth:`findings`; results and cycles stay as they are.
@@ -90,7 +90,7 @@ class Session:
     Raises
     ------
     ProgramError
-        If the program does not lie on the wafer, or ``threads`` is less than 1.
+        If the program is not on the wafer, or ``threads`` is less than 1.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Session:
         self.config = FabricConfig.from_wafer(wafer, **overrides)
         if image.rows * image.cols < 1 or image.rows > wafer.rows or image.cols > wafer.cols:
             raise ProgramError(
-                f"a rectangle of {image.cols} x {image.rows} cores does not lie on the {wafer.cols} x {wafer.rows} of {wafer.name}"
+                f"a rectangle of {image.cols} x {image.rows} cores is not on the {wafer.cols} x {wafer.rows} of {wafer.name}"
             )
         self.machine = make_machine(
             image,
@@ -202,7 +202,7 @@ class Session:
         still_cycles: int,
         look: Look | None,
     ) -> int:
-        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes any more."""
+        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes."""
         starts = self._starts()
         bands = self._bands(starts) if starts else None
         seen, look_at = 0, self.cycle + still_cycles
@@ -304,11 +304,11 @@ class Session:
         Raises
         ------
         ProgramError
-            If (x, y) lies outside the rectangle.
+            If (x, y) is outside the rectangle.
         """
         if not (0 <= x < self.image.cols and 0 <= y < self.image.rows):
             raise ProgramError(
-                f"core ({x}, {y}) lies outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
+                f"core ({x}, {y}) is outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
             )
         return y * self.image.cols + x
 
@@ -316,7 +316,7 @@ class Session:
         words = int(self.machine.sets[S.WORDS])
         if address < 0 or n < 0 or address + n > words:
             raise ProgramError(
-                f"words {address} to {address + n} lie outside the memory of the program, which ends at word {words}"
+                f"words {address} to {address + n} are outside the memory of the program, which ends at word {words}"
             )
         return self.machine.memory.reshape(self.image.n_cores, words)
 
@@ -528,7 +528,7 @@ class Session:
         return who_waits(self.machine, self.image)
 
     def proof(self) -> StandstillProof:
-        """Why nothing can happen any more: the causes of what the host waits for, the strongest first."""
+        """Why nothing can happen: the causes of what the host waits for, the strongest first."""
         sending = [
             (int(row[S.I_CORE]), int(row[S.I_SLOT]), int(row[S.I_PORT]))
             for row in self._sent.rows[self._sent.heads]

@@ -89,7 +89,7 @@ def task_takes(c, q, th, m):
 
 @inlined_kernel
 def on_control(c, th, core):
-    """A control wavelet has come: the operation ends, if its options say so, and a task is activated or unblocked."""
+    """A control wavelet has come: the operation ends, if its options state this, and a task is activated or unblocked."""
     action = th[S.T_ON_CONTROL]
     if action == _ON_ACTIVATE:
         core[c, S.ACTIVE] |= np.int64(1) << np.int64(th[S.T_CONTROL_TASK])

@@ -168,7 +168,7 @@ class WaitGraph:
         never = [f"'{t.name}'" for t in self.tasks(c) if t.kind == LOCAL and not ran >> t.id & 1]
         text = f"{self.place(c)} rests, no task is active"
         text += (
-            f"; only {' or '.join(said)} could go on"
+            f"; only {' or '.join(said)} could continue"
             if said
             else ", no microthread runs and no word can start a task"
         )

@@ -1,4 +1,4 @@
-"""The sanitizer's look at every access and every word: what it notes, and the shadows that it keeps next to memory and queues.
+"""The sanitizer's look at every access and every word: what it notes, and the shadows that it keeps in addition to memory and queues.
 
 Nothing of it runs unless ``sets[WATCH]`` is set.  Scalar code pays nothing for it: while the sanitizer watches, the limit that every
 access is compared with is 0 (SCALAR_WORDS), so that each access takes the way of a fault, where it is looked at and then done.
@@ -183,7 +183,7 @@ def look_at_meeting(c, rs, port, rx, is_control, source, t, m):
     """A word passes a router: whether chance alone put it behind the last one, which came from another side by the same route.
 
     What one core sends can depend on what another one sent only as fast as a word travels, a link a cycle.  Two words that were sent closer
-    in time than that know nothing of each other; if the route takes words from both sides (`rx`) and no command of a switch lies between them,
+    in time than that know nothing of each other; if the route takes words from both sides (`rx`) and no command of a switch is between them,
     their order is that of their arrival.
     """
     last = m.merged[rs]

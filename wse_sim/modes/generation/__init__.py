@@ -1,6 +1,6 @@
 """Generation: layers of a decoder on square regions, tokens of requests pass through.
 
-decoder.py a decoder as its graph says it
+decoder.py a decoder as its graph states this
 layer.py   cycles of one layer, layer_parts.py  what programs measure of it
 steps.py   the compiler's steps                 plan.py    what they make
 joined.py  the layer for several tokens at once, memory.py   what a core holds

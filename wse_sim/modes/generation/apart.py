@@ -1,4 +1,4 @@
-"""Experts on cores of their own: each of E experts on a square of the grid, so those that a turn meets work at the same time.
+"""Experts on their own cores: each of E experts on a square of the grid, so those that a turn meets work at the same time.
 
 q = ceil(sqrt(E)) squares lie along a side of the grid of P x P cores, each of e = P // q.  A token's vector goes to the squares of its k experts
 and their results come back, each time along all lines of the grid at once; d = ceil(hidden / P) features of a token on a line::
@@ -31,7 +31,7 @@ from wse_sim.modes.generation.decoder import LayerWork, Product
 
 
 def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
-    """A product of experts on squares of their own, its all-reduce, and its part of the ways to and from them."""
+    """A product of experts on their own squares, its all-reduce, and its part of the ways to and from them."""
     side, m = work.expert_side(grid), fullest_tokens(work, tokens)
     k, n, times = ceil_div(product.k, side), ceil_div(product.n, side), product.times / product.share
     is_back = product.n == work.hidden

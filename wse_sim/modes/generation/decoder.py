@@ -1,4 +1,4 @@
-"""A decoder as its graph says it: what one token, and what a prompt, has to be multiplied with in a layer.
+"""A decoder as its graph states this: what one token, and what a prompt, has to be multiplied with in a layer.
 
 Everything is counted over the whole graph and divided by the number of layers (of kernels of attention), so blocks may
 differ from each other: a mixture of experts in every second one, norms on heads, keys for groups of heads.
@@ -60,7 +60,7 @@ class Product:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of a layer as the published kernels have it: a gated network, every head with keys of its own."""
+    """Sizes of a layer as the published kernels have it: a gated network, every head with its own keys."""
 
     hidden: int
     ffn: int
@@ -95,7 +95,7 @@ class LayerWork:
     unpack_cycles: float = 0.0  # of a weight that is used in fp16 and rests in fewer bits
     expert_loads: tuple[float, ...] = ()  # probability that a token takes each expert; (): all alike
     is_identical: bool = False  # all tokens of a turn take the same experts
-    is_apart: bool = False  # every expert has cores of its own
+    is_apart: bool = False  # every expert has its own cores
 
     def weights_of_core(self, grid: int) -> float:
         """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
@@ -103,7 +103,7 @@ class LayerWork:
         return sum(p.times / p.share * self.tables_of_core(p) * tile for p, tile in tiles)
 
     def has_squares(self, product: Product) -> bool:
-        """Whether the matrices of a product lie on squares of their own."""
+        """Whether the matrices of a product are on their own squares."""
         return self.is_apart and product.groups > 1
 
     def tables_of_core(self, product: Product) -> int:

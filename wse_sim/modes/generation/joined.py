@@ -14,7 +14,7 @@ vector instructions of a layer, d = ceil(hidden / P)::
 All contexts are one slot (up to P tokens) long; :func:`deep_cycles` says what longer ones add.  Experts: of E, k for each
 token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them; where they are unlike,
 g = sum over experts of 1 - (1 - p_e)^n; where all tokens take the same, g = k.  Weights of 8 or 4 bits are unpacked once a turn,
-those of g experts: :mod:`wse_sim.modes.generation.packed`.  Experts on cores of their own: :mod:`wse_sim.modes.generation.apart`.
+those of g experts: :mod:`wse_sim.modes.generation.packed`.  Experts on their own cores: :mod:`wse_sim.modes.generation.apart`.
 
 Assumed, because no joined kernel is published: the cores of a line, which hold copies, share the special functions of
 several tokens.  Without that these would be most of the layer.
@@ -79,7 +79,7 @@ def joined_layer_cycles(
 def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
     """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix.
 
-    Where experts have cores of their own, those of the fullest one: one matrix, as for a lone token.
+    Where experts have their own cores, those of the fullest one: one matrix, as for a lone token.
     """
     if work.has_squares(product):
         return 1.0, fullest_tokens(work, tokens)

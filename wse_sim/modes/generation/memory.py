@@ -36,7 +36,7 @@ class Split:
     layer: LayerWork
     last: int  # layers of the last region
     ends: float  # elements of embedding and head on a core
-    has_own_ends: bool  # in a region of their own
+    has_own_ends: bool  # in their own region
     ends_at: Region | None = None  # cores next to the squares, if the ends lie there
 
     @property
@@ -124,7 +124,7 @@ def _memory(
 
 
 def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
-    """Longest context whose cache fits next to weights and buffers, in tokens; 0 if none does."""
+    """Longest context whose cache fits together with weights and buffers, in tokens; 0 if none does."""
     buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
     return _longest(split, wafer, prompt, batch, buffers)
 

@@ -124,7 +124,7 @@ def read_loads(name: str, groups: int) -> tuple[float, ...]:
     """
     data: object = read_json(Path(name), "table of experts")
     if not isinstance(data, list) or len(data) != groups:
-        raise ModelError(f"{name} holds no list of {groups} loads; give one number for each expert")
+        raise ModelError(f"{name} contains no list of {groups} loads; give one number for each expert")
     for number, one in enumerate(data):
         if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < 1e18:
             raise ModelError(f"{name}: load {number} is '{str(one)[:40]}'; give a number above 0")

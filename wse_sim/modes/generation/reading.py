@@ -103,11 +103,11 @@ class ChunkPrices:
         )
 
     def fits(self, chunk: int) -> bool:
-        """Whether the rows of `chunk` tokens fit next to weights and cache."""
+        """Whether the rows of `chunk` tokens fit together with weights and cache."""
         return self.memory(chunk).total_bytes <= self.plan.wafer.sram_usable_bytes
 
     def cache(self, chunk: int) -> int:
-        """Tokens of context that fit next to the rows of a chunk alone."""
+        """Tokens of context that fit together with the rows of a chunk alone."""
         return context_beside_rows(self.split, self.plan.wafer, batch=self.plan.batch, chunk=chunk)
 
     def first_token_s(self, reading: Reading) -> float:

@@ -40,6 +40,9 @@ class GenerationRun:
     def __post_init__(self) -> None:
         self.env = CountingEnvironment()
         self._regions = [simpy.Resource(self.env, 1) for _ in self.plan.regions]
+        self._of_token = [
+            (item, self.plan.token_work_s(item), item.token_handover_s) for item in self.plan.regions
+        ]
         self.ends = [[] for _ in range(self.plan.batch)]
 
     @property
@@ -79,11 +82,10 @@ class GenerationRun:
 
     def _request(self, request: int) -> Events:
         for number in range(self.options.steps):
-            for place, item in zip(self._regions, self.plan.regions, strict=True):
+            name = f"token {number} of request {request}"
+            for place, (item, work, way) in zip(self._regions, self._of_token, strict=True):
                 with place.request() as turn:
                     yield turn
-                    work, way = self.plan.token_work_s(item), item.token_handover_s
-                    name = f"token {number} of request {request}"
                     yield from self._visit(item, "token", name, work, way, 1, request, number)
             self.ends[request].append(self.env.now)
             if self.options.progress is not None:
@@ -100,14 +102,14 @@ class GenerationRun:
         flow: int = -1,
         step: int = 0,
     ) -> Events:
-        start = self.env.now
+        start, trace = self.env.now, self.trace
         yield self.env.timeout(work)
-        self.trace.span(Slice(item.name, name, "compute", start, work, 0.0, flow, "forward", role, step))
+        if trace.is_on:
+            trace.span(Slice(item.name, name, "compute", start, work, 0.0, flow, "forward", role, step))
         if way:
-            size = float(2 * self.plan.hidden * tokens)
             self.sent += tokens
             yield self.env.timeout(way)
             self.received += tokens
-            self.trace.span(
-                Slice(item.name, f"hand over {name}", "activations", start + work, way, size, flow, role=role)
-            )
+            if trace.is_on:
+                size, handed = float(2 * self.plan.hidden * tokens), f"hand over {name}"
+                trace.span(Slice(item.name, handed, "activations", start + work, way, size, flow, role=role))

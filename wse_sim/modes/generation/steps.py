@@ -90,7 +90,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
 
 @step("decoder")
 def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) -> Decoder:
-    """What the graph says of its layers, its head and its embedding; how weights rest and experts are loaded."""
+    """What the graph states of its layers, its head and its embedding; how weights rest and experts are loaded."""
     decoder = decoder_of(graph)
     bits = packed(decoder.layer, int(options.weights_bits), wafer)
     layer = loaded(bits, options.experts, options.expert_layout)
@@ -312,7 +312,7 @@ def price_layers(
 def state_machine(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationRequest:
-    """What the plan states of the request next to its regions."""
+    """What the plan states of the request in addition to its regions."""
     return GenerationRequest(graph, wafer, cluster, systems, options)
 
 

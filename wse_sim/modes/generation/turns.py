@@ -53,7 +53,7 @@ class TurnPrices:
         return between if item.leaves == "between" else inside
 
     def cache_tokens(self, chunk: int) -> int:
-        """Tokens whose keys and values fit next to weights and the rows of a turn of `chunk` tokens."""
+        """Tokens whose keys and values fit together with weights and the rows of a turn of `chunk` tokens."""
         return context_beside_rows(self._split, self.plan.wafer, batch=1, chunk=chunk)
 
     def _ends(self, tokens: int, *, has_head: bool) -> float:

@@ -80,7 +80,7 @@ class Pipelined:
         run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
         run.execute()  # run: every region is a process
         free = run
-        if run.waited_for_input:  # what the wafer could do alone needs a run of its own
+        if run.waited_for_input:  # what the wafer could do alone needs its own run
             free = PipelinedRun(plan, options, None, log.off())
             free.execute()
         return collect(run, free, path)
@@ -110,6 +110,18 @@ class Pipelined:
         plan = expect(plan, PipelinedPlan)
         rate = plan.replicas * plan.wafer.clock_hz / plan.sample_cycles
         return {"samples_per_s": min(rate, _host(plan).samples_per_s)}
+
+    def drawn_figures(
+        self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
+    ) -> Sequence[Mapping[str, float]] | None:
+        """`quick_figures` of the plan on every machine in one pass; a derived mode with its own prices has none."""
+        own = type(self)
+        if own.repriced is not Pipelined.repriced or own.quick_figures is not Pipelined.quick_figures:
+            return None
+        from wse_sim.modes.pipelined.drawn import rates
+
+        found = rates(expect(plan, PipelinedPlan), machines, _host)
+        return [{"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all stages; updates run once a batch and are left out."""

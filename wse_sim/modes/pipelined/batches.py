@@ -1,4 +1,4 @@
-"""Layouts of a pipeline for batches in which fill, drain and update count next to the pace.
+"""Pipeline layouts for batches whose time depends on fill, drain and update as well as on the pace.
 
 Stages of the least cores that keep the pace of the slowest are right for endless batches.  In a short one the
 fill, latency and update of the others count as well: cores that the pace leaves over shorten them, and a large

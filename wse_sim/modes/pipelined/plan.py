@@ -37,7 +37,7 @@ class PipelinedPlan(DisplayedPlan):
     host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
     placer: str = "shelves"
     round_samples: int = (
-        0  # forward passes of so many samples before their backward passes; 0: both alternate
+        0  # forward passes of that many samples before their backward passes; 0: both alternate
     )
 
     @property

@@ -344,7 +344,7 @@ class RegionProcess:
             self.input_wait += partial
 
     def add_stalls(self, stalls: tuple[float, float]) -> None:
-        """A pass has been charged in which the cores wait for so many cycles, for input and for output."""
+        """A pass has been charged in which the cores wait for that many cycles, for input and for output."""
         on_input, on_output = stalls
         if on_input or on_output:
             self._stalls = self._stalls[0] + on_input, self._stalls[1] + on_output

@@ -1,7 +1,7 @@
 """Stages on their rectangles: times and memory, and how many samples they keep.
 
 Sizing gives a stage room for the samples that stand between its passes at the steady pace, if a sample needs one
-period at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`).  Where fill and travel are long next to
+period at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`).  Where fill and travel are long compared with
 the pace, a sample is on its way for longer, and that room would set the pace.  So what SRAM is left in a region
 takes more samples (:func:`deepened`)::
 

@@ -20,14 +20,25 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
-def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
-    """The plan as it stands, on `wafer` and `cluster`: their geometry must be that of the plan's own."""
+def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:
+    """What prices the stages of a plan on `wafer`."""
     graph = plan.graph
     algorithm = (optimizer_of(graph) or OPTIMIZERS["sgd"]).name
     again = block_recompute(graph) if NOTE in plan.notes else None
-    sizer = Sizer(
+    return Sizer(
         graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": algorithm}), again=again
     )
+
+
+def shape_of(stage: Stage) -> tuple[int, int]:
+    """Rows and columns of the cores that compute, as a stage is priced."""
+    rows = stage.region.rows
+    return rows, max(1, stage.region.compute_cores // rows)
+
+
+def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
+    """The plan as it stands, on `wafer` and `cluster`: their geometry must be that of the plan's own."""
+    sizer = sizer_of(plan, wafer)
     groups = {group.name: group for group in sizer.groups}
     # Whole columns would jump by a third on narrow regions; a compiler that knew it would place them again.
     slower = plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
@@ -36,8 +47,7 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
 
 
 def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
-    rows = stage.region.rows
-    cols = max(1, stage.region.compute_cores // rows)
+    rows, cols = shape_of(stage)
     forward, backward = sizer.stage_cost(group, rows, cols)
     return dataclasses.replace(
         stage,

@@ -200,7 +200,7 @@ class PipelinedRun:
         Raises
         ------
         PipelineDeadlockError
-            If samples are missing and nothing can happen any more.
+            If samples are missing and nothing can happen.
         """
         for region in self.regions:
             for lane in region.lanes:

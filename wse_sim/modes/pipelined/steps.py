@@ -228,7 +228,7 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
 
 @step()
 def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
-    """Activations of all samples in flight, and samples that wait in streams, must fit next to the weights."""
+    """Activations of all samples in flight, and samples that wait in streams, must fit together with the weights."""
     capacity = _capacity(sizer.wafer)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
     streams = sizer.replicas * sum(sizer.stream_bytes(group) for group in sizer.groups)

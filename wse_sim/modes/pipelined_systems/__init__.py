@@ -1,7 +1,7 @@
 """The pipelined mode over several systems: a run of blocks on every wafer, activations go from wafer to wafer.
 
 options.py what a user may fix
-steps.py   where the chain is cut, and every part as a pipeline of its own
+steps.py   where the chain is cut, and every part as its own pipeline
 plan.py    what they make; its `line` is the chain as one pipeline, lines between systems as stages
 result.py  from the run of the line to a result
 
@@ -71,7 +71,7 @@ class PipelinedSystems:
             first, last = part.stages[0].name, part.stages[-1].name
             text = f"{len(part.stages)} regions, {first} to {last}, {part.sample_cycles:,.0f} cycles a sample"
             if number < len(plan.cuts):
-                text += f", {plan.cuts[number].bytes_per_sample / 1e3:,.4g} kB a sample go on"
+                text += f", {plan.cuts[number].bytes_per_sample / 1e3:,.4g} kB a sample continue"
             facts.append((f"system {number + 1}", text))
         return (*facts, ("samples in flight", str(plan.line.in_flight)))
 

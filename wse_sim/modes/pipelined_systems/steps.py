@@ -133,7 +133,7 @@ def _pace_cycles(plan: PipelinedSystemsPlan) -> float:
 
 
 def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | None:
-    """The graph in at most so many parts, each filling at most `fill` of a wafer, at the least pace; None if none is."""
+    """The graph in at most that many parts, each filling at most `fill` of a wafer, at the least pace; None if none is."""
     wafer, graph = sizer.wafer, sizer.graph
     cores = fill * usable_cores(wafer) * wafer.pipeline_efficiency
     names = [group.name for group in sizer.groups]
@@ -233,7 +233,7 @@ def _part(graph: KernelGraph, stages: set[str], sizer: Sizer) -> KernelGraph:
 def _placed(
     sizer: Sizer, graphs: Sequence[KernelGraph], mended: Repair, system: System, options: SystemsOptions
 ) -> PipelinedSystemsPlan | Infeasible:
-    """Every part on a wafer of its own, with what crosses between them."""
+    """Every part on its own wafer, with what crosses between them."""
     parts: list[PipelinedPlan] = []
     for number, graph in enumerate(graphs):
         found = place_and_route.run(sizer=sizer.part(graph), cluster=system.cluster, options=options.of_one)
@@ -343,10 +343,10 @@ def _deep(plan: PipelinedSystemsPlan, sizer: Sizer) -> PipelinedSystemsPlan:
 def _notes(plan: PipelinedSystemsPlan) -> tuple[str, ...]:
     rate = plan.wafer.io_bytes_per_s / 1e9
     notes = [
-        f"the blocks lie on {len(plan.parts)} of {plan.systems} systems; maps show wafer {plan.slowest + 1}, the slowest",
+        f"the blocks are on {len(plan.parts)} of {plan.systems} systems; maps show wafer {plan.slowest + 1}, the slowest",
         f"a cut between two systems carries its activations and gradients one after the other at {rate:g} GB/s (the "
         f"wafer's I/O: both directions at once, shared by two neighbours) and {plan.cluster.swarmx_hop_s * 1e6:g} us "
-        f"later (one switch); samples of the host go beside them (assumed)",
+        f"later (one switch); samples of the host use the same links (assumed)",
     ]  # fmt: skip
     if plan.tied_bytes:
         notes.append(

@@ -3,7 +3,7 @@
 options.py what a user may fix         steps.py   the compiler's steps
 plan.py    what they make               micro_batch.py  how many samples at a time
 memory.py  what a micro-batch needs    work.py    the kernels in order
-run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
+run.py     the schedule                memoryx.py, swarmx.py  what is around the wafer
 links.py   traffic                     result.py  from a run to a result
 recurrence.py  the schedule without events, for ratios      rectangle.py  part of the wafer
 drawn.py   a plan at many draws of the constants in one pass
@@ -123,7 +123,7 @@ class WeightStreaming:
     def drawn_figures(
         self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
     ) -> Sequence[Mapping[str, float]] | None:
-        """`quick_figures` of the plan on every machine in one pass; a derived mode with prices of its own has none."""
+        """`quick_figures` of the plan on every machine in one pass; a derived mode with its own prices has none."""
         own = type(self)
         if (
             own.repriced is not WeightStreaming.repriced

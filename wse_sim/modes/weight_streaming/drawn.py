@@ -9,11 +9,11 @@ those of `repriced` and `quick_figures`, bit by bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.drawn_wafers import DrawnWafers
 from wse_sim.compiler.plan import CoreMemory
 from wse_sim.compiler.pricing import Prices
 from wse_sim.engine.host import InputPath
@@ -36,43 +36,6 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.recurrence import PhaseColumns, step_seconds
 
 FloatArray = NDArray[np.float64]
-NOT_FOR_ARRAYS = (ValueError, TypeError)
-"""What Python raises where a form branches on a constant, or makes a whole number of it."""
-
-
-@dataclass(frozen=True)
-class DrawnWafers:
-    """Wafers that differ in constants only, and one wafer that has all of them as arrays."""
-
-    each: Sequence[Wafer]
-    together: Wafer
-
-    @classmethod
-    def of(cls, wafers: Sequence[Wafer]) -> DrawnWafers:
-        """Those fields that differ become arrays (draws,)."""
-        names = (
-            name
-            for name in type(wafers[0]).model_fields
-            if name not in ("name", "provenance", "correlations")
-        )
-        columns = {name: [getattr(wafer, name) for wafer in wafers] for name in names}
-        changed = {
-            name: np.array(column) for name, column in columns.items() if any(v != column[0] for v in column)
-        }
-        return cls(wafers, wafers[0].model_copy(update=changed))
-
-    def price(self, evaluate: Callable[[Wafer], Mapping[str, object]]) -> dict[str, FloatArray]:
-        """Named parts at every draw, each (draws,): in one evaluation where the form takes arrays."""
-        try:
-            found = evaluate(self.together)
-            return {
-                name: np.broadcast_to(np.asarray(part, float), (len(self.each),))
-                for name, part in found.items()
-            }
-        except NOT_FOR_ARRAYS:
-            rows = [evaluate(wafer) for wafer in self.each]
-            names = dict.fromkeys(name for row in rows for name in row)
-            return {name: np.array([float(np.asarray(row.get(name, 0.0))) for row in rows]) for name in names}
 
 
 def rates(
@@ -105,8 +68,8 @@ def rates(
             compute_cycles=cycles[:, number],
             floor_s=wafer.launch_floor_s * products,
             way_cycles=np.where(has_words, np.where(is_gradient, ways[1], ways[0]), 0.0),
-            ahead_bytes=_ahead(plan, facts, wafer),
-            spill_bytes=_spill_column(plan, kept, facts, spilled),
+            ahead_bytes=ahead_column(facts, wafer, plan.lanes),
+            spill_bytes=spill_column(kept, facts, spilled),
         )
         seconds = step_seconds(plan, path_of(cluster, wafer), simulated_steps, drawn, wafer, cluster)
         found.append(plan.batch / seconds)
@@ -123,8 +86,8 @@ def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArra
     options = {"training": plan.graph.training}
     for i, fact in enumerate(facts_of(graph, plan.recompute)):
         kernel = fact.item.kernel
-        is_thinned = _is_thinned(plan, fact)
-        key = (kernel.signature, is_thinned)
+        thinned = is_thinned(plan, fact)
+        key = (kernel.signature, thinned)
         if key not in known:
 
             def parts(wafer: Wafer, kernel: Kernel = kernel) -> Mapping[str, object]:
@@ -132,14 +95,15 @@ def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArra
                 return made.cost(kernel, rows, cols, "streamed", plan.lanes).parts()
 
             priced = wafers.price(parts)
-            if is_thinned:
+            if thinned:
                 priced["compute"] = priced["compute"] * plan.weight_density
             known[key] = sum(priced.values(), np.zeros(len(wafers.each)))
         found[i] = known[key]
     return found
 
 
-def _is_thinned(plan: WeightStreamingPlan, fact: Fact) -> bool:
+def is_thinned(plan: WeightStreamingPlan, fact: Fact) -> bool:
+    """Whether weights of a phase that are zero cost no cycles: they are not sent."""
     kernel = fact.item.kernel
     is_gradient = kernel.phase is Phase.WEIGHT_GRADIENT
     return plan.weight_density < 1 and fact.skips_zero_weights and not is_gradient and bool(kernel.parameters)
@@ -189,9 +153,7 @@ def _spilled(plan: WeightStreamingPlan, wafer: Wafer, cluster: Cluster, fixed: C
     return None if spilled > cluster.activation_server_bytes else spilled
 
 
-def _spill_column(
-    plan: WeightStreamingPlan, graph: KernelGraph, facts: Sequence[Fact], spilled: float
-) -> FloatArray:
+def spill_column(graph: KernelGraph, facts: Sequence[Fact], spilled: float) -> FloatArray:
     """(phases,) bytes that move with the first phase of a block in each direction."""
     column = np.zeros(len(facts))
     if spilled <= 0:
@@ -209,7 +171,7 @@ def _spill_column(
     return column
 
 
-def _ahead(plan: WeightStreamingPlan, facts: Sequence[Fact], wafer: Wafer) -> FloatArray:
+def ahead_column(facts: Sequence[Fact], wafer: Wafer, lanes: int) -> FloatArray:
     """(phases,) bytes between the edge and the cores when a phase begins."""
     known: dict[object, float] = {}
     column = np.zeros(len(facts))
@@ -217,6 +179,6 @@ def _ahead(plan: WeightStreamingPlan, facts: Sequence[Fact], wafer: Wafer) -> Fl
         kernel = fact.item.kernel
         if fact.elements and kernel.phase is not Phase.WEIGHT_GRADIENT:
             if kernel.signature not in known:
-                known[kernel.signature] = ahead_bytes(kernel, wafer, plan.lanes)
+                known[kernel.signature] = ahead_bytes(kernel, wafer, lanes)
             column[i] = known[kernel.signature]
     return column

@@ -68,7 +68,7 @@ def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a phase is, whatever the machine: worked out once per graph."""
+    """What a phase is, whatever the machine: computed once per graph."""
 
     item: Work
     name: str
@@ -99,6 +99,17 @@ def graph_without_scores(graph: KernelGraph) -> KernelGraph:
 def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
     """What rests between phases under a policy of recomputation: all of the graph, or all but the scores of attention."""
     return graph_without_scores(graph) if recompute == "attention" else graph
+
+
+def least_recompute(graph: KernelGraph, capacity: float) -> str:
+    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
+    if not graph.training:
+        return "none"
+    for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
+        need = need_of(candidate)
+        if need.kept + need.working <= capacity:
+            return recompute
+    return "full"
 
 
 def facts_of(graph: KernelGraph, recompute: str) -> Sequence[Fact]:

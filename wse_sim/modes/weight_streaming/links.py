@@ -4,7 +4,7 @@ Weight streaming has no routes in its plan; its traffic follows from the mapping
 tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated here, per step and system:
 
 * Weights: W bytes enter half at the west and half at the east edge, evenly over the rows.  Every weight belongs to one
-  column j of all lanes, enters once, from the west if ``j < h = c // 2``, and goes on to the farthest lane.  So column x of C
+  column j of all lanes, enters once, from the west if ``j < h = c // 2``, and continues to the farthest lane.  So column x of C
   passes eastward those with ``(L - 1) c + j > x``, a fraction ``(C - c + h - 1 - x) / c`` between 0 and ``h / c``, and
   westward those with ``j < x``, a fraction ``(x - h) / c`` between 0 and ``(c - h) / c``; inside a column, words that entered
   at row e run north and south to all rows.

@@ -25,7 +25,7 @@ class MemoryNeed:
 def memory_need(graph: KernelGraph) -> MemoryNeed:
     """Bytes at the fullest moment: a block at work, or the head between forward and backward.
 
-    What lies outside the blocks behind the last one (head, loss) is in use when no block is, so the
+    What is outside the blocks behind the last one (head, loss) is in use when no block is, so the
     larger of the two counts.
     """
     blocks = block_numbers(graph)

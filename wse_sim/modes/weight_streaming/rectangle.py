@@ -13,16 +13,18 @@ Routers of idle rows still pass words, so the bandwidth of the edges stays the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.host import InputPath
+from wse_sim.modes.weight_streaming.lanes import Rectangle
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.recurrence import step_seconds
 
-Rectangle = tuple[int, int]  # rows, columns
 Attempt = Callable[[Rectangle], WeightStreamingPlan | Infeasible]
+Seconds = Callable[[Sequence[Rectangle]], Iterator[float]]
+"""Of a step on rectangles: infinite where it does not fit."""
 
 SIZES = tuple(sorted({2 << n for n in range(20)} | {3 << n for n in range(20)}))
 LEAST_GAIN = 2e-3
@@ -30,7 +32,7 @@ LEAST_GAIN = 2e-3
 
 STEP_GAIN = 5e-4  # of the time, for which one size is taken after another
 PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not tried
-_FREE = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
+FREE_INPUT = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
 
 
 def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
@@ -38,20 +40,25 @@ def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
     return plan.used.program_rows, plan.used.program_cols
 
 
-def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreamingPlan:
-    """The plan on the rectangle of least time, with a note; as it is where all of the wafer is as fast."""
+def on_fewer_cores(
+    plan: WeightStreamingPlan, timer: Callable[[], Seconds], attempt: Attempt
+) -> WeightStreamingPlan:
+    """The plan on the rectangle of least time, with a note; as it is where all of the wafer is as fast.
+
+    `timer` makes what times rectangles, PATIENCE of them at a time; `attempt` makes the plan of one.
+    """
     if not may_gain(plan):
         return plan
+    seconds = timer()
     whole_s = best_s = free_seconds(plan)
-    best = plan
+    fastest = whole = rectangle_of(plan)
     for axis in (0, 1):
+        smaller = [size for size in reversed(SIZES) if size < whole[axis]]
+        ladder = [(size, fastest[1]) if axis == 0 else (fastest[0], size) for size in smaller]
         slower = 0
-        for size in reversed([size for size in SIZES if size < rectangle_of(plan)[axis]]):
-            rectangle = (size, rectangle_of(best)[1]) if axis == 0 else (rectangle_of(best)[0], size)
-            tried = attempt(rectangle)
-            seconds = float("inf") if isinstance(tried, Infeasible) else free_seconds(tried)
-            if seconds < best_s * (1 - STEP_GAIN) and isinstance(tried, WeightStreamingPlan):
-                best, best_s, slower = tried, seconds, 0
+        for rectangle, step_s in zip(ladder, _ahead(seconds, ladder), strict=False):
+            if step_s < best_s * (1 - STEP_GAIN):
+                fastest, best_s, slower = rectangle, step_s, 0
             else:
                 slower += 1
             if slower == PATIENCE:
@@ -59,7 +66,9 @@ def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreami
     gain = 1.0 - best_s / whole_s
     if gain < LEAST_GAIN:
         return plan
-    (rows, cols), (all_rows, all_cols) = rectangle_of(best), rectangle_of(plan)
+    best = attempt(fastest)
+    assert isinstance(best, WeightStreamingPlan)  # it was timed
+    (rows, cols), (all_rows, all_cols) = fastest, whole
     note = (
         f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: routes are shorter, so a step takes "
         f"{gain:.2%} less time (the bandwidth of the edges stays the same: assumed)"
@@ -67,9 +76,15 @@ def on_fewer_cores(plan: WeightStreamingPlan, attempt: Attempt) -> WeightStreami
     return replace(best, notes=(*best.notes, note))
 
 
+def _ahead(seconds: Seconds, rectangles: Sequence[Rectangle]) -> Iterator[float]:
+    """Seconds of the rectangles, priced together as far as the search surely goes."""
+    for first in range(0, len(rectangles), PATIENCE):
+        yield from seconds(rectangles[first : first + PATIENCE])
+
+
 def free_seconds(plan: WeightStreamingPlan) -> float:
     """Seconds of a step without the host."""
-    return step_seconds(plan, _FREE)
+    return step_seconds(plan, FREE_INPUT)
 
 
 def may_gain(plan: WeightStreamingPlan) -> bool:

@@ -34,13 +34,15 @@ from wse_sim.engine.skew import slowest_factors
 from wse_sim.engine.trace import CountingEnvironment, RunTrace
 from wse_sim.errors import DeadlockError
 from wse_sim.graph import Phase
+from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.weight_streaming.memoryx import MemoryX
-from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.swarmx import SwarmX
 from wse_sim.units import cycles_to_s
 
 SIMULATED_MICRO_BATCHES = 6  # enough for prefetch, queues and input buffers to settle
 INPUT_PREFETCH = 2  # micro-batches that the host runs ahead
+PLACES = {"weight_io": STALLED_INPUT, "gradient_io": STALLED_OUTPUT}
 CAUSES = ("compute", "weight_io", "gradient_io", "launch_floor")
 
 Events = Generator[simpy.Event, object, None]
@@ -72,6 +74,33 @@ class StreamingBooks:
         self.input_wait_s += times * other.input_wait_s
 
 
+@dataclass(frozen=True)
+class PhaseSeconds:
+    """What of a phase is the same whenever it runs, in seconds: on the cores, at the edge, on the way."""
+
+    compute: float
+    weights: float
+    gradients: float
+    ahead: float
+    way: float
+    spill: float
+
+    @classmethod
+    def of(
+        cls, phase: StreamedPhase, wafer: Wafer, cluster: Cluster, swarmx_bytes_per_s: float
+    ) -> PhaseSeconds:
+        """Those of a phase."""
+        edge = min(wafer.io_bytes_per_s, swarmx_bytes_per_s)
+        return cls(
+            compute=cycles_to_s(phase.compute_cycles, wafer.clock_hz),
+            weights=phase.edge_weight_bytes / edge,
+            gradients=phase.edge_gradient_bytes / edge,
+            ahead=phase.ahead_bytes / edge,
+            way=cycles_to_s(phase.way_cycles, wafer.clock_hz),
+            spill=phase.spill_bytes / min(cluster.activation_server_bytes_per_s, wafer.io_bytes_per_s),
+        )
+
+
 class StreamingRun:
     """One simulation of a weight streaming plan; `path` None makes the input free."""
 
@@ -99,6 +128,9 @@ class StreamingRun:
         self.gradient_bytes = 0.0
         self.input_sent = 0
         self.input_received = 0
+        self._seconds = [
+            PhaseSeconds.of(phase, plan.wafer, plan.cluster, self.swarmx.bytes_per_s) for phase in plan.phases
+        ]
         self._path = path
         self._edge_free_s = 0.0  # since when no weights cross the edge
         self._batches = simpy.Store(self.env, capacity=INPUT_PREFETCH)
@@ -181,9 +213,8 @@ class StreamingRun:
             self.ends.append(env.now)
 
     def _phase(self, index: int, step: int, books: StreamingBooks, *, is_last: bool) -> Events:
-        env, plan, phase, trace = self.env, self.plan, self.plan.phases[index], self.trace
+        env, phase, of = self.env, self.plan.phases[index], self._seconds[index]
         row = books.phases[index]
-        rate = min(plan.wafer.io_bytes_per_s, self.swarmx.bytes_per_s)
         begin = env.now
         first = last_weights = begin
         if phase.weight_bytes:
@@ -193,46 +224,27 @@ class StreamingRun:
         start = env.now
         row[STALLED_INPUT] += start - begin
         books.add("weight_latency", start - begin)
-        compute = cycles_to_s(phase.compute_cycles, plan.wafer.clock_hz) * self.slowest[step]
-        ahead = min(phase.ahead_bytes / rate, max(0.0, start - max(first, self._edge_free_s)))
-        weights = max(phase.edge_weight_bytes / rate - ahead, last_weights - start)
+        compute = of.compute * self.slowest[step]
+        ahead = min(of.ahead, max(0.0, start - max(first, self._edge_free_s)))
+        weights = max(of.weights - ahead, last_weights - start)
         if phase.weight_bytes:
             self._edge_free_s = start + weights
-        gradients = phase.edge_gradient_bytes / rate
-        way = cycles_to_s(phase.way_cycles, plan.wafer.clock_hz)
-        times = (compute, weights + way * (weights > 0), gradients + way * (gradients > 0), phase.floor_s)
+        gradients = of.gradients + of.way * (of.gradients > 0)
+        times = (compute, weights + of.way * (weights > 0), gradients, phase.floor_s)
         duration = max(times)
         cause = CAUSES[times.index(duration)]
         books.add(cause, duration)
         row[BUSY] += compute
-        place = {"weight_io": STALLED_INPUT, "gradient_io": STALLED_OUTPUT}.get(cause, IDLE)
-        row[place] += duration - compute
-        flow = env.events
-        direction = "forward" if phase.phase is Phase.FORWARD else "backward"
-
-        def write(
-            track: str, kind: str, begin: float, length: float, size: float = 0.0, flow: int = -1
-        ) -> None:
-            if trace.is_on:
-                trace.span(Slice(track, phase.name, kind, begin, length, size, flow, direction, phase.name))
-
-        write("wafer", "compute", start, compute, flow=flow)
-        if phase.weight_bytes:
-            self.received_bytes += phase.weight_bytes
-            # Of weights that all wait in queues at the start, nothing is left to draw.
-            write("weights in", "weights", start, max(0.0, weights), phase.weight_bytes, flow)
-        if phase.gradient_bytes:
-            write("gradients out", "gradients", start + way, gradients, phase.gradient_bytes, flow)
+        row[PLACES.get(cause, IDLE)] += duration - compute
+        if self.trace.is_on:
+            self._write(phase, of, start, compute, weights, duration)
+        self.received_bytes += phase.weight_bytes
         if phase.spill_bytes:
-            spill = phase.spill_bytes / min(
-                plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s
-            )
-            write("spill", "spill", start + duration, spill, phase.spill_bytes)
             row[
                 STALLED_OUTPUT if phase.phase is Phase.FORWARD and not phase.recompute else STALLED_INPUT
-            ] += spill
-            books.add("spill", spill)
-            duration += spill
+            ] += of.spill
+            books.add("spill", of.spill)
+            duration += of.spill
         yield env.timeout(duration)
         if phase.weight_bytes:
             self.memoryx.release()
@@ -244,3 +256,30 @@ class StreamingRun:
             )
             row[STALLED_OUTPUT] += env.now - waiting
             books.add("memoryx_update", env.now - waiting)
+
+    def _write(
+        self,
+        phase: StreamedPhase,
+        of: PhaseSeconds,
+        start: float,
+        compute: float,
+        weights: float,
+        duration: float,
+    ) -> None:
+        """Slices of a phase that begins."""
+        flow = self.env.events
+        direction = "forward" if phase.phase is Phase.FORWARD else "backward"
+
+        def write(
+            track: str, kind: str, begin: float, length: float, size: float = 0.0, flow: int = -1
+        ) -> None:
+            self.trace.span(Slice(track, phase.name, kind, begin, length, size, flow, direction, phase.name))
+
+        write("wafer", "compute", start, compute, flow=flow)
+        if phase.weight_bytes:
+            # Of weights that all wait in queues at the start, nothing is left to draw.
+            write("weights in", "weights", start, max(0.0, weights), phase.weight_bytes, flow)
+        if phase.gradient_bytes:
+            write("gradients out", "gradients", start + of.way, of.gradients, phase.gradient_bytes, flow)
+        if phase.spill_bytes:
+            write("spill", "spill", start + duration, of.spill, phase.spill_bytes)

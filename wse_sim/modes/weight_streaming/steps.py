@@ -23,39 +23,38 @@ One file, because the steps are read in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from wse_sim.compiler.defects import no_rectangle, whole_rectangle
 from wse_sim.compiler.flow import run_steps, step
-from wse_sim.compiler.plan import CoreMemory, Infeasible
-from wse_sim.compiler.pricing import FloatArray, Prices, parts_of
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph import KernelGraph, Phase
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.kernels import family
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.weight_streaming.facts import (
     ahead_bytes,
     bytes_spilled,
     facts_of,
     graph_kept,
-    graph_without_scores,
+    least_recompute,
     need_of,
     streamed_bytes,
     way_cycles,
     whole_words,
     work_of,
 )
+from wse_sim.modes.weight_streaming.lanes import MAX_LANES, chosen_lanes, core_memory, lane_table, left_bytes
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, spilled_by_block
 from wse_sim.modes.weight_streaming.micro_batch import Attempted, with_micro_batch
 from wse_sim.modes.weight_streaming.options import StreamingChoice
+from wse_sim.modes.weight_streaming.parts import PartTimes
 from wse_sim.modes.weight_streaming.plan import (
     STREAMED_WEIGHT_BYTES,
     StreamedPhase,
@@ -64,8 +63,6 @@ from wse_sim.modes.weight_streaming.plan import (
 )
 from wse_sim.modes.weight_streaming.rectangle import Rectangle, on_fewer_cores
 from wse_sim.modes.weight_streaming.work import Work
-
-MAX_LANES = 32
 
 
 def compile_streaming(
@@ -179,7 +176,11 @@ def try_micro_batches(
     plan = with_micro_batch(attempt, options, per_system)
     if isinstance(plan, Infeasible) or options.rectangle:
         return plan
-    return on_fewer_cores(plan, lambda rectangle: attempt(plan.micro_batch, rectangle))
+
+    def on_part(rectangle: Rectangle) -> Attempted:
+        return attempt(plan.micro_batch, rectangle)
+
+    return on_fewer_cores(plan, lambda: PartTimes(graph, plan, options, on_part).seconds, on_part)
 
 
 @step("stated", "prices")
@@ -200,12 +201,10 @@ def choose_lanes(
     once = work_of(stated, "none")
     if options.lanes:
         return once, options.lanes
-    numbers = _lanes_by_time(once, prices, wafer)
-    if micro_batch > 1 and options.micro_batch is None:
-        return once, numbers[0]
-    need = need_of(stated).largest_kernel
-    fitting = (n for n in numbers if need <= _left(once, prices, wafer, n))
-    return once, next(fitting, numbers[0])
+    whole = (wafer.program_rows, wafer.program_cols)
+    numbers = lane_table(once, prices, wafer, [whole]).by_time(0)
+    need, is_least = need_of(stated).largest_kernel, micro_batch == 1 or options.micro_batch is not None
+    return once, chosen_lanes(numbers, once, prices, wafer, need, is_least=is_least)
 
 
 @step("need", "capacity")
@@ -218,7 +217,7 @@ def fit_wafer(
     micro_batch: int,
 ) -> tuple[MemoryNeed, float] | Infeasible:
     """Operands and results of each kernel must fit what buffers and code leave of the wafer."""
-    capacity = _left(once, prices, wafer, lanes)
+    capacity = left_bytes(once, prices, wafer, lanes)
     need = need_of(stated)
     if need.largest_kernel > capacity:
         return _does_not_fit(stated, need, micro_batch, capacity)
@@ -230,7 +229,7 @@ def keep_recompute_or_spill(
     stated: KernelGraph, cluster: Cluster, options: StreamingChoice, need: MemoryNeed, capacity: float
 ) -> tuple[KernelGraph, str, float, float] | Infeasible:
     """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
-    recompute = options.recompute or _least_recompute(stated, capacity)
+    recompute = options.recompute or least_recompute(stated, capacity)
     stated = graph_kept(stated, recompute)
     need = need_of(stated)
     resident = need.block_inputs if recompute == "full" else need.kept
@@ -302,7 +301,7 @@ def state_plan(
 
 @dataclass(frozen=True)
 class StreamingSystem:
-    """How the batch is shared: what the plan states next to its phases."""
+    """How the batch is shared: what the plan states in addition to its phases."""
 
     cluster: Cluster
     systems: int
@@ -330,17 +329,6 @@ ATTEMPT = [
 """One micro-batch: from graph, wafer, cluster, systems, options, `per_system` and `micro_batch` to a plan."""
 
 
-def _least_recompute(graph: KernelGraph, capacity: float) -> str:
-    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
-    if not graph.training:
-        return "none"
-    for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
-        need = need_of(candidate)
-        if need.kept + need.working <= capacity:
-            return recompute
-    return "full"
-
-
 def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capacity: float) -> Infeasible:
     return Infeasible(
         mode="weight-streaming",
@@ -352,36 +340,6 @@ def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capaci
         where=f"operands and results of one kernel at micro-batch {micro_batch}",
         remedy="use a smaller micro-batch, a shorter sequence or more systems",
     )
-
-
-def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
-    return wafer.launch_floor_s * family(kernel.family).matmul_phases(kernel.phase)
-
-
-def _left(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
-    """Bytes for activations: buffers and code of the largest kernel are on every core."""
-    fixed = core_memory(work, prices, wafer, lanes, 0.0)
-    return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
-
-
-def _lanes_by_time(work: Iterable[Work], prices: Prices, wafer: Wafer) -> list[int]:
-    """Numbers of lanes, that of least compute time first; of equal ones the smaller."""
-    lanes = np.arange(
-        1, min(MAX_LANES, wafer.program_cols) + 1
-    )  # every lane has a column of its own at least
-    rows = np.full(lanes.shape, wafer.program_rows)
-    cols = np.full(lanes.shape, wafer.program_cols)
-    total_s = np.zeros(lanes.shape)
-    known: dict[object, FloatArray] = {}  # of equal kernels, once
-    for item in work:
-        signature = item.kernel.signature
-        if signature not in known:
-            cost = prices.cost(item.kernel, rows, cols, "streamed", lanes)
-            known[signature] = np.maximum(
-                np.asarray(cost.total) / wafer.clock_hz, _floor_s(item.kernel, wafer)
-            )
-        total_s += known[signature]
-    return [int(n) for n in lanes[np.argsort(total_s, kind="stable")]]
 
 
 def _phases(
@@ -448,29 +406,12 @@ def _phases(
     return tuple(phases)
 
 
-def core_memory(
-    work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int, activations_bytes: float
-) -> CoreMemory:
-    """Bytes of the fullest core: activations spread over all cores, buffers of the largest kernel."""
-    buffers = code = weights = 0.0
-    seen: set[object] = set()
-    for item in work:
-        if item.kernel.signature in seen:
-            continue
-        seen.add(item.kernel.signature)
-        print_ = prices.footprint(item.kernel, wafer.program_rows, wafer.program_cols, "streamed", lanes)
-        weights = max(weights, float(np.asarray(print_.weights_bytes)))
-        buffers = max(buffers, float(np.asarray(print_.buffers_bytes)))
-        code = max(code, float(np.asarray(print_.code_bytes)))
-    return CoreMemory(weights, activations_bytes / wafer.program_cores, buffers, code)
-
-
 def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
     notes = [f"{lanes} lane{'s' * (lanes != 1)}: the number of least compute time"]
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
-            "attention": "activations fit without the scores of attention, which are worked out again",
+            "attention": "activations fit without attention scores, which are recomputed",
             "full": "activations do not fit: every block runs forward again",
         }
         notes.append(text[recompute])

@@ -50,7 +50,7 @@
   const isLink = (layer) => layer.key.startsWith("link_");
   const DECADES = 5; // of the log scale
   const isLog = () => isLink(state.layer) && document.getElementById("log-scale").checked;
-  // Where a value stands on the color scale, 0 to 1.
+  // Where a value is on the color scale, 0 to 1.
   function position(v, top) {
     if (!isLog()) return v / top;
     return v > 0 ? 1 + Math.log10(v / top) / DECADES : 0;

@@ -49,7 +49,7 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-PORTS = 3  # operands, each of which may have a row of its own to come in
+PORTS = 3  # operands, each of which may have its own row to come in
 
 
 class Sends(NamedTuple):

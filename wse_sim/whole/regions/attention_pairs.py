@@ -87,7 +87,9 @@ class AttentionByPairs(PlacedKernel):
             )
         if not attrs.pairs:
             raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel,
+                "has several possible layouts in its region",
+                "plan the graph of inputs_over_rows(graph)",
             )
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
@@ -96,7 +98,7 @@ class AttentionByPairs(PlacedKernel):
         if attrs.unusual:
             what = {
                 "scores": "changes its scores by more than a factor and a mask",
-                "order": "reads features that do not lie head by head",
+                "order": "reads features that are not stored head by head",
             }[attrs.unusual]
             raise refused(
                 kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"
@@ -110,7 +112,7 @@ class AttentionByPairs(PlacedKernel):
                 kernel,
                 f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
                 f"{features} features",
-                "give queries, keys and values as many tokens and heads each",
+                "give queries, keys and values equal numbers of tokens and heads",
             )
 
     def extent(self) -> tuple[int, int]:
@@ -120,7 +122,7 @@ class AttentionByPairs(PlacedKernel):
         return self.parted(self.compute_cols)
 
     def parted(self, cols: int) -> tuple[int, int]:
-        """Rows and columns that parts of the tokens take, with so many columns to compute."""
+        """Rows and columns that parts of the tokens take, with that many columns to compute."""
         place = Tiling(self.region.rows, cols, "stationary")
         queries, keys = pair_tile(self.tokens, place, self.kernel.attrs)
         return ceil_div(self.tokens, int(queries)), ceil_div(self.tokens, int(keys))
@@ -200,7 +202,7 @@ class AttentionByPairs(PlacedKernel):
             core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
 
     def _place(self, keys: int, key: int, first: int) -> int:
-        """Where a key (`first`: 0) or a value (1) of so many lies: pair by pair."""
+        """Where a key (`first`: 0) or a value (1) of that many lies: pair by pair."""
         return (2 * key + first) * self.features
 
     def _products(self, core: CoreClass, held: Held, rows: Vectors, first: int = 0) -> None:

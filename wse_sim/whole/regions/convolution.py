@@ -134,7 +134,7 @@ class Convolution(Dense):
         """An inlet for every row, and the routes of what it unfolds."""
         rows, windows = slice(self.top, self.top + self.fed), self.windows
         cells, each = (rows, self.left - 1), self.inputs // PAIR // self.streams
-        # A word that fills up the last run lies behind the image.
+        # A word that fills up the last run is behind the image.
         images = [b.buffer(f"{self.name}.image{turn}", windows.size + 1, "fp16", cells) for turn in (0, 1)]
         unfolding = Unfolding(b, self.name, cells, windows)
         for i, (words, place) in enumerate(zip(self._dealt(), self.inlets, strict=False)):

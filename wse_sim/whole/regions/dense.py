@@ -45,7 +45,7 @@ class Sent(NamedTuple):
     advance: str | None
 
     def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
-        """Send it next to the main thread."""
+        """Send it concurrently with the main thread."""
         core.mov(
             fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step),
             dtype="fp16", start="none", thread=SEND, priority="high",

@@ -85,7 +85,7 @@ class DenseShape(RegionKind):
             )
         if kernel.attrs.get("orientation", "best") != "kn":
             raise refused(
-                kernel, "may lie either way in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel, "has two possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
 
     @property
@@ -276,7 +276,7 @@ class DenseShape(RegionKind):
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
     def _deals(self) -> list[tuple[int, int]]:
-        """How a token is dealt out: to so many rows, so many words each; no more than wait in a row's queue."""
+        """How a token is dealt out: to that many rows, so many words each; no more than wait in a row's queue."""
         out, done = [], 0
         for level in sorted(set(self.words)):
             takers = sum(count >= level for count in self.words)
@@ -293,7 +293,7 @@ class DenseShape(RegionKind):
         return max(0, first), min(end, size) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """As the module says; a region of one row moves its sums instead of adding to those from above."""
+        """As the module states; a region of one row moves its sums instead of adding to those from above."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
         o = ceil(wafer.vector_start_cycles)
@@ -333,7 +333,7 @@ class DenseShape(RegionKind):
         return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
-        """What the last row issues per sample next to products and sums."""
+        """What the last row issues per sample in addition to products and sums."""
         size = self.tokens * self.outputs
         return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
 

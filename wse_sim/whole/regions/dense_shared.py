@@ -5,7 +5,7 @@ row b counts from the last one::
 
     first row   its sums leave with the bias
     last row    token t of a round: keeps the sums if t = 0, else sends them up the column as they come, to row t
-    row b       takes its token in next to the products; activation; sends it when it is its turn
+    row b       takes its token in during the products; activation; sends it when it is its turn
 
 The tokens of a round are finished after m tokens of the next, when their last sums have come back.  Rows send in turn, and a core has
 one output queue: words that wait for their turn in it hold up sums.  So token t leaves before token m + t of the next round,
@@ -95,7 +95,7 @@ class SharedDense(Dense):
 
     @property
     def is_spaced(self) -> bool:
-        """Whether rows send next to their products, one token after the other: all tokens of a round leave before it ends."""
+        """Whether rows send during their products, one token after the other: all tokens of a round leave before it ends."""
         return self._late(self.finishing - 1) <= self.finishing - 1
 
     def late(self, place: int) -> int:
@@ -210,7 +210,7 @@ class SharedDense(Dense):
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module says; without work on the outputs they are moved at the pace of additions."""
+        """As the module states; without work on the outputs they are moved at the pace of additions."""
         size, each = self.share * self.outputs, self._products_cycles()
         work = self.share * (
             work_cycles(self.work, self.outputs, self.wafer)
@@ -245,7 +245,7 @@ class Finisher:
         self.resets = [one.color for one in sends if one.advance is None]
 
     def program(self, rounds: int) -> None:
-        """All rounds; the last of them leave without products next to them."""
+        """All rounds; the last of them leave when no products are left."""
         self._round(0, finishes=False, has_older=False)
         if rounds > 1:
             self._round(1, has_older=False)
@@ -258,7 +258,7 @@ class Finisher:
         self._round((rounds + 1) % 2, is_there=False, finishes=False)
 
     def _take_sums(self, turn: int) -> None:
-        """Let the sums of this row's token come in next to the products of the round; the first row makes its own."""
+        """Let the sums of this row's token come in during the products of the round; the first row makes its own."""
         if self.place:
             sums = fabric_in(self.ports.own[3 + turn])
             self.core.mov(self.layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
@@ -311,7 +311,7 @@ class Finisher:
             self._emit(turn)
 
     def _emit(self, turn: int) -> None:
-        """What is finished leaves next to the main thread."""
+        """What is finished leaves concurrently with the main thread."""
         self.core.join(SEND)
         for part in self.sends:
             part.emit(self.core, self.layer.given[turn])

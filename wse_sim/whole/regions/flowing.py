@@ -4,10 +4,10 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 
 
     first row    products; its sums leave with the bias in fp32
     other rows   products; their sums with those from above
-    last row     ReLU of the sums that arrive, one token after the other, and out next to them
+    last row     ReLU of the sums that arrive, one token after the other, and out at the same time
 
 Where a last row multiplies as well, it finishes the outputs of a whole sample with one start per item, and nothing leaves
-meanwhile.  Here neither bias nor ReLU is an instruction of its own::
+meanwhile.  Here neither bias nor ReLU is its own instruction::
 
     row         T (k ceil(v / w) + v)
     last row    T (v / min(1, rate of maxima) + v / 2)
@@ -92,7 +92,7 @@ class Flowing(Dense):
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module says."""
+        """As the module states."""
         v, wafer = self.outputs, self.wafer
         each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
         return float(self.tokens * max(each, self._last_cycles()))

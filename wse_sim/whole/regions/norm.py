@@ -82,7 +82,7 @@ class NormPlace(PlacedKernel):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Layer or RMS norm of one operand; a shift only next to a scale."""
+        """Layer or RMS norm of one operand; a shift only together with a scale."""
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
@@ -221,7 +221,7 @@ class NormRegion(NormPlace, RegionKind):
         return self.tokens_held.dsd(side, tokens * self.features, SIDES)
 
     def _lines(self, turn: int, tokens: int) -> Lines:
-        """The instructions on so many tokens of a turn."""
+        """The instructions on that many tokens of a turn."""
         layout = self.work.layout(tokens, self.features, self.wafer)
         steps = (SIDES, SIDES * self.features) if layout.by_row else (SIDES * self.features, SIDES)
         places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}

@@ -15,7 +15,7 @@ An operand that comes earlier than another, by a shorter way through the model, 
 that hold two samples each.
 
 Operands and result may come and go in S bundles side by side.  The region is S bands of R / S rows then, each with a snake, inlets
-and stores of its own for the features of its bundle.
+and its own stores for the features of its bundle.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PointwisePlace(PlacedKernel):
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
-                "give each operator a tensor of its own, and take no power beyond a square",
+                "give each operator its own tensor, and take no power beyond a square",
             )
         is_told = bool(kernel.steps) and "div" not in ops
         if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
@@ -388,7 +388,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def bands(self) -> tuple[Pointwise, ...]:
-        """The rows of every bundle as a region of its own."""
+        """The rows of every bundle as its own region."""
         if self.streams == 1:
             return (self,)
         rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
@@ -533,7 +533,7 @@ class Pointwise(PointwisePlace, RegionKind):
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
 
     def issued_cycles(self) -> float:
-        """As the module says."""
+        """As the module states."""
         each = self.bands[0].each
         words = each / PAIR * (len(self.kernel.inputs) + 1)
         return words + operators_cycles(self.operators, each, self.wafer)

@@ -231,5 +231,5 @@ class Pooling(PoolingPlace, RegionKind):
         return {f"{self.name}.{LINES}": np.full((self.height, self.cols, size), LEAST, np.float32)}
 
     def issued_cycles(self) -> float:
-        """As the module says, of the first core, which has the most channels."""
+        """As the module states, of the first core, which has the most channels."""
         return self._core(self.words).issued_cycles()

@@ -30,7 +30,9 @@ class SoftmaxRegion(NormRegion):
             raise refused(kernel, "is no softmax of one tensor over its last dimension", "give it dim=-1")
         if not kernel.attrs.get("whole", False):
             raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel,
+                "has several possible layouts in its region",
+                "plan the graph of inputs_over_rows(graph)",
             )
 
     @cached_property

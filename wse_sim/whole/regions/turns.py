@@ -112,7 +112,7 @@ def advance_of(position: int, count: int) -> str | None:
 
 
 def receive_all(core: CoreClass, color: int, target: Operand, thread: int, priority: str = "high") -> None:
-    """Take in all elements of `target` next to the main thread."""
+    """Take in all elements of `target` concurrently with the main thread."""
     core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread, priority=priority)
 
 

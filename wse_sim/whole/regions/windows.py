@@ -3,7 +3,7 @@
 Symbols: an image of H x W pixels of C channels; windows of r lines and s columns, stride z; q lines and columns of zeros
 around.  A window meets r *runs* of s C elements, each filled up to whole words.
 
-Zeros around are not at rest.  Windows that reach over the border have instructions of their own: a run outside is sent
+Zeros around are not at rest.  Windows that reach over the border have their own instructions: a run outside is sent
 from zeros; of a run that is partly outside, the part inside goes between zeros.  With an odd C a word may hold a zero
 and an element, so the part inside is moved between zeros at rest first.
 """

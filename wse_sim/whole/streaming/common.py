@@ -55,7 +55,7 @@ class ColumnKind:
 
 
 MOST_AT_ONCE = 64
-"""Elements of fp32 between the steps of a function: more would not be felt next to its cycles, but in the memory of a core."""
+"""Elements of fp32 between the steps of a function: more would not be felt compared with its cycles, but in the memory of a core."""
 
 
 def _opposite(bank: int) -> int:
@@ -92,7 +92,7 @@ class Cores:
         return self.b.buffer(name, length, dtype, self.where, bank=bank)
 
     def _slopes(self) -> None:
-        """Slopes of functions that do not follow from their outputs, and what lies between while they are worked out."""
+        """Slopes of functions that do not follow from their outputs, and what is between while they are computed."""
         lay = self.layout
         curved = [layer for layer in lay.layers if layer.function not in (None, "relu")]
         self.slopes = {
@@ -107,7 +107,7 @@ class Cores:
         ]
 
     def scratch_of(self, slopes: Slopes, size: int) -> list[Operand]:
-        """What lies between of one function: the first vectors, since the banks of all functions begin alike."""
+        """What is between of one function: the first vectors, since the banks of all functions begin alike."""
         return [buffer.dsd(0, size) for buffer in self._scratch[: len(slopes.scratch)]]
 
     def bent_at_once(self, layer: StreamedLayer) -> tuple[int, int, int]:

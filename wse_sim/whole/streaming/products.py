@@ -124,7 +124,7 @@ class _Rounds:
             self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
 
     def _turn(self, owners: int) -> None:
-        """A result for each of so many owners: its last word turns the router there to let those of the others pass."""
+        """A result for each of that many owners: its last word turns the router there to let those of the others pass."""
         with self.core.loop(self.cores.layout.cols - 1 - owners):  # columns without a result
             self.core.control(COLORS.back, Command.ADVANCE, start="none")
         with self.core.loop(owners):
@@ -165,7 +165,7 @@ class Meets:
     def write(self, core: CoreClass, color: int, first: int, end: int) -> None:
         """Elements `first` to `end` arrive, two a word; the first of all replaces the sums.
 
-        A last word of one element has an instruction of its own, which takes the time of one.
+        A last word of one element has its own instruction, which takes the time of one.
         """
         pairs = first + PAIR * ((end - first) // PAIR)
         for start, stop, wire in ((first, pairs, "fp16x2"), (pairs, end, "fp16")):

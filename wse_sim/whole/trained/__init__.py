@@ -5,7 +5,7 @@ kinds.py      the kinds by kernel family
 products.py   compute cores of products
 streamed.py   ... whose gradients stream token by token
 shared.py     ... whose rows share an activation
-dense.py      dense layers; dense_moving.py their cores next to the products
+dense.py      dense layers; dense_moving.py their cores for the products
 convolution.py convolutions; pixels.py their compute cores; folding.py where the gradients of their images add up
 rows.py       work of a core on one token after another
 norm.py       layer and RMS norm

@@ -13,7 +13,7 @@ inference; p softmax of the scores, m a number per query::
 Collectors next to the rows send results and dq, those below the columns dk and dv, token by token, each in its turn.  They
 do nothing else: a core has one output queue, and words that wait for their turn hold up the words behind them.  (Where the
 first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
-where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, next to the next sample's work.
+where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, during the next sample's work.
 
 Order: words of a sample's sums wait for those of the same or of earlier samples alone.  Sums end in collectors, which have room
 for two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the

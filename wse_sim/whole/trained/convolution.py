@@ -4,7 +4,7 @@ Symbols: an image of H x W pixels of C channels, q lines and columns of zeros ar
 T = H' W' pixels of the result; a row of cores has k of the K = r even(s C) taps and channels.  In addition to every row lies one
 core, which keeps the images in flight::
 
-    forward     an image arrives next to the work on the one before;  k elements of it per pixel of the result   > row
+    forward     an image arrives during the work on the one before;  k elements of it per pixel of the result   > row
     backward    the same elements again, all pixels                                                            > row
                 sums of the row, all pixels  >  the gradient of the image (:mod:`wse_sim.whole.trained.folding`)
 """
@@ -196,7 +196,7 @@ class TrainedConvolution(TrainedKind):
         return frozenset(((row, col), (row, col + 1)) for row in range(self.top, self.last) for col in cols)
 
     def most_in_flight(self) -> int:
-        """As many images as an inlet holds next to those that pass, and results as the last row holds."""
+        """As many images as an inlet holds in addition to those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))

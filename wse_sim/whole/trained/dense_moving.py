@@ -156,7 +156,7 @@ class Beside:
         deal(core, products.deal, shares, products.cols)
 
     def _deal_residual(self, core: CoreClass, arriving: int) -> None:
-        """All samples of a round: they arrive in order next to the work, as far as microthreads suffice.
+        """All samples of a round: they arrive in order during the work, as far as microthreads suffice.
 
         Microthreads take words in the order of their priority, then of their number.  So one that is free again waits for a later
         sample at the next priority; all begin again when there is none left.

@@ -6,7 +6,7 @@ In addition to a row of cores lies one core with a *plane* in fp32 for every pai
     row     sums of a pixel  >  added to the planes where its elements came from
     line    after every line of the result, the lines of the image that are finished, rounded to fp16:
             pairs that the row above has as well    > row above, with those of the row below
-            others                                  > sent, pixel by pixel, the rows in turn, next to the sums of the next line
+            others                                  > sent, pixel by pixel, the rows in turn, during the sums of the next line
 
 The rows of a pair follow one another, so a row passes on at most its first pair, and takes its last one from below.
 """
@@ -207,7 +207,7 @@ class FoldingCores:
             core.join(CHAIN)
 
     def _shares(self) -> tuple[int, int, int]:
-        """Pixels of the last finished lines that leave next to a pixel of the result, at the end of a line of it, and behind all."""
+        """Pixels of the last finished lines that leave during a pixel of the result, at the end of a line of it, and behind all."""
         windows = self.folding.windows
         pixels = self.folding.finished()[-1] * windows.columns.size
         each = pixels // (windows.lines.results * windows.columns.results)
@@ -215,7 +215,7 @@ class FoldingCores:
         return each, *divmod(pixels, windows.lines.results)
 
     def last_lines(self, core: CoreClass, row: int) -> Callable[[At], None]:
-        """What leaves next to the elements of the same sample."""
+        """What leaves during the elements of the same sample."""
         each, more, _ = self._shares()
         columns = self.folding.windows.columns.results
         line = each * columns + more

@@ -200,7 +200,7 @@ class LastRow:
             core.mov(result, above, **how)
 
     def _expect(self, core: CoreClass, slot: int, step: int) -> None:
-        """The residual of a sample arrives next to the work on the one before."""
+        """The residual of a sample arrives during the work on the one before."""
         if self.has_residual:
             receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
 
@@ -209,7 +209,7 @@ class LastRow:
         return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
 
     def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: the sums of a token arrive; they leave next to those of the next one."""
+        """Forward of d samples: the sums of a token arrive; they leave during those of the next one."""
         v, size = self.outputs, self.tokens * self.outputs
 
         def sample(first: int, step: int, *, more: bool) -> None:

@@ -5,7 +5,7 @@ Symbols: T tokens of N logits, L cores, t = T / L tokens a core (L the largest d
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
 Loss and gradient of a token are those of :mod:`wse_sim.whole.training.loss`.  A core holds the gradients of d samples and sends them
-when the forward part of a round is over: before, nobody would take them.  Only the first one leaves at once, next to the work; it
+when the forward part of a round is over: before, nobody would take them.  Only the first one leaves at once, during the work; it
 waits on its way, so that the last region need not wait for it.  Totals stay on the cores in fp32; their sum over
 the cores is the only one that the host makes.
 """
@@ -51,7 +51,7 @@ class LossPlace:
         return self.tokens // len(self.cores)
 
     def most_in_flight(self, config: FabricConfig, samples: int) -> int:
-        """Samples whose gradients a core can hold next to the labels of the batch.
+        """Samples whose gradients a core can hold in addition to the labels of the batch.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Training of a plan as one fabric program: regions, trees forward, ways of gradients back, sums, loss.
 
 Forward, every tensor has its tree (:mod:`wse_sim.whole.network`), and that of the output ends at the loss as well.  Back, every
-reader of a tensor sends a gradient on a way of its own to the region that made the tensor, or to the core that adds
+reader of a tensor sends a gradient on its own way to the region that made the tensor, or to the core that adds
 gradients up near it.  Order and freedom from deadlock: :mod:`wse_sim.whole.trained.order`.
 """
 
@@ -365,7 +365,7 @@ class _Ways:
         return Back(tensor, tuple(parts), (cell, onward))
 
     def _waiting(self, tensor: str, sent: SentGradient, end: Cell, earlier: int) -> Waiting:
-        """The way of one gradient, which comes `earlier` by so many regions."""
+        """The way of one gradient, which comes `earlier` by that many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]
         senders = self.regions[sent.reader].gradient_senders(tensor)

@@ -56,7 +56,9 @@ class TrainedNorm(NormPlace, TrainedKind):
         super().check(graph, kernel)
         if not kernel.attrs.get("whole", False):
             raise refused(
-                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel,
+                "has several possible layouts in its region",
+                "plan the graph of inputs_over_rows(graph)",
             )
 
     def extent(self) -> tuple[int, int]:
@@ -182,7 +184,7 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def _banks(self) -> tuple[int, ...]:
-        """Of the fp16 copies: next to a shift one does; a scale alone meets tokens in bank 0 and gradients in bank 2."""
+        """Of the fp16 copies: together with a shift one does; a scale alone meets tokens in bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
     def _core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, row: int) -> None:
@@ -223,7 +225,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):
-            # The last result of one way may lie in the buffer of the first one of the other.
+            # The last result of one way may be in the buffer of the first one of the other.
             core.join(SEND)
             in_turn(core, tokens, receive, forward, (RECEIVE,))
             core.join(SEND)
@@ -286,7 +288,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         return (found[0], found[1]) if found else ({}, {})
 
     def most_in_flight(self) -> int:
-        """Normal forms and deviations, next to the parameters, two tokens and two results."""
+        """Normal forms and deviations, in addition to the parameters, two tokens and two results."""
         apart = pitch(self.features)
         a_sample = self.each * FP16 * (apart + 1)
         fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)

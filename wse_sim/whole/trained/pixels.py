@@ -44,7 +44,7 @@ class PixelProducts(StreamedProducts):
 
     @property
     def rest_bytes(self) -> int:
-        """What a core of the last row holds next to samples in flight: two images of gradients, two groups of outputs, sums for the bias."""
+        """What a core of the last row holds in addition to samples in flight: two images of gradients, two groups of outputs, sums for the bias."""
         size = self.tokens * self.outputs
         fp16, fp32 = 2, 4
         return (

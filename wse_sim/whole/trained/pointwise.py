@@ -326,7 +326,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         return found[0], found[1]
 
     def most_in_flight(self) -> int:
-        """Operands, values and slopes of samples, next to parameters and scratch."""
+        """Operands, values and slopes of samples, in addition to parameters and scratch."""
         held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
         a_sample = held * FP16 * self._pitch
         fixed = (

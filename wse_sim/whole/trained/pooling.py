@@ -7,7 +7,7 @@ d samples in flight::
     forward     the windows made one; of a maximum, which tap won      > T pixels out, the cores in turn
     backward    gradients to the taps that won; a mean's to all       > H W pixels out, the cores in turn
 
-What comes next arrives next to the work.  Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`.  Per sample, both ways::
+What comes next arrives during the work.  Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`.  Per sample, both ways::
 
     core     (H W + T) e + sum over instructions of (o + elements / rate)
     inlet    (H W + T) (C / 2 + 1), where a core has not all channels
@@ -71,7 +71,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         return self.senders
 
     def most_in_flight(self) -> int:
-        """Winners, next to one image and its gradient with all that lies between."""
+        """Winners, in addition to one image and its gradient with all that is between."""
         sizes = self.core.sizes
         kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
@@ -186,7 +186,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """What lies around the image of a maximum."""
+        """What is around the image of a maximum."""
         if not self.is_max:
             return {}
         names = [name for name in (IMAGE, LINES) if name in self.core.sizes]

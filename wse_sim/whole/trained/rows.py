@@ -1,6 +1,6 @@
 """Work of a core on one token after another: vector instructions of one row, and what is held of every token.
 
-A core takes `count` tokens in turn into two buffers; what it holds of a token is in a slot of its own.  Inside the
+A core takes `count` tokens in turn into two buffers; what it holds of a token is in its own slot.  Inside the
 loop over pairs of tokens a slot moves on by two.
 """
 

@@ -5,9 +5,9 @@ value and slope::
 
     last row     sums of the T tokens, rounded                                             sent up the column
     rows         each takes its part: values and slopes; passes on those of the rows above     down the column
-    last row     takes them; tokens leave next to the sums of the next sample
+    last row     takes them; tokens leave during the sums of the next sample
 
-Colors are those that rest meanwhile: gradients go up on the same, and sums come down.  Cycles of a sample forward, next to
+Colors are those that rest meanwhile: gradients go up on the same, and sums come down.  Cycles of a sample forward, in addition to
 those of :mod:`.streamed`::
 
     row          n / 2 heard + e c + starts + n passed on
@@ -99,7 +99,7 @@ class SharedProducts(StreamedProducts):
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
         def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
-            """Sums of the next sample arrive next to what leaves; where they meet a residual, they come after it."""
+            """Sums of the next sample arrive during what leaves; where they meet a residual, they come after it."""
             result = self.outs[turn]
             core.join(TAKE)
             core.mov(fabric_out(self.cast), result.dsd(), dtype="fp16", start="none")

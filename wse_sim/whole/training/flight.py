@@ -81,7 +81,7 @@ def in_flight(
     room: tuple[int, int],
     chains: Chains,
 ) -> list[Flight]:
-    """Of every region, for a batch of so many `samples`."""
+    """Of every region, for a batch of that many `samples`."""
     resting = config.input_queue_wavelets[SUMS_QUEUE] + config.router_queue_wavelets
     spare, more = room
     ahead = [1 + more + min(resting // layout.outputs, 3) for layout in layouts]

@@ -138,9 +138,9 @@ def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
 
 
 def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: int, loss: str) -> None:
-    """Cores behind the one next to the last row: each takes every so many-th sample and leaves the others to pass.
+    """Cores behind the one next to the last row: each takes every n-th sample and leaves the others to pass.
 
-    Gradients go back in the order of the samples, on a color of their own; the nearest core sends first.
+    Gradients go back in the order of the samples, on their own color; the nearest core sends first.
     """
     lay, b, count = layer.layout, layer.b, len(cells)
     size = sum(lay.sent(col) for col in range(lay.cols))

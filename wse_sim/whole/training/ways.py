@@ -71,7 +71,7 @@ class Legs:
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream], losses: int = 1
 ) -> tuple[tuple[RegionLayout, ...], Legs]:
-    """Layouts and ways with as many inlets as find a way, and at most so many cores for the loss."""
+    """Layouts and ways with as many inlets as find a way, and at most that many cores for the loss."""
     wanted = [_inlets(plan, kernel, stage) for kernel, stage in zip(kernels, plan.stages, strict=True)]
     while True:
         layouts = _layouts(plan, kernels, wanted)

@@ -1,4 +1,4 @@
-"""What the equations take for granted: a program that breaks one premise is stepped, and the certificate says which."""
+"""What the equations take for granted: a program that breaks one premise is stepped, and the certificate states which."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def stuck_at(b: Builder) -> int:
 def test_a_stuck_run_waits_for_the_oldest_word_on_a_link(halfway: str) -> None:
     """Words 2 and 3 are sent in cycles 22 and 23; the reader's queue is full, word 2 is 1 + 7 + 7 cycles on its way behind the ring.
 
-    With a reader halfway, the router there is a node of its own.
+    With a reader halfway, the router there is its own node.
     """
     b = Builder(1, 3, LONG)
     x = b.buffer("x", 4)

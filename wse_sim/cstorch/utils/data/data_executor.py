@@ -56,8 +56,8 @@ class DataExecutor:
     Args:
         dataloader: a :class:`DataLoader`.
         num_steps: steps to run; default: the loader's own limits, else one pass over it.
-        checkpoint_steps: weights can be fetched every so many steps and on the last one; 0 or None: never.
-        activation_steps: outputs are fetched every so many steps (default: every step).
+        checkpoint_steps: weights can be fetched every that many steps and on the last one; 0 or None: never.
+        activation_steps: outputs are fetched every that many steps (default: every step).
         cs_config: settings of the cluster, locked by the first compile.
         writer: takes what the step summarises.
         listeners: receive tensors of the captured step.

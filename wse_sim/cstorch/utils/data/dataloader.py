@@ -189,7 +189,7 @@ class DataLoader:
         return min(limits) if limits else None
 
     def batches(self, endless: bool = True, workers: int = 1) -> Generator[Any, None, None]:
-        """Batches in order, from this process or from so many worker processes in turn."""
+        """Batches in order, from this process or from that many worker processes in turn."""
         if runtime.options().real_workers:
             yield from _from_processes(self, endless, workers)
             return

@@ -22,7 +22,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         seed: of the order.
         start_index: indices of the first epoch to leave out (a resumed run).
         shard: deal out over workers; otherwise each worker sees all.
-        batch_size: give lists of so many indices instead of single ones (for ``batch_sampler=``).
+        batch_size: give lists of that many indices instead of single ones (for ``batch_sampler=``).
         drop_last: leave out what does not make a whole share (or batch); otherwise fill up.
         pad_last: fill up with :data:`pad_index` instead of repeating the first indices.
         num_samples: use only so many of the indices.
@@ -62,7 +62,7 @@ class DistributedSampler(torch.utils.data.Sampler):
             )
 
     def set_state(self, samples: int) -> None:
-        """Go on after so many samples of the first epoch (of all workers together)."""
+        """Go on after that many samples of the first epoch (of all workers together)."""
         self.start_index = samples % max(self.total, 1)
 
     def set_epoch(self, epoch: int) -> None:

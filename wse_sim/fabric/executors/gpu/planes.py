@@ -1,7 +1,7 @@
 """What a GPU holds of a program: bit planes of 64 routers a word, payload, cores, counters.
 
 Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = words per row + 1: neighbours are f - stride,
-f + stride, f - 1, f + 1, and what lies outside the fabric is zero.  Threads that follow each other take words that follow
+f + stride, f - 1, f + 1, and what is outside the fabric is zero.  Threads that follow each other take words that follow
 each other, so one plane of one slot is one stretch of memory: ``rec[slot, plane, word]``.
 
 Planes of input p: OCC (a word is there), FULL (a second one as well), RX (the switch takes this input), POP (chosen in

@@ -13,7 +13,7 @@ Every cycle of dependencies has a positive delay, so times that satisfy all equa
 actors were visited.  An actor is visited when something it waits for has advanced; the worklist is a
 stack, so that a transfer runs down its tree while the tree is in the cache.
 
-Speculation: with WINDOW > q L a parent runs ahead of its child as if credits never bound.  Whoever pops word k later
+Speculation: with WINDOW > q L a parent runs ahead of its child as if credits never bound.  The code that pops word k later
 compares its credit with the time already given to word k + q L; a difference marks the tree (``violated``), and the run
 is void for it.  With WINDOW = q L the test never applies.
 

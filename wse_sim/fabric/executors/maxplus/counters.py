@@ -1,10 +1,10 @@
-"""Counters of a solved graph: words per link, words left in every queue, the cycle in which nothing moves any more.
+"""Counters of a solved graph: words per link, words left in every queue, the cycle in which nothing moves.
 
 A router that was folded into an edge p -> u at distance l from p, with the rest L_u - l behind it, has moved
 
     m = min( F_p , F_u + q (L_u - l) )   words, the last one at   max( x_p(m-1) + l , x_u(m-1 - q (L_u - l)) + L_u - l ).
 
-A run that is stuck stops when nothing waits for the clock alone any more.  After its last move may still come
+A run that is stuck stops when nothing waits for the clock alone.  After its last move may still come
 
 * the oldest word of every queue, on the link before it: word m arrives at x_p(m) + l.  If a credit made it leave its router
   later, that was the credit of this queue, and with q >= 2 it arrives no later than the cycle after the last move out of it.

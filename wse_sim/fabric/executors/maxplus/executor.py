@@ -7,7 +7,7 @@
 A component is a set of cores and routers joined by links that some word can use; nothing passes between components, so
 each gets its times on its own.  Handed to the stepped executor are components that break a premise of the equations
 (:mod:`~wse_sim.fabric.executors.maxplus.premises`: tasks, microthreads, commands, merges) and components in which two
-colors collide.  Everything reported is exact; the certificate says how it was found, and lists every premise.
+colors collide.  Everything reported is exact; the certificate states how it was found, and lists every premise.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class _Whole:
         return self._end()
 
     def _end(self) -> int:
-        """The cycle in which nothing moves any more."""
+        """The cycle in which nothing moves."""
         solved = self.solution.end if self.solution is not None else 0
         return max(solved, (self.handed.end or 0) if self.handed is not None else 0)
 

@@ -116,7 +116,7 @@ CHECKED = (
     ),
     Checked(
         "thread",
-        "a core runs one thread: no task, no microthread beside the main thread",
+        "a core runs one thread: no task, no microthread in addition to the main thread",
         "tasks or concurrent microthreads",
         _of_classes(_threaded),
     ),

@@ -357,7 +357,7 @@ class _Attempt:
             self.log = grown(self.log, int(s[K.S_LOG]), self.margin)
 
     def _solve_groups(self, group: npt.NDArray[np.int64]) -> None:
-        """Every group on a thread of its own: records of cores, stack and log are its own, nodes and times of others it never touches."""
+        """Every group on its own thread: records of cores, stack and log are its own, nodes and times of others it never touches."""
         n = int(group.max()) + 1
         with ThreadPoolExecutor(n) as pool:
             parts = list(pool.map(lambda i: self._solve_group(group != i), range(n)))

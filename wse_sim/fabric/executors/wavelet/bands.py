@@ -50,7 +50,7 @@ NEVER_STOPPED = np.int64(1) << 62
 # How a band is at the end of a cycle: nothing of its own is left to do; nothing happens until a count ends.
 QUIET, CALM = 1, 2
 FARTHEST = (1 << 30) - 1  # cycles of one jump
-# What a band does after a cycle: it waits for the others, ends, or continues by so many cycles.
+# What a band does after a cycle: it waits for the others, ends, or continues by that many cycles.
 UNDECIDED, END = -1, 0
 
 

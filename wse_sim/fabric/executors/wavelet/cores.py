@@ -74,7 +74,7 @@ class Cores(NamedTuple):
 def make_cores(
     lowered: Lowered, arena: Memory, bins: int, bands: list[Band], *, functional: bool
 ) -> list[Cores]:
-    """All cores at cycle 0, asleep; bands have lists and wheels of their own."""
+    """All cores at cycle 0, asleep; bands have lists and their own wheels."""
     program = lowered.program
     n = program.n_cores
     st, lay = C.make_state(program, lowered.config, functional=functional)

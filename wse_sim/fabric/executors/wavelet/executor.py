@@ -46,7 +46,7 @@ from wse_sim.jit import is_interpreted
 class Wavelet:
     """The fastest executor that steps every cycle; it counts everything and has time bins.
 
-    ``split`` cuts a program into at most so many bands of rows, one thread each; with ``in_turns`` they share one, as they
+    ``split`` cuts a program into at most that many bands of rows, one thread each; with ``in_turns`` they share one, as they
     always do without machine code.
     """
 
