@@ -75,7 +75,7 @@ HALF_BUTTERFLY = 8
 """Of one of its two results: the product and one sum."""
 COMPLEX_PRODUCT = 6
 MOST_DIRECT = 7
-"""Largest factor of n whose stage is worked out directly."""
+"""Largest factor of n whose stage is computed directly."""
 
 
 @dataclass(frozen=True)

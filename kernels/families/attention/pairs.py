@@ -11,7 +11,7 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
     late      min(n H d, what T H d words take beyond the scores and their maximum)
 
-In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with links of its own; on less than
+In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with its own links; on less than
 two rows a band they are not.
 
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
