@@ -88,18 +88,25 @@ def run_three(folder: Path, layout: str, left: str, right: str, mid: str = MID) 
     return session.findings(at_end=True)
 
 
-def test_words_that_nothing_reads_are_named_with_the_line_that_sent_them(tmp_path: Path) -> None:
-    """Eight words are sent and four are taken; the rest is in the queue."""
+def left_over(folder: Path, taken: int) -> list[Finding]:
+    """Eight words are sent, one in every cycle, and `taken` of them are read."""
     few = (
-        HEAR.replace(".extent = 8", ".extent = 4")
-        + "\nconst four = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });"
+        HEAR.replace(".extent = 8", f".extent = {taken}")
+        + f"\nconst few = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{taken}}} -> a[i] }});"
     )
-    found = run_three(
-        tmp_path, LAYOUT.format(through="EAST"), SEND, few.replace("@mov32(mem, in)", "@mov32(four, in)")
+    return run_three(
+        folder, LAYOUT.format(through="EAST"), SEND, few.replace("@mov32(mem, in)", "@mov32(few, in)")
     )
+
+
+def test_words_that_nothing_reads_are_named_with_the_line_that_sent_them(tmp_path: Path) -> None:
+    """Eight words are sent and four are taken; the rest is in the queue, the fifth at its head."""
+    found = left_over(tmp_path, 4)
     assert {f.kind for f in found} == {"words unread"}
     assert all("left.csl" in f.where and (f.x, f.y) == (0, 0) for f in found)
     assert sum(f.times for f in found) == 4
+    (last,) = left_over(tmp_path, 7)  # the eighth word left three cycles after the fifth
+    assert (last.times, last.cycle) == (1, found[0].cycle + 3)
 
 
 MEETING = """
