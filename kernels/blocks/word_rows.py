@@ -60,6 +60,9 @@ class _Way(NamedTuple):
     stalled: Size
     beside: Size  # of what keeps a residual or hands it on
     stores: Size  # rows that have a store of it
+    fed: Size  # rows with inputs
+    each: Size  # words of the fullest of them
+    is_even: Size  # whether no row has two words more than another
 
     @property
     def paced(self) -> Size:
@@ -90,9 +93,9 @@ class WordRows:
 
     def cost(self) -> Cost:
         """Cycles of the busiest core, and how long it is stalled at the pace of the region."""
-        issued, stalled, beside, _ = self._chosen
+        issued, stalled, beside, *_ = self._chosen
         if self.most_bundles:
-            heard = self.tokens * _heard(self.words, self.tiling, self.most_bundles, self.wafer)
+            heard = self.tokens * _heard(self.words, self._chosen, self.most_bundles, self.wafer)
             stalled = np.maximum(stalled, np.maximum(heard, beside) - issued)
         sums = 1.0 * self.tokens * self.v
         rows, cols = self.tiling.rows, self.tiling.cols
@@ -124,22 +127,40 @@ class WordRows:
         """Rows with words."""
         return np.minimum(self.tiling.rows, self.words)
 
+    @property
+    def _rows_above(self) -> Size:
+        """Rows with words above a last row without."""
+        return np.maximum(1, np.minimum(self.tiling.rows - 1, self.words))
+
     @cached_property
     def _chosen(self) -> _Way:
         """The fastest way to finish outputs."""
         has_residual = "residual" in self.items
-        issued, stalled = self._finishing()
+        issued, stalled, fullest = self._finishing()
         stored = has_residual * self.tokens * stored_cycles(self.outputs, self.v)
-        one = np.ones_like(issued)
-        found = _Way(issued, stalled * (self.shares or self.waits), stored + 0.0 * issued, one)
+        one, rows = np.ones_like(issued), self._rows
+        found = _Way(
+            issued, stalled * (self.shares or self.waits), stored + 0.0 * issued, one, rows, fullest, one < 1
+        )
+        each = ceil_div(self.words, rows)
         others = []
         if set(self.items) <= LIGHT:
-            others.append(_Way(self._flowing(), 0.0 * one, 0.0 * one, one))
+            others.append(
+                _Way(
+                    self._flowing(),
+                    0.0 * one,
+                    0.0 * one,
+                    one,
+                    self._rows_above,
+                    ceil_div(self.words, self._rows_above),
+                    one > 0,
+                )
+            )
         if self.shares and has_residual:
             others.append(self._kept())
         elif self.shares and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
             turns = finishing_rows(self.tokens, self._rows)
-            others.append(_Way(self._in_turn(turns), 0.0 * one, 0.0 * one, one))
+            others.append(_Way(self._in_turn(turns), 0.0 * one, 0.0 * one, one, rows, each, one > 0))
         for other in others:
             new, old = other.cycles, found.cycles
             is_taken = (new < old) | ((new == old) & (other.paced <= found.paced))
@@ -153,10 +174,10 @@ class WordRows:
         each = ceil_div(self.words, self._rows) * self._per_word + self.v
         stalled = self.tokens / turns * waits_for_columns(self.outputs, self.v, each)
         handed = kept_cycles(self.tokens, self.outputs, turns, self.v, self.wafer)
-        return _Way(issued, stalled, handed, turns)
+        return _Way(issued, stalled, handed, turns, self._rows, ceil_div(self.words, self._rows), turns > 0)
 
-    def _finishing(self) -> tuple[Size, Size]:
-        """With a last row that multiplies as well: what the busiest core issues, and how long rows wait for the last one."""
+    def _finishing(self) -> tuple[Size, Size, Size]:
+        """With a last row that multiplies as well: what the busiest core issues, how long rows wait for the last one, words of a row."""
         tokens, words, v, per_word, rows = self.tokens, self.words, self.v, self._per_word, self._rows
         o, size = np.ceil(self.wafer.vector_start_cycles), tokens * v
         moved = size / PAIR * (1 + ("residual" in self.items))
@@ -167,18 +188,19 @@ class WordRows:
         last = np.maximum(np.maximum(1, np.minimum(most - less, words // rows)), words - most * others)
         last = np.where(rows > 1, last, words)
         alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / self.wafer.mov_fp32_per_cycle) - v))
-        above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
+        most_above = ceil_div(words - last, others)
+        above = np.where(rows > 1, tokens * (most_above * per_word + v), 0.0)
         busiest = np.maximum(above, tokens * (last * per_word + v) + finish + alone)
         held_up = np.maximum(0.0, finish - busiest / tokens * QUEUED_WORDS / v)
-        return busiest, np.where(rows > 1, held_up, 0.0)
+        fullest = np.where(rows > 1, np.maximum(most_above, last), words)
+        return busiest, np.where(rows > 1, held_up, 0.0), fullest
 
     def _flowing(self) -> Size:
         """With a last row without inputs; infinite for a single row."""
-        rows = np.minimum(self.tiling.rows, self.words + 1)
-        each = ceil_div(self.words, np.maximum(1, rows - 1)) * self._per_word + self.v
+        each = ceil_div(self.words, self._rows_above) * self._per_word + self.v
         rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
         last = self.v / rate + self.v / PAIR
-        return np.where(rows > 1, self.tokens * np.maximum(each, last), np.inf)
+        return np.where(self.tiling.rows > 1, self.tokens * np.maximum(each, last), np.inf)
 
     def _in_turn(self, turns: Size) -> Size:
         """With `turns` rows that finish outputs in turn; infinite for a single row or token."""
@@ -223,22 +245,31 @@ def stored_cycles(outputs: Size, v: Size) -> Size:
     return outputs / PAIR + ceil_div(outputs, v) * v / PAIR + 1.0
 
 
-def _heard(words: Size, tiling: Tiling, most_bundles: int, wafer: Wafer) -> Size:
-    """Cycles of a token in the core next to a row: it hears all bundles in which the row has words, and deals those out.
+def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
+    """Cycles of a token in the core next to a row, which hears so many `words` and deals out the row's own, `each`.
 
-    What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
+    All words that it hears come over one ramp, whatever bundles they are in.  In cycles between two of them it deals out.  What is
+    dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> hearing_cycles(16, 3, load_wafer("wse2"))
+    22.0
     """
-    rows = np.minimum(tiling.rows, words)
-    each = ceil_div(words, rows)
+    return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + 2 * each)
+
+
+def _heard(words: Size, way: _Way, most_bundles: int, wafer: Wafer) -> Size:
+    """Cycles of a token in the core next to a row: it hears all bundles in which the row has words.
+
+    Where rows have as many words each, bundles end where rows do.
+    """
+    each, rows = way.each, way.fed
     found = np.inf + 0.0 * each
     for count in (count for count in range(1, most_bundles + 1) if most_bundles % count == 0):
         size = words / count
-        bundles = np.where(
-            rows % count == 0, 1.0, np.where(count % rows == 0, count // rows, ceil_div(each, size) + 1.0)
-        )
-        found = np.minimum(
-            found, np.maximum(wafer.wavelet_cycles, np.minimum(bundles, count)) * size + 2 * each
-        )
+        ends_with_rows = np.where(rows % count == 0, 1.0, np.where(count % rows == 0, count // rows, np.inf))
+        bundles = np.minimum(np.where(way.is_even, ends_with_rows, np.inf), ceil_div(each, size) + 1.0)
+        found = np.minimum(found, hearing_cycles(np.minimum(bundles, count) * size, each, wafer))
     return found
 
 

@@ -103,3 +103,14 @@ def test_two_hundred_small_runs_take_less_than_a_minute_of_this_process() -> Non
     began = time.process_time()
     assert all(judge(GOOD).passed for _ in range(200))
     assert time.process_time() - began < 60
+
+
+def test_a_program_at_rest_takes_no_cycles() -> None:
+    """Without a command stream the end is where nothing can happen, not the limit; without a call nothing happens at all."""
+    quiet = judge({k: v for k, v in GOOD.items() if k in ("files", "params")} | {"memcpy": False})
+    assert quiet.passed, quiet.message
+    assert quiet.cycles == [0]
+    without = with_pe("sys.unblock_cmd_stream();", "") | {"memcpy": False}
+    verdict = judge(without)
+    assert verdict.passed, verdict.message
+    assert 5 < verdict.cycles[0] < 200

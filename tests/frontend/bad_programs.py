@@ -213,10 +213,16 @@ class ConstantResult(nn.Module):
         return torch.ones(3)
 
 
-@bad("bad_programs.py", "operator fft_fft", "no kernel", "torch.fft.fft(torch.eye(n))")
-class Fourier(nn.Module):
+@bad("bad_programs.py", "fft_c2c", "over 4 axes", "transform three axes")
+class FourierOfFourAxes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.fft.fft(x).real
+        return torch.fft.fftn(x[None, None] * 1j).real
+
+
+@bad("bad_programs.py", "works on complex numbers", "real and imaginary parts")
+class ComplexTangent(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tan(torch.complex(x, x)).real
 
 
 @bad("quantised type", "PT2E", "bad_programs.py")

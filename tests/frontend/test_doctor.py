@@ -15,7 +15,7 @@ from wse_sim.kernels import family
 
 
 class Troubled(nn.Module):
-    """Three products of equal size; a Fourier transform before the second, a value read before the third."""
+    """Three products of equal size; an inverse before the second, a value read before the third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Troubled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.a(x)
-        x = self.b(torch.fft.fft(x).real + torch.linalg.svdvals(x).sum())
+        x = self.b(torch.linalg.pinv(x).T + torch.linalg.svdvals(x).sum())
         self.calls += 1
         if x.max() > 0:
             x = -x
@@ -45,7 +45,7 @@ def test_every_obstacle_has_a_line_and_a_share():
     assert found.refused
     assert found.flops == 3 * 2 * 8 * 64 * 64
     fractions = {o.reason.split(" at ")[0]: o.fraction for o in found.obstacles}
-    assert fractions["operator fft_fft"] == pytest.approx(2 / 3)
+    assert fractions["operator linalg_pinv"] == pytest.approx(2 / 3)
     assert fractions["operator linalg_svdvals"] == pytest.approx(2 / 3)
     read = next(o for o in found.obstacles if o.kind == "capture")
     assert read.line.endswith("if x.max() > 0:")
@@ -151,7 +151,7 @@ def test_the_command(tmp_path, monkeypatch):
     source = (tmp_path / "sick.py").write_text
     source(
         "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
-        "        return torch.fft.fft(x).real\n\n\ndef factory():\n    return Model(), (torch.randn(2, 8),)\n"
+        "        return torch.linalg.pinv(x)\n\n\ndef factory():\n    return Model(), (torch.randn(2, 8),)\n"
     )
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["doctor", "sick:factory"])

@@ -21,6 +21,7 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.regions.attention import Attention, Sends
+from wse_sim.whole.regions.attention_bands import BandedAttention
 
 SIDE = 48
 
@@ -37,6 +38,7 @@ class Case:
     parts: tuple[int, int]  # queries, keys
     used: tuple[int, int]  # rows, columns
     is_causal: bool = False
+    bands: int = 1  # of rows, with some of the heads each; rows in use are those of a band
     collects: bool = True  # cores beside the rows send, where two columns are left beside those that compute
 
 
@@ -46,9 +48,9 @@ def made(case: Case) -> tuple[Heads, PipelinedPlan]:
     features = case.heads * case.width
     model = Heads(features, case.heads, case.is_causal).half().float()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, case.tokens, features),)))
-    pins = {"pin_rows": case.rows, "pin_cols": int(np.ceil(case.cols / MOVING))}
+    how = {"bands": case.bands, "pin_rows": case.rows, "pin_cols": int(np.ceil(case.cols / MOVING))}
     kernels = [
-        dataclasses.replace(one, attrs=frozen({**one.attrs, **pins})) if one.family == "attention" else one
+        dataclasses.replace(one, attrs=frozen({**one.attrs, **how})) if one.family == "attention" else one
         for one in graph.kernels
     ]
     size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), SIDE)
@@ -68,6 +70,8 @@ CASES = {
     "first columns that send themselves": Case(
         13, 1, 8, 5, 2, (3, 7), (5, 2), is_causal=True, collects=False
     ),
+    "13 tokens, two bands of 5 rows": Case(13, 2, 8, 11, 4, (3, 4), (5, 4), bands=2),
+    "12 tokens, three bands, causal": Case(12, 3, 4, 7, 3, (6, 4), (2, 3), is_causal=True, bands=3),
     "two rows": Case(13, 2, 4, 2, 13, (7, 1), (2, 13), is_causal=True),
 }
 
@@ -90,8 +94,10 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
     found = compare_with_engine(plan, 4)
     at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
     stage, times, region = plan.stages[at], found.regions[at], cast(Attention, found.whole.regions[at])
-    assert (region.queries, region.keys) == case.parts
-    assert (region.height, region.cols) == case.used
+    one = region.bands[0] if isinstance(region, BandedAttention) else region
+    assert (one.queries, one.keys) == case.parts
+    assert (one.height, one.cols) == case.used
+    assert region.bundles.get(region.kernel.outputs[0], 1) == case.bands
     assert region.is_collected == case.collects
     # A control word takes a cycle and has no price.
     assert times.issued == pytest.approx(stage.forward_cycles - sum(stage.forward_stalls), abs=1)

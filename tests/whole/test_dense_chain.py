@@ -16,6 +16,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.kernels.blocks.word_rows import hearing_cycles
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.options import RunOptions
@@ -195,6 +196,26 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     with pytest.raises(ModelError, match="3 rows are no whole number of samples, which have 2 rows"):
         run_whole(rows, weights, np.zeros((3, 16), np.float32))
+
+
+def test_bundles_that_one_core_hears_come_over_one_ramp() -> None:
+    """38 words at 2 cycles each; at one cycle, they and twice the row's own 3 words."""
+    slow = load_wafer("wse2").derive(wavelet_cycles=2.0)
+    assert hearing_cycles(2 * 19, 3, slow) == 2 * 38
+    assert hearing_cycles(2 * 19, 3, load_wafer("wse2")) == 38 + 2 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "side", "cycles"), [((114, 18), 16, 2.0), ((128, 128, 128, 32), 32, 1.125)]
+)
+def test_slow_links_keep_the_price(sizes: tuple[int, ...], side: int, cycles: float) -> None:
+    """With the larger of bundles and cycles of a word the first one took 65 % more than its price, the second one 4 %."""
+    graph = inputs_over_rows(graph_of(network(sizes), sizes[0]))
+    slow = wafer(side).derive(wavelet_cycles=cycles)
+    plan = expect(api.compile(graph, slow, mode="pipelined", batch=64, replicas=1), PipelinedPlan)
+    found = compare_with_engine(plan)
+    assert found.fabric_period == pytest.approx(found.engine_period, rel=0.03)
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ def _layout(p: Mapping[str, Any]) -> KernelRequest:
     return KernelRequest("layout", {"elements": p["elements"]}, _streamed(p), p["dtype"], {"op": p["op"]})
 
 
+def _fft(p: Mapping[str, Any]) -> KernelRequest:
+    return KernelRequest("fft", {"rows": p["lines"], "n": p["n"]}, _streamed(p), p["dtype"])
+
+
 def _resample(p: Mapping[str, Any]) -> KernelRequest:
     side, scale = p["side"], p["scale"]
     dims = {"b": 1, "h": side, "w": side, "c": p["c"], "out_h": scale * side, "out_w": scale * side}
@@ -71,6 +75,12 @@ GRAPH_COMMANDS = (
             stated("layout", "op", "transpose", choices=("copy", "fill", "transpose")),
         ),
         _layout,
+    ),
+    KernelCommand(
+        "fft",
+        "Fourier transforms of lines of n = 2^k complex points, one line or none on a core",
+        (*sizes(lines=16, n=64), FULL),
+        _fft,
     ),
     KernelCommand(
         "resample",

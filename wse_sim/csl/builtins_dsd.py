@@ -66,6 +66,11 @@ class DsdBuiltins(Evaluation):
             return self.fabric_dsd(t, fields, node.at)
         found = self.memory_dsd(t, fields, node.at)
         element = found.data.element if type(found) is Value else None
+        if element in ty.HALVES and element.name != self.options.fp16:
+            raise CslError(
+                node.at,
+                f"elements of type '{element}' in a program of '{self.options.fp16}': compile it with --fp16-format={element}",
+            )
         is_loose = isinstance(element, (ty.IntType, ty.StructType)) and getattr(element, "bits", 0) not in (
             16,
             32,

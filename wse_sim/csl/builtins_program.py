@@ -173,6 +173,8 @@ class ProgramBuiltins(StrictRules):
         name = self.data(node.args[1], scope, ty.COMPTIME_STRING) if len(node.args) > 1 else default
         if name in state.symbols and not self.same_symbol(state.symbols[name].target, thing):
             raise CslError(node.at, f"the symbol '{name}' is exported twice in this program")
+        if name in state.symbols and self.judges(scope):
+            raise CslError(node.at, f"the symbol '{name}' is exported twice; one @export_symbol is enough")
         state.symbols[name] = ExportedSymbol(name, thing, node.at)
         return VOID_VALUE
 

@@ -24,6 +24,7 @@ from wse_sim.csl.release import release_of
 from wse_sim.csl.unit import Compiler
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
+from wse_sim.fabric.vm.opcodes import HALF_FORMATS
 from wse_sim.files import claim_folder, is_file
 from wse_sim.written import settle, together
 
@@ -142,7 +143,7 @@ class CompileOptions(TypedDict, total=False):
     """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
     `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `strict` refuses what the language guide refuses in addition to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    fits; `fp16` is the one 16-bit float of run time: f16 (default), bf16 or cb16; `strict` refuses what the language guide refuses in addition to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
     """
 
     arch: str
@@ -154,6 +155,7 @@ class CompileOptions(TypedDict, total=False):
     channels: int
     import_paths: tuple[str, ...]
     max_inlined_iterations: int
+    fp16: str
     strict: bool
     sdk: str
 
@@ -202,6 +204,8 @@ def check_options(options: Options) -> Options:
         raise WseError(
             f"--sdk is '{options.sdk}'; it must be 1.4 or 2.10, or left out for what the sources show"
         )
+    if options.fp16 not in HALF_FORMATS:
+        raise WseError(f"--fp16-format is '{options.fp16}'; it must be {', '.join(HALF_FORMATS)}")
     if not 1 <= options.channels <= MAX_CHANNELS:
         raise WseError(f"{options.channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
     return options

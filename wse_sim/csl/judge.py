@@ -219,8 +219,7 @@ def _call(
     """Cycles of a call; of the program by itself if no call is given."""
     start = session.cycle
     if not call:
-        _look(session, session.advance("idle", cycles=most), most)
-        return session.cycle - start
+        return _look(session, session.advance("idle", cycles=most), most) - start
     name, *arguments = call
     export = exports.get(str(name))
     if export is None or export.kind != "Func":
@@ -233,19 +232,20 @@ def _call(
     words = [argument_word(a, kind, label) for a, (label, kind) in zip(arguments, export.inputs, strict=True)]
     waits = program.options.memcpy
     session.launch(0, 0, program.width, program.height, export.name, words, arm=waits)
-    _look(session, session.advance("commands" if waits else "idle", cycles=most), most)
-    took = session.cycle - start
+    took = _look(session, session.advance("commands" if waits else "idle", cycles=most), most) - start
     session.advance("cycle", cycles=HOST_CYCLES)
     return took
 
 
-def _look(session: Session, outcome: Outcome, most: int) -> None:
+def _look(session: Session, outcome: Outcome, most: int) -> int:
+    """The cycle at which it ended, if it ended well."""
     if outcome.reason == "fault":
         raise WseError(f"the program faulted: {outcome.fault}")
     if outcome.reason == "waits":
         raise WseError(f"the program waits for ever: {session.proof().text()}")
     if outcome.reason == "cycle":
         raise WseError(f"the program runs on after {most:,} cycles: {'; '.join(session.doing()[:3])}")
+    return outcome.quiet if outcome.reason == "idle" else outcome.cycle
 
 
 def _variable(exports: Mapping[str, Export], name: str) -> Export:

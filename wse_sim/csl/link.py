@@ -666,6 +666,7 @@ def build_image(compiler: Compiler) -> Image:
         asserts=tuple(linker.asserts.rows),
         offset=compiler.options.offsets,
         fabric=compiler.options.fabric,
+        half=compiler.options.fp16,
     )
 
 

@@ -140,7 +140,8 @@ class RuntimeBuiltins(MapLowerer):
             return super().math(name, args, at)
         t = args[0].type
         regs = [self.register(a, at) for a in args]
-        if t is ty.F16:
+        if t in ty.HALVES:
+            self.check_half(t, at)
             regs = [self.emit(Op.H2F, r, 0, "convert", ty.F32, at).reg for r in regs]
         if name == "pow":
             run = self.emit(Op.POW, regs[0], regs[1], "math_pow", ty.F32, at)
@@ -255,7 +256,7 @@ def kind_of(t: ty.Type, place: str) -> str:
         return "b"
     if t is ty.F32 or t is ty.COMPTIME_FLOAT:
         return "f"
-    if t is ty.F16:
+    if t in ty.HALVES:
         return "h"
     return "u" if isinstance(t, ty.IntType) and not t.signed else "d"
 

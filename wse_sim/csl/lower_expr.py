@@ -83,8 +83,7 @@ class ExpressionLowerer(PlaceLowerer):
         raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}' is not defined")
 
     def floating(self, op: str, t: ty.FloatType, left: Operand, right: Operand, at: int) -> Run:
-        if t not in (ty.F16, ty.F32):
-            raise CslError(at, f"arithmetic of type '{t}' at run time is not simulated; use f16 or f32")
+        self.check_half(t, at)
         row = Op[("F" if t is ty.F32 else "H") + FLOATS[op]]
         kind = "div" if op == "/" else "mul" if op == "*" else "add"
         return self.emit(row, self.register(left, at), self.register(right, at), f"f{t.bits}_{kind}", t, at)
@@ -190,6 +189,7 @@ class ExpressionLowerer(PlaceLowerer):
             op, left, right = SWAPPED[op], right, left
         a, b = self.register(left, at), self.register(right, at)
         if isinstance(t, ty.FloatType):
+            self.check_half(t, at)
             lead = "F" if t is ty.F32 else "H"
             name = {"==": "EQ", "!=": "EQ", "<": "LT", "<=": "LE"}[op]
             run = self.emit(Op[lead + name], a, b, f"f{t.bits}_add", ty.BOOL, at)
@@ -298,12 +298,22 @@ class ExpressionLowerer(PlaceLowerer):
         return Run(ty.BOOL, reg, node.at)
 
     # ---- conversions
+    def check_half(self, t: ty.Type, at: int) -> None:
+        """Refuse a 16-bit float that is not the program's: a program has one of them at run time."""
+        if t in ty.HALVES and t.name != self.options.fp16:
+            raise CslError(
+                at,
+                f"'{t}' at run time in a program of '{self.options.fp16}': it needs --fp16-format={t}, and all 16-bit floats of run time "
+                "are of that format then",
+            )
+
     def coerce_scalar(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if type(value) is Value:
             return super().coerce_scalar(value, t, at)
         s = value.type
         if can_widen(s, t):
-            if s is ty.F16 and t is ty.F32:
+            if s in ty.HALVES and t is ty.F32:
+                self.check_half(s, at)
                 return self.emit(Op.H2F, self.register(value, at), 0, "convert", t, at)
             return self.retype(value, t)
         if isinstance(s, ty.PointerType) and isinstance(t, ty.PointerType) and pointer_fits(s, t):
@@ -341,13 +351,15 @@ class ExpressionLowerer(PlaceLowerer):
         number = ty.is_number(s) or s is ty.BOOL
         if not number or not (ty.is_number(t) or t is ty.BOOL):
             return self.coerce(value, t, at)
+        self.check_half(s, at)
+        self.check_half(t, at)
         reg = self.register(value, at)
         if t is ty.BOOL:
             return self.comparison("!=", Run(s, reg, at), Value(s, 0.0 if ty.is_float(s) else 0), at)
         if isinstance(s, ty.FloatType):
             if isinstance(t, ty.FloatType):
                 return self.emit(Op.H2F if t is ty.F32 else Op.F2H, reg, 0, "convert", t, at)
-            if s is ty.F16:
+            if s in ty.HALVES:
                 reg = self.emit(Op.H2F, reg, 0, "convert", ty.F32, at).reg
             run = self.emit(Op.F2I, reg, 0, "convert", t, at)
             return self.narrow(run, t, at, "free")

@@ -154,6 +154,10 @@ class VectorLowerer(ExpressionLowerer):
         if isinstance(t, ty.DsrType):
             return Form.DSR, value
         if isinstance(t, ty.PointerType):
+            if isinstance(t.target, (ty.DsdType, ty.DsrType)) or t.target is ty.FIFO:
+                raise CslError(
+                    arg.at, f"an operand of type '{t}' is the address of a descriptor; leave the & out"
+                )
             if place and not isinstance(t.target, ty.ArrayType):
                 return Form.POINTER, value
             if isinstance(t.target, ty.ArrayType) and t.target.count != 1:
@@ -164,14 +168,15 @@ class VectorLowerer(ExpressionLowerer):
     def vector_scalar(self, value: Operand, kind: Kind, at: int) -> Operand:
         """A scalar operand in the type of its place; raw numbers keep theirs."""
         t = value.type
+        half = ty.NAMED[self.options.fp16]
         if isinstance(kind, ty.FloatType):
-            return self.coerce(value, kind, at)
+            return self.coerce(value, half if kind is H else kind, at)
         words = 1 if kind == W16 else 2
         if t is ty.COMPTIME_INT:
             signed = value.data < 0
             return self.coerce(value, ty.int_type(signed, 16 * words), at)
         if t is ty.COMPTIME_FLOAT:
-            return self.coerce(value, ty.F16 if words == 1 else ty.F32, at)
+            return self.coerce(value, half if words == 1 else ty.F32, at)
         if not t.runtime or t.words != words or isinstance(t, (ty.StructType, ty.ArrayType)):
             if isinstance(t, (ty.IntType, ty.FloatType)) and t.words < words:
                 return self.coerce(

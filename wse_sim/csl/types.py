@@ -199,6 +199,7 @@ I8, U8, I64, U64 = (int_type(s, b) for b in (8, 64) for s in (True, False))
 F16 = FloatType("f16", 16)
 BF16 = FloatType("bf16", 16)
 CB16 = FloatType("cb16", 16)
+HALVES = (F16, BF16, CB16)
 F32 = FloatType("f32", 32)
 HANDLES = {
     n: HandleType(n)

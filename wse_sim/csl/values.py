@@ -231,6 +231,8 @@ def round_float(t: ty.Type, x: float) -> float:
         return x
     if t is ty.BF16:
         return round_bf16(x)
+    if t is ty.CB16:
+        return cb16_of_bits(cb16_bits(x))
     return round_f16(x)
 
 
@@ -260,6 +262,21 @@ def f16_of_bits(bits: int) -> float:
     return float(np.uint16(bits & 0xFFFF).view(np.float16))
 
 
+def cb16_bits(x: float) -> int:
+    """Bits of the cb16 nearest to `x`, as the machine rounds."""
+    from wse_sim.fabric.vm import halves  # machine code, which few programs need at compile time
+
+    with np.errstate(over="ignore"):
+        return int(halves.cb16_bits(np.float32(x)))
+
+
+def cb16_of_bits(bits: int) -> float:
+    """The number that a cb16 is, as the machine reads it."""
+    from wse_sim.fabric.vm import halves
+
+    return float(halves.bits_cb16(bits))
+
+
 def register_form(t: ty.Type, data: float) -> int:
     """A scalar as a register holds it: sign- or zero-extended; raw bits of floats."""
     if t is ty.F32:
@@ -268,6 +285,8 @@ def register_form(t: ty.Type, data: float) -> int:
         return f16_bits(data)
     if t is ty.BF16:
         return f32_bits(data) >> 16
+    if t is ty.CB16:
+        return cb16_bits(data)
     return int(data)
 
 
@@ -285,6 +304,8 @@ def from_bits(t: ty.Type, bits: int) -> int | float | bool:
         return f16_of_bits(bits)
     if t is ty.BF16:
         return f32_of_bits((bits & 0xFFFF) << 16)
+    if t is ty.CB16:
+        return cb16_of_bits(bits)
     if t is ty.BOOL:
         return bool(bits & 1)
     if isinstance(t, ty.IntType):

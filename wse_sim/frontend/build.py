@@ -23,6 +23,7 @@ from wse_sim.frontend.orders import (
     view_taken,
 )
 from wse_sim.frontend.packed import stated
+from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
@@ -149,7 +150,7 @@ class _Builder:
     def _classified(self, node: Node) -> Draft:
         """The kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
         try:
-            found = classify(node, self.trace)
+            found = as_pairs(classify(node, self.trace), node, self.trace)
             if not node.elements:  # an empty slice: a kernel works on one element at least
                 found.dims = {name: max(1, size) for name, size in found.dims.items()}
             return found
@@ -185,6 +186,10 @@ class _Builder:
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         """Elementwise work, of the kernel or behind its product, spelled out where its operators do not say all."""
+        if any(
+            node.dtype in COMPLEX or any(is_complex(self.trace, r) for r in node.refs()) for node in nodes
+        ):
+            return ()
         items = fused_items(kernel)
         behind = [node for node in nodes[1:] if "batch_norm" not in node.op]
         if items:
@@ -230,7 +235,7 @@ class _Builder:
         )
         per_sample = kind is TensorKind.INPUT
         trains = node.trains and node.name not in self.cuts.off
-        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, per_sample, trains)
+        self.tensors[node.name] = Tensor(node.name, pair_shape(node), dtype, kind, per_sample, trains)
         self.tensor_of[node.name] = node.name
 
     def _name(self, node: Node, found: Family) -> str:
@@ -267,7 +272,7 @@ class _Builder:
         self.tensor_of[node.name] = out
         self.tensors[out] = Tensor(
             out,
-            node.shape,
+            pair_shape(node),
             self.precision.computed(node.dtype),
             TensorKind.ACTIVATION,
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
@@ -315,6 +320,6 @@ class _Builder:
             return None
         if base.name not in self.tensor_of:  # a folded constant (mask, table): it becomes a constant tensor
             dtype = self.precision.computed(base.dtype)
-            self.tensors[base.name] = Tensor(base.name, base.shape, dtype, TensorKind.CONSTANT, False)
+            self.tensors[base.name] = Tensor(base.name, pair_shape(base), dtype, TensorKind.CONSTANT, False)
             self.tensor_of[base.name] = base.name
         return self.tensor_of[base.name]

@@ -72,6 +72,7 @@ _DTYPES = {
     torch.int64: "int64",
     torch.bool: "bool",
     torch.complex64: "complex64",
+    torch.complex128: "complex128",
 }
 
 
@@ -436,8 +437,8 @@ class _Reader:
         name = self.ties.get(target, target)
         if kind == "input":
             name = fx.name
-        if kind == "parameter" and isinstance(value, torch.Tensor) and not value.dtype.is_floating_point:
-            kind = "buffer"
+        if kind == "parameter" and isinstance(value, torch.Tensor):
+            kind = kind if value.dtype.is_floating_point or value.dtype.is_complex else "buffer"
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         stored = self.program.state_dict.get(target)
         trains = bool(stored.requires_grad) if isinstance(stored, torch.nn.Parameter) else True

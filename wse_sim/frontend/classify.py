@@ -107,15 +107,9 @@ _REMEDIES = {
 
 
 _STEMS: tuple[tuple[str, str], ...] = (
-    ("fft_", "multiply by tables of cosines and sines: c = torch.fft.fft(torch.eye(n)), then x @ c.real and x @ c.imag"),
-    ("_fft", "multiply by tables of cosines and sines: c = torch.fft.fft(torch.eye(n)), then x @ c.real and x @ c.imag"),
-    ("stft", "cut frames with unfold() and multiply them by a window times tables of cosines and sines"),
-    ("istft", "multiply by tables of cosines and sines, and add frames with torch.nn.functional.fold"),
     ("linalg_", "iterate with products (Newton-Schulz for inverses and orthogonal factors, power iteration for norms)"),
     ("matrix_exp", "sum the first terms of its series with products"),
     ("_sparse", "stay dense: call to_dense() first"),
-    ("polar", "keep real and imaginary parts as two tensors"),
-    ("complex", "keep real and imaginary parts as two tensors"),
 )  # fmt: skip
 """How the names of operators begin, and what takes their place."""
 

@@ -24,7 +24,7 @@ _UNARY = (
 _LAYOUT = (
     "cat stack constant_pad_nd pad roll repeat repeat_interleave copy flip "
     "slice_scatter select_scatter unfold tril triu masked_scatter one_hot im2col col2im index_fill fill reflection_pad2d replication_pad2d "
-    "view_as_complex view_as_real diag_embed unfold_copy as_strided hstack vstack rot90 tile meshgrid"
+    "diag_embed unfold_copy as_strided hstack vstack rot90 tile meshgrid"
 )
 _REDUCTIONS = (
     "sum mean amax amin argmax argmin any all linalg_vector_norm norm var std max min prod var_mean std_mean "

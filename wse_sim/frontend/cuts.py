@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from wse_sim.frontend.trace import Node, Trace
 
-_FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64"])
+_FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64", "complex128"])
 
 
 @dataclass(frozen=True)

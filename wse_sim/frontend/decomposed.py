@@ -1,8 +1,8 @@
 """Operators without their own kernel, as torch takes them apart.
 
 An operator of ATen that no handler, view or pattern knows is replaced by what torch's decompositions make of it, until all are
-known or none can be taken apart.  What has a handler stays whole.  Of linear algebra and of Fourier transforms torch knows no
-parts: those keep the name that the user wrote, and are refused by it.
+known or none can be taken apart.  What has a handler stays whole.  Of linear algebra torch knows no parts: it keeps the name
+that the user wrote, and is refused by it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from wse_sim.frontend import pairs
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import FREE
 from wse_sim.frontend.patterns import PATTERNS
@@ -26,10 +27,6 @@ MOST_ROUNDS = 6
 """Parts may have their own parts; deeper nests are not known."""
 _WHOLE = (
     "linalg_",
-    "fft_",
-    "_fft",
-    "stft",
-    "istft",
     "cholesky",
     "lu_",
     "svd",
@@ -37,8 +34,6 @@ _WHOLE = (
     "_sparse",
     "to_sparse",
     "to_dense",
-    "polar",
-    "complex",
 )
 _TAKEN_APART = frozenset(
     [
@@ -108,6 +103,7 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
         *VIEWS,
         *FREE,
         *_CHECKS,
+        *pairs.FREE,
         *(root for pattern in PATTERNS for root in pattern.roots),
     }
     for _ in range(MOST_ROUNDS):

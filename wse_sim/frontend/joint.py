@@ -142,6 +142,8 @@ class _Counting(TorchDispatchMode):
             if not name.startswith(_KNOWN) or name in _UNCOUNTED:
                 self.found.strange.add(name)
             return
+        if any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
+            counts = [4 * count for count in counts]  # torch's formulas do not look at the type
         setattr(self.found, self.phase, getattr(self.found, self.phase) + sum(counts))
         if self.phase != "again":
             sizes = [tuple(x.shape) for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]

@@ -32,7 +32,7 @@ _NAMED = {
     "cbfloat16": ("cbfloat16", 1),
     "fp32": ("fp32", 1),
 }
-_FLOATS = ("fp16", "bf16", "fp32", "fp64")
+_FLOATS = ("fp16", "bf16", "fp32", "fp64", "complex64", "complex128")
 _INTEGERS = {"int64": "int32", "int16": "int32", "int32": "int32", "int8": "int8", "bool": "bool"}
 
 

@@ -144,6 +144,8 @@ VIEWS = frozenset(
         "adjoint",
         "dropout_off",
         "no_op_cast",
+        "resolve_conj",
+        "resolve_neg",
     ]
 )
 

@@ -1,7 +1,7 @@
 """How many streams side by side a tensor may have on the fabric, before regions have their shapes.
 
-A tensor travels in bundles of as many whole words of a token each, as many for all regions at its ends.  Norms and attention take and
-give one; layers and elementwise work take more; the operands and the result of elementwise work have as many each.  The plan prices
+A tensor travels in bundles of as many whole words of a token each, as many for all regions at its ends.  Norms take and
+give one; attention one for every band of heads (attribute `bands`), where layers are at the other ends; layers and elementwise work take more; the operands and the result of elementwise work have as many each.  The plan prices
 regions by that (attributes `link_words`, `most_bundles`): a link takes `wavelet_cycles` for a word.
 """
 
@@ -12,6 +12,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
 PACKED = 3  # queries, keys and values
+MOST_BANDS = 4  # of attention: each has four streams
 MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 
@@ -28,6 +29,8 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
         # Elementwise work prices the links that its operands share by itself.
         own = 0 if kernel.family in POINTWISE else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
+        if kernel.family == "attention":
+            out[kernel.name]["bands"] = bands_of(graph, kernel)
     return out
 
 
@@ -47,6 +50,11 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             is_split = words and all(_splits(kernel, name) for kernel in ends)
             found[name] = _most(words, MOST_BUNDLES) if is_split else 1
     found |= dict.fromkeys(packed_tensors(graph) & set(found), PACKED)
+    for kernel in graph.kernels:
+        if kernel.family == "attention":
+            bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
+            found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
+            found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
     tied = [kernel for kernel in graph.kernels if kernel.family in POINTWISE]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another
@@ -55,6 +63,18 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             least = min(found[name] for name in names)
             found |= {name: _most(graph.tensors[name].shape[-1] // PAIR, least) for name in names}
     return found
+
+
+def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
+    """Bands of heads of attention: one unless layers give all its operands and read its result, which they do in bundles."""
+    heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
+    names = {*kernel.inputs, *kernel.outputs}
+    others = [one for one in graph.kernels if one is not kernel]
+    made = {name for one in others for name in one.outputs}
+    ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
+    is_split = all(one.family == "gemm" and _splits(one, name) for one, name in ends)
+    is_split &= names <= made | set(kernel.outputs) and heads == kernel.dims.get("kv_heads", heads)
+    return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 
 
 def _splits(kernel: Kernel, tensor: str) -> bool:

@@ -143,13 +143,13 @@ class Attention(Family):
         asked_for = AttentionAttributes.of(attrs)
         if not asked_for.pairs:
             return Lay()
-        collected = asked_for.collected
+        collected, bands = asked_for.collected, asked_for.bands
         return Lay(
             gives_over="rows",
             least_rows=2,
             least_cols=1 + collected,
             more_colors=4 if collected else 3,
-            most_links=1,
+            most_links=bands,
         )
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:

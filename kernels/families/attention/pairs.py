@@ -11,6 +11,9 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
     late      min(n H d, what T H d words take beyond the scores and their maximum)
 
+In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with its own links; on less than
+two rows a band they are not.
+
 Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
 the row by them once more: the other columns have theirs before, and wait for it.
 
@@ -28,6 +31,8 @@ This is how attention is in a region of a whole model on the fabric (:mod:`wse_s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from wse_sim.graph import Phase
@@ -43,6 +48,7 @@ SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
 SOFTMAX = softmax_vectors("scores")
 GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
 GRADIENT = gradient_vectors("y", "g")
+LEAST_ROWS = 2  # of a band
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
@@ -51,8 +57,18 @@ def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
     return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
+def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
+    """Sizes and cores of one of the bands of rows; all of them where there is one."""
+    bands = AttentionAttributes.of(attrs).bands
+    if bands == 1:
+        return dims, tiling
+    count = np.where(tiling.rows >= LEAST_ROWS * bands, bands, 1)
+    return {**dims, "heads": dims["heads"] // count}, replace(tiling, rows=tiling.rows // count)
+
+
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
     """Queries, keys and values of two samples in fp16, scores, weights and results."""
+    dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
     return Footprint(
@@ -64,6 +80,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
     """Cycles per sample of the busiest core, and what it waits for sums of its row and for late words."""
+    dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = ceil_div(int(dims["q"]), n), phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles

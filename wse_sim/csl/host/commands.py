@@ -48,7 +48,7 @@ STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
 """Environment variable: 1 is --strict for every program that is compiled."""
 SDK_VARIABLE = "WSE_SIM_CSL_SDK"
 """Environment variable: the release whose rules hold for programs whose command names none."""
-_FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
+_FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings", "--output-json"}
 
 
 def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
@@ -112,9 +112,8 @@ def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
         n: _integer("--colors", v) for n, v in _pairs("--colors", by_name.get("colors", [])).items()
     }
     options["import_paths"] = tuple(by_name.get("import_path", []))
-    kind = by_name.get("fp16_format", ["f16"])[-1]
-    if kind not in ("f16", "fp16", "ieee"):
-        raise WseError(f"--fp16-format is '{kind}'; only f16 (IEEE half precision) is computed here")
+    if "fp16_format" in by_name:
+        options["fp16"] = by_name["fp16_format"][-1]
     return options
 
 
@@ -156,6 +155,9 @@ def cslc(arguments: list[str]) -> CompiledProgram:
     program = compile_program(path, **options)
     for note in program.notes:
         print(note)
+    wanted = [word.partition("=")[2] for word in arguments if word.startswith("--output-json=")]
+    if wanted:  # without a path it is the file that the output folder has anyway
+        shutil.copy(Path(options["out"]) / "out.json", wanted[-1])
     return program
 
 
@@ -228,12 +230,21 @@ class Case:
 
 
 def fill_command_folder(folder: Path) -> None:
-    """`cslc` and `cs_python` as real files that call this installation."""
+    """`cslc` and `cs_python` as real files that call this installation, and `python`, which hands them the scripts of the interface."""
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = folder / name
         # -P: a random.py next to the program is no module of ours; without it the working folder comes first
         path.write_text(
             f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
+        )
+        path.chmod(0o755)
+    for name in ("python", "python3"):
+        path = folder / name
+        other = shutil.which(name) or sys.executable
+        path.write_text(
+            f'#!/bin/sh\ncase "$1" in *.py) if grep -q "cerebras" "$1" 2>/dev/null; then exec "{folder}/cs_python" "$@"; fi;; esac\n'
+            f'exec "{other}" "$@"\n',
+            encoding="utf-8",
         )
         path.chmod(0o755)
 
@@ -304,6 +315,11 @@ def _environment(
     folder: Path, report: Path | None, figures: Path | None, threads: int | None
 ) -> dict[str, str]:
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
+    for name, command in (
+        ("CSLC", "cslc"),
+        ("CS_PYTHON", "cs_python"),
+    ):  # as command files of others name them
+        environment.setdefault(name, command)
     if report is not None:
         environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())
     if figures is not None:

@@ -1,6 +1,6 @@
 """Values of the register core, bit for bit: an element is an int64 that holds the raw bits of 16 or 32.
 
-f32: every operation rounds.  f16: operands are widened to f32, the result is rounded to f16.  Mixed (fmachs, faddhs): f32 throughout.
+f32: every operation rounds.  f16 (or bf16, cb16): operands are widened to f32, the result is rounded.  Mixed (fmachs, faddhs): f32 throughout.
 Multiply-add rounds after the product and after the sum.
 """
 
@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.values import bits_f16, bits_f32, f16_bits, f32_bits
+from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.halves import half_bits, half_value
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # Columns of the table of vector operations: words of an element of destination, source 0, source 1, scalar; sources; cost of an
 # element in 1/1000 cycle; the same with two memory sources; elements of one issue (a short vector is one issue, whatever limits long
-# ones); cost where the banks of two memory sources collide.
-(W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY, ISSUE, COST_COLLIDING) = range(9)
+# ones); cost where the banks of two memory sources collide; format of 16-bit floats.
+(W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY, ISSUE, COST_COLLIDING, HALF) = range(10)
 VOP = {name: i for i, name in enumerate(O.VECTOR_OPS)}
 
 _UNARY = {
@@ -51,9 +52,10 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
+def operation_table(config: FabricConfig, half: int = 0) -> npt.NDArray[np.int32]:
     """Widths and costs of every vector operation: the rows of the documented table that the wafer's rates stand for."""
-    table = np.zeros((len(O.VECTOR_OPS), 9), np.int32)
+    table = np.zeros((len(O.VECTOR_OPS), 10), np.int32)
+    table[:, HALF] = half
     for name, row in zip(O.VECTOR_OPS, table, strict=True):
         width = 2 if name in _WIDE else 1
         row[:3] = _WIDTHS.get(name, (width, width, width))
@@ -206,7 +208,7 @@ def bit_count(op, x):
 
 
 @helper_kernel
-def rare(op, a, b):
+def rare(op, half, a, b):
     """Elements of the operations that programs use seldom."""
     if op == SLL16:
         return (a << b) & 0xFFFF if b < 16 else 0
@@ -225,33 +227,33 @@ def rare(op, a, b):
     if op == XOR16 or op == XOR32:
         return a ^ b
     if op == FMAXH:
-        return f16_bits(larger(bits_f16(a), bits_f16(b)))
+        return half_bits(half, larger(half_value(half, a), half_value(half, b)))
     if op == FNORMS:
         return f32_bits(normalized(bits_f32(a)))
     if op == FNORMH:
-        return f16_bits(normalized(bits_f16(a)))
+        return half_bits(half, normalized(half_value(half, a)))
     if op == FSCALES:
         return f32_bits(scaled(bits_f32(a), s16(b)))
     if op == FSCALEH:
-        return f16_bits(scaled(bits_f16(a), s16(b)))
+        return half_bits(half, scaled(half_value(half, a), s16(b)))
     if op == FH2S:
-        return f32_bits(bits_f16(a))
+        return f32_bits(half_value(half, a))
     if op == FS2H:
-        return f16_bits(bits_f32(a))
+        return half_bits(half, bits_f32(a))
     if op == FH2XP16:
-        return xp16(bits_f16(a))
+        return xp16(half_value(half, a))
     if op == FS2XP16:
         return xp16(bits_f32(a))
     if op == XP162FH:
-        return f16_bits(np.float32(s16(a)))
+        return half_bits(half, np.float32(s16(a)))
     if op == XP162FS:
         return f32_bits(np.float32(s16(a)))
     return np.int64(0)
 
 
 @helper_kernel
-def element(op, a, b, s):
-    """One element: bits of the result of operation `op` (ADDC16 is the caller's) on bits `a`, `b` and the scalar `s`."""
+def element(op, half, a, b, s):
+    """One element: bits of the result of operation `op` (ADDC16 is the caller's) on bits `a`, `b` and the scalar `s`; `half` is the format of its 16-bit floats."""
     if op == MOV16 or op == MOV32 or op == FMOVS or op == FMOVH:
         return a
     if op == FMACS:
@@ -263,17 +265,19 @@ def element(op, a, b, s):
     if op == FSUBS:
         return f32_bits(np.float32(bits_f32(a) - bits_f32(b)))
     if op == FMACH:
-        return f16_bits(np.float32(bits_f16(a) + np.float32(bits_f16(b) * bits_f16(s))))
+        return half_bits(
+            half, np.float32(half_value(half, a) + np.float32(half_value(half, b) * half_value(half, s)))
+        )
     if op == FADDH:
-        return f16_bits(np.float32(bits_f16(a) + bits_f16(b)))
+        return half_bits(half, np.float32(half_value(half, a) + half_value(half, b)))
     if op == FSUBH:
-        return f16_bits(np.float32(bits_f16(a) - bits_f16(b)))
+        return half_bits(half, np.float32(half_value(half, a) - half_value(half, b)))
     if op == FMULH:
-        return f16_bits(np.float32(bits_f16(a) * bits_f16(b)))
+        return half_bits(half, np.float32(half_value(half, a) * half_value(half, b)))
     if op == FMACHS:
-        return f32_bits(np.float32(bits_f32(a) + np.float32(bits_f16(b) * bits_f16(s))))
+        return f32_bits(np.float32(bits_f32(a) + np.float32(half_value(half, b) * half_value(half, s))))
     if op == FADDHS:
-        return f32_bits(np.float32(bits_f32(a) + bits_f16(b)))
+        return f32_bits(np.float32(bits_f32(a) + half_value(half, b)))
     if op == FNEGS:
         return a ^ 0x80000000
     if op == FABSS:
@@ -292,7 +296,7 @@ def element(op, a, b, s):
         return (a + b) & 0xFFFFFFFF
     if op == SUB32:
         return (a - b) & 0xFFFFFFFF
-    return rare(op, a, b)
+    return rare(op, half, a, b)
 
 
 _FN = {name: i for i, name in enumerate(O.MATH_FUNCTIONS)}

@@ -121,6 +121,7 @@ def make_machine(
         "TAKEN": costs["branch_taken"], "BANK_PERIOD_16": config.sram_banks // 2,
         "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,
         "MAP_VECTOR_MILLI": config.map_vector_milli, "WATCH": watch, "SCALAR_WORDS": 0 if watch else words,
+        "HALF": O.HALF_FORMATS.index(image.half),
     }.items():  # fmt: skip
         sets[getattr(S, name)] = int(value)
     code, late_price = priced_code(image, costs)
@@ -152,7 +153,7 @@ def make_machine(
         sets=sets, die_edges=np.repeat(edges, image.cols), code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
         loads=np.ascontiguousarray(image.dsr_loads, np.int32), shapes=np.ascontiguousarray(image.shapes, np.int32),
         rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots), constants=constants, fifos=fifos,
-        task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, owner=S.owners(image, words), vop=operation_table(config), prices=np.zeros(1, np.int64),
+        task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, owner=S.owners(image, words), vop=operation_table(config, O.HALF_FORMATS.index(image.half)), prices=np.zeros(1, np.int64),
         slot_of=slot_of, color_of=np.array(colors or [0], np.int32), host_slot=host_slot, in_depth=in_depth, out_depth=out_depth,
         memory=lazy((n * words,), np.uint16), regs=lazy((n * n_registers + SLACK,), np.int64), calls=lazy((n * n_calls * 2 + 2,), np.int32),
         core=core, arguments=lazy((n, 16), np.int64), threads=lazy((S.N_THREADS, n, S.THREAD_FIELDS), np.int32), dsr=lazy((n, 3 * n_dsrs), np.int64),

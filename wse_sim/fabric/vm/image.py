@@ -157,6 +157,7 @@ class Image:
     asserts: tuple[str, ...] = ()
     offset: tuple[int, int] = (0, 0)  # (x, y) of the rectangle on the fabric
     fabric: tuple[int, int] = (0, 0)  # (width, height)
+    half: str = "f16"  # format of 16-bit floats: one of opcodes.HALF_FORMATS
 
     @property
     def n_cores(self) -> int:
@@ -174,6 +175,10 @@ class Image:
     def validate(self) -> None:
         """Raise :class:`ProgramError` with what is wrong: sizes, references, memory over 48 KiB (the sum is shown)."""
         n = len(self.code)
+        if self.half not in O.HALF_FORMATS:
+            raise ProgramError(
+                f"its 16-bit floats are '{self.half}'; they must be {', '.join(O.HALF_FORMATS)}"
+            )
         self._check_arrays()
         if self.code.shape != (n, 4) or len(self.cost_class) != n or len(self.source) != n:
             raise ProgramError(

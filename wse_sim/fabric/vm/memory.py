@@ -105,7 +105,7 @@ def run_straight(th, op, n, widths, memory, base):
             w = x + y + carry
             carry = w >> 16
         else:
-            w = element(op, x, y, scalar)
+            w = element(op, np.int64(widths[A.HALF]), x, y, scalar)
         store(memory, to, np.int64(0), wd, w)
         to += to_step
         xa += xa_step
@@ -161,7 +161,7 @@ def run_memory(th, widths, memory, base, words, shapes, rings):
             w = x + y + carry
             carry = w >> 16
         else:
-            w = element(op, x, y, z)
+            w = element(op, np.int64(widths[A.HALF]), x, y, z)
         o, width = S.OPERAND0, np.int64(widths[0])
         address = np.int64(th[o + S.P_ADDRESS])
         if address < 0 or address + width > words:

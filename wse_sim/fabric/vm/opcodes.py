@@ -409,6 +409,9 @@ class FilterKind(IntEnum):
     SPARSE_COUNTER = 2
 
 
+HALF_FORMATS = ("f16", "bf16", "cb16")
+"""The 16-bit floats that a program can have, by number."""
+
 # Columns of image.filters, int64.
 (
     F_KIND,

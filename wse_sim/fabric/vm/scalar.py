@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.fabric.format.values import bits_f16, bits_f32, f16_bits, f32_bits
+from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
+from wse_sim.fabric.vm.halves import half_bits, half_value
 from wse_sim.fabric.vm.registers import FIRST_BYTE
 from wse_sim.fabric.vm.watch import look_at_scalar
 from wse_sim.jit import helper_kernel, inlined_kernel
@@ -281,22 +282,22 @@ def floats(op, r, d, x, y):
 
 
 @inlined_kernel
-def half_floats(op, r, d, x, y):
-    """Arithmetic and comparisons of f16, computed in f32; False: the opcode is another one."""
+def half_floats(op, half, r, d, x, y):
+    """Arithmetic and comparisons of the program's 16-bit floats, computed in f32; False: the opcode is another one."""
     if op == HEQ:
-        r[d] = 1 if bits_f16(r[x]) == bits_f16(r[y]) else 0
+        r[d] = 1 if half_value(half, r[x]) == half_value(half, r[y]) else 0
     elif op == HLT:
-        r[d] = 1 if bits_f16(r[x]) < bits_f16(r[y]) else 0
+        r[d] = 1 if half_value(half, r[x]) < half_value(half, r[y]) else 0
     elif op == HLE:
-        r[d] = 1 if bits_f16(r[x]) <= bits_f16(r[y]) else 0
+        r[d] = 1 if half_value(half, r[x]) <= half_value(half, r[y]) else 0
     elif op == HADD:
-        r[d] = f16_bits(np.float32(bits_f16(r[x]) + bits_f16(r[y])))
+        r[d] = half_bits(half, np.float32(half_value(half, r[x]) + half_value(half, r[y])))
     elif op == HSUB:
-        r[d] = f16_bits(np.float32(bits_f16(r[x]) - bits_f16(r[y])))
+        r[d] = half_bits(half, np.float32(half_value(half, r[x]) - half_value(half, r[y])))
     elif op == HMUL:
-        r[d] = f16_bits(np.float32(bits_f16(r[x]) * bits_f16(r[y])))
+        r[d] = half_bits(half, np.float32(half_value(half, r[x]) * half_value(half, r[y])))
     elif op == HDIV:
-        r[d] = f16_bits(divide(bits_f16(r[x]), bits_f16(r[y])))
+        r[d] = half_bits(half, divide(half_value(half, r[x]), half_value(half, r[y])))
     elif op == HNEG:
         r[d] = r[x] ^ 0x8000
     elif op == HABS:
@@ -307,12 +308,12 @@ def half_floats(op, r, d, x, y):
 
 
 @inlined_kernel
-def conversions(op, r, d, x, y, k):
+def conversions(op, half, r, d, x, y, k):
     """Floats to and from other types, and functions of f32; False: the opcode is another one."""
     if op == H2F:
-        r[d] = f32_bits(bits_f16(r[x]))
+        r[d] = f32_bits(half_value(half, r[x]))
     elif op == F2H:
-        r[d] = f16_bits(bits_f32(r[x]))
+        r[d] = half_bits(half, bits_f32(r[x]))
     elif op == I2F:
         r[d] = f32_bits(np.float32(r[x]))
     elif op == F2I:
@@ -558,10 +559,10 @@ def task_bits(op, r, x, ic, c0, core):
 @inlined_kernel
 def others(op, r, d, x, y, ic, c0, m, dsr, dsr_row):
     """What scalar code seldom does."""
-    k = np.int64(ic)
-    if shifts(op, r, d, x, y, k) or floats(op, r, d, x, y) or half_floats(op, r, d, x, y):
+    k, half = np.int64(ic), m.sets[S.HALF]
+    if shifts(op, r, d, x, y, k) or floats(op, r, d, x, y) or half_floats(op, half, r, d, x, y):
         return RAN
-    if conversions(op, r, d, x, y, k) or dsd_fields(op, r, d, x, y, k, m):
+    if conversions(op, half, r, d, x, y, k) or dsd_fields(op, r, d, x, y, k, m):
         return RAN
     if dsr_fields(op, r, d, x, ic, c0, m, dsr, dsr_row) or task_bits(op, r, x, ic, c0, m.core):
         return RAN

@@ -56,11 +56,13 @@ class Outcome:
 
     ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen, and no condition was asked), "waits" (nothing can
     happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
+    ``quiet``: of "idle", the cycle from which on nothing could happen; time may have passed since.
     """
 
     reason: str
     cycle: int
     fault: Fault | None = None
+    quiet: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Session:
 
         "commands": every armed core has released its command stream; "drained": all words that were expected have come; "injected": all
         words of the host are on the fabric; "idle" and "cycle": nothing but the limit.  With `still_cycles` it also ends where no word moved
-        and no memory changed from one look to the next, so many cycles apart; the results do not depend on it.  `look` is called from
+        and no memory changed from one look to the next, a fixed number of cycles apart; the results do not depend on it.  `look` is called from
         time to time, every second at least, at cycles that depend on the speed of the host.
         """
         m = self.machine
@@ -186,9 +188,10 @@ class Session:
             self.fault = why_fault(m, self.image)
             return Outcome("fault", self.cycle, self.fault)
         if why == L.QUIET:
+            quiet = self.cycle
             if cycles is not None and not asked:  # nothing happens, but time passes for whoever comes next
                 m.size[S.CLOCK] = max(last, self.cycle)
-            return Outcome("waits" if asked else "idle", self.cycle)
+            return Outcome("waits" if asked else "idle", self.cycle, quiet=quiet)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
 
     def _run_watched(

@@ -88,9 +88,9 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 (
     ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
     STRICT, RAMP_DELAY, IS_WSE3, PICK, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
-    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS, WATCH, SCALAR_WORDS,
-) = range(38)  # fmt: skip
-SETTINGS = 38
+    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS, WATCH, SCALAR_WORDS, HALF,
+) = range(39)  # fmt: skip
+SETTINGS = 39
 
 # Columns of `task_table` (class, id): entry or -1, kind, priority.
 E_ENTRY, E_KIND, E_PRIORITY = range(3)
@@ -145,7 +145,7 @@ class Machine(NamedTuple):
     teardown: Array  # int32 (classes, 24): entry or -1
     empties: Array  # int32 (classes, 8): entry or -1
     owner: Array  # uint16 (classes, WORDS): 1 + number of the variable that holds a word, 0: none
-    vop: Array  # int32 (ops, 8): widths, rates
+    vop: Array  # int32 (ops, 10): widths, rates, format of 16-bit floats
     prices: Array  # int64 (MATH functions and more)
     slot_of: Array  # int32 (32,)
     color_of: Array  # int32 (S,)

@@ -328,7 +328,7 @@ def step(c, k, t, m):
             th[S.T_CARRY] = np.int32((w >> 16) & 1)
             w &= 0xFFFF
         else:
-            w = element(op, x, y, z)
+            w = element(op, np.int64(m.vop[op, A.HALF]), x, y, z)
         form = th[d + S.P_FORM]
         if form == S.MEMORY or form == S.FIFO:
             if not keep_element(c, width_d, w, th, m):

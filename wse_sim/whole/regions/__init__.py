@@ -9,6 +9,7 @@ norm.py        layer and RMS norm
 softmax.py     softmax of every token
 joined.py      rows of a parameter in front of the tokens
 attention.py   softmax attention
+attention_bands.py  the same with heads in bands of rows
 pointwise.py   elementwise work and activations
 flowing.py     dense layers whose results leave as they are summed
 windows.py     what the windows of a convolution meet in an image at rest
@@ -20,7 +21,9 @@ depthwise.py   convolutions with a filter for every channel
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.whole.regions.attention import Attention
+from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
@@ -57,6 +60,8 @@ def region_of(
     """
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
+    if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
+        return BandedAttention(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
     if not isinstance(found, Dense):
         return found

@@ -14,7 +14,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, stored_cycles
+from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, hearing_cycles, stored_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -29,6 +29,7 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
+MOST_HEARD = 3  # bundles that the core next to a row hears, on a microthread each
 STORES = 3  # cores in which a residual waits, where the region has room
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 
@@ -263,7 +264,8 @@ class DenseShape(RegionKind):
         if self.is_narrow or stream_order(self.graph, tensor) is not None:
             return (1,)
         words = self.inputs // PAIR
-        return tuple(count for count in range(1, min(words, self.fed) + 1) if words % count == 0)
+        most = min(words, MOST_HEARD * self.fed)
+        return tuple(count for count in range(1, most + 1) if words % count == 0)
 
     def _dealt(self) -> list[IntArray]:
         """The words that every row takes of a token, by their places in the stream."""
@@ -274,7 +276,7 @@ class DenseShape(RegionKind):
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
     def _deals(self) -> list[tuple[int, int]]:
-        """How a token is dealt out: to that many rows, so many words each; no more than wait in a row's queue."""
+        """How a token is dealt out: to that many rows, that many words each; no more than wait in a row's queue."""
         out, done = [], 0
         for level in sorted(set(self.words)):
             takers = sum(count >= level for count in self.words)
@@ -311,8 +313,6 @@ class DenseShape(RegionKind):
         """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link.
 
         A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
-
-        What is dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
@@ -346,5 +346,5 @@ class DenseShape(RegionKind):
     def _hearing_cycles(self) -> float:
         """Of a sample, in a core next to a row that hears its bundles and deals out its words."""
         most = 1 if self.is_narrow else max(map(len, self.heard))
-        words = self.inputs / PAIR / self.streams
-        return self.tokens * (max(self.wafer.wavelet_cycles, most) * words + 2 * max(self.words))
+        words = most * self.inputs / PAIR / self.streams
+        return self.tokens * float(hearing_cycles(words, max(self.words), self.wafer))

@@ -1,4 +1,4 @@
-"""The GPU executor: every cycle of the oracle, on a GPU.  Experimental: no one has measured it on a device yet."""
+"""The GPU executor: every cycle of the oracle, on an NVIDIA GPU.  `docs/gpu.md` has the measured speed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,139 @@
+"""The interface of a cluster (``cerebras.sdk.client``): compile, run and launch, each on this machine and in the simulator.
+
+An artifact is the folder that ``cslc -o`` writes; its name is the absolute path of the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from wse_sim.csl.host.arrays import HostError
+from wse_sim.csl.host.commands import cslc, fill_command_folder
+from wse_sim.csl.host.runtime import SdkRuntime
+from wse_sim.files import is_file
+from wse_sim.written import scratch
+
+ADDRESS = "%CMADDR%"
+"""What commands of :class:`SdkLauncher` have where the address of the system belongs."""
+MOST_SECONDS = 24 * 3600.0
+
+
+class _Held:
+    """A context that holds nothing but itself."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is left behind."""
+
+
+class SdkCompiler(_Held):
+    """Compiles on a node of the cluster; here on this machine.  Resources and versions that are asked for change nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def compile(self, app_path: str, csl_main: str, options: str = "", out_path: str = ".") -> str:
+        """Compile `csl_main`, a file in the folder `app_path`, with the options of ``cslc``; the artifact's path.
+
+        Raises :class:`CslError` for faults of the program, :class:`HostError` if there is no such folder.
+        """
+        folder, place = Path(app_path).absolute(), Path(out_path).absolute()
+        if not folder.is_dir():
+            raise HostError(
+                f"SdkCompiler.compile: '{app_path}' is no folder; give the one that holds '{csl_main}'"
+            )
+        words = shlex.split(options)
+        name = next((b for a, b in itertools.pairwise(words) if a == "-o"), "out")
+        place.mkdir(parents=True, exist_ok=True)
+        with contextlib.chdir(folder):
+            cslc([csl_main, *words])
+            made = Path(name).absolute()
+        target = place / made.name
+        if target != made:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.move(made, target)
+        return str(target)
+
+
+class ApplianceRuntime(SdkRuntime):
+    """The runtime of the cluster: loads and starts the program where its ``with`` begins, and stops it where that ends."""
+
+    def __init__(
+        self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
+    ) -> None:
+        super().__init__(artifact)
+
+    def __enter__(self) -> Self:
+        self.load()
+        self.run()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+
+
+class SdkLauncher(_Held):
+    """Runs commands on the node of the system: here in a scratch folder with a copy of the artifact, and ``cs_python`` on PATH."""
+
+    def __init__(
+        self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
+    ) -> None:
+        source = Path(artifact).absolute()
+        if not (source / "out.json").is_file():
+            raise HostError(
+                f"SdkLauncher: '{artifact}' is no artifact; give what SdkCompiler.compile returned"
+            )
+        self._scratch = tempfile.TemporaryDirectory(prefix="wse-sim-launcher-")
+        self.folder = Path(self._scratch.name)
+        shutil.copytree(source, self.folder / source.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scratch.cleanup()
+
+    def stage(self, path: str) -> None:
+        """Copy a file into the folder where the commands run."""
+        if not is_file(path, "a staged file", HostError):
+            raise HostError(f"SdkLauncher.stage: there is no file '{path}'")
+        shutil.copy(path, self.folder)
+
+    def run(self, *commands: str) -> str:
+        """Run commands one after another; what they print.  Raises :class:`HostError` with their last words if one fails."""
+        said = ""
+        with scratch("csl") as first:
+            fill_command_folder(first)
+            environment = {**os.environ, "PATH": f"{first}{os.pathsep}{os.environ.get('PATH', '')}"}
+            for command in commands:
+                text = command.replace(ADDRESS, "''")
+                done = subprocess.run(
+                    text, shell=True, cwd=self.folder, env=environment, capture_output=True, check=False, text=True, timeout=MOST_SECONDS
+                )  # fmt: skip
+                said += done.stdout
+                if done.returncode:
+                    raise HostError(
+                        f"'{command}' ended with status {done.returncode}: {done.stderr.strip()[-2000:]}"
+                    )
+        return said
+
+    def download_artifact(self, name: str, target: str) -> None:
+        """Copy a file that a command wrote to `target`."""
+        if not is_file(self.folder / name, "an artifact", HostError):
+            raise HostError(f"SdkLauncher.download_artifact: the commands wrote no file '{name}'")
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.folder / name, target)

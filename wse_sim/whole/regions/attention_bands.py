@@ -1,0 +1,128 @@
+"""Attention in bands of rows, each with some of the heads: a region of attention for every band, with its own links.
+
+Bundle i of queries, keys, values and results has the features of the heads of band i, which are next to each other in a token.  So bands know
+nothing of each other, and a core has the scores of H / bands heads alone.  Where the tensors do not come in as many bundles, the region is as
+:mod:`wse_sim.whole.regions.attention` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost
+from wse_sim.whole.areas import FabricPlace
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.attention import PORTS, Attention
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports
+
+
+class BandedAttention(Attention):
+    """Attention with heads in bands, in inference."""
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        most = AttentionAttributes.of(kernel.attrs).bands
+        super().__init__(graph, replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1})), stage, wafer)
+        counts = [count for count in range(1, most + 1) if most % count == 0]
+        rows = self.region.rows
+        self._ways = {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
+
+    def _in_bands(self, stage: Stage, count: int) -> tuple[Attention, ...]:
+        """This number of regions, one below the other, each with as many of the heads."""
+        dims = self.kernel.dims
+        heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
+        part = replace(self.kernel, dims=frozen({**dims, **heads}))
+
+        def band(number: int, rows: int) -> Attention:
+            top, cores = self.region.row + number * rows, rows * self.compute_cols
+            place = replace(self.region, row=top, rows=rows, compute_cores=cores)
+            name = f"{stage.name} {number}"
+            return Attention(self.graph, part, replace(stage, name=name, region=place), self.wafer)
+
+        rows = band(0, self.region.rows // count).height
+        return tuple(band(number, rows) for number in range(count))
+
+    @property
+    def bands(self) -> tuple[Attention, ...]:
+        """As many as bundles come in."""
+        return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether there are several."""
+        return len(self.bands) > 1
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """All operands and the result."""
+        return (*self.kernel.inputs, *self.kernel.outputs)
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """As many bundles as there may be bands."""
+        return tuple(self._ways)
+
+    def pace(self) -> float:
+        """What the plan prices, with or without bands, or the words of an operand on their link."""
+        count = len(self.bands)
+        attrs = {**self.kernel.attrs, "bands": count}
+        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
+        words = self.tokens * self.features / PAIR / count
+        return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))
+
+    @property
+    def area(self) -> FabricPlace:
+        """The place of all bands together."""
+        if not self.is_banded:
+            return super().area
+        first, last = self.bands[0], self.bands[-1]
+        return FabricPlace(self.name, slice(first.top, last.top + last.height), first.columns)
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Those of every band."""
+        if not self.is_banded:
+            return super().inlets
+        return tuple(
+            Inlet(one.tensor, one.cell, number)
+            for number, band in enumerate(self.bands)
+            for one in band.inlets
+        )
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """Cells that send, one band after the other."""
+        return (
+            tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
+        )
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Those of all bands."""
+        if not self.is_banded:
+            return super().busy_links
+        return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Every band with its streams."""
+        if not self.is_banded:
+            super().build(b, ports, samples)
+            return
+        ways = [(ports.outward, ports.towards), *ports.others]
+        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
+            inward = ports.inward[PORTS * number : PORTS * (number + 1)]
+            band.build(b, Ports(inward, *way, ports.own), samples)
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Masks of all bands."""
+        if not self.is_banded:
+            return super().values(weights)
+        return {name: values for band in self.bands for name, values in band.values(weights).items()}
