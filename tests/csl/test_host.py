@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from wse_sim.csl import compile_program
+from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.commands import check_case, find_cases, parse_cslc
@@ -116,6 +117,19 @@ def runner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SdkRuntime:
     runtime.load()
     runtime.run()
     return runtime
+
+
+def test_a_parameter_without_a_type_takes_what_its_literal_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--params=N:3,wide:true` where the layout declares neither type: N is a number, also in arithmetic, wide a Boolean."""
+    monkeypatch.chdir(folder)
+    declared = next(line for line in LAYOUT.splitlines() if line.startswith("param N"))
+    checks = "comptime { @comptime_assert(N * 2 == 6 and wide); }"
+    (folder / "layout.csl").write_text(LAYOUT.replace(declared, f"param N = 5; param wide = false; {checks}"))
+    compile_program("layout.csl", arch="wse2", params={"N": "3", "wide": "true"}, memcpy=True, out="out")
+    with pytest.raises(CslError, match="comptime_string"):
+        compile_program("layout.csl", arch="wse2", params={"N": "three"}, memcpy=True, out="out")
 
 
 @pytest.mark.parametrize("order", list(MemcpyOrder))

@@ -5,6 +5,7 @@ One file, because reading, writing and indexing take the same cases.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from wse_sim.csl.values import (
     FALSE,
     TRUE,
     Cell,
+    CommandLineText,
     Entry,
     Function,
     Global,
@@ -192,7 +194,7 @@ class PlaceEvaluator(Builtins):
 
     def given_param(self, given: Value, t: ty.Type | None, decl: tree.Declaration) -> Operand:
         if t is None:
-            return given
+            return literal(given.data) if isinstance(given.data, CommandLineText) else given
         if given.type is ty.COMPTIME_STRING and t is not ty.COMPTIME_STRING:
             return self.parse_param(given.data, t, decl)
         return self.coerce(given, t, decl.at)
@@ -431,3 +433,15 @@ class PlaceEvaluator(Builtins):
         ):
             return Ref(ref.root, ref.path, t.target)
         raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
+
+
+def literal(text: str) -> Value:
+    """What `text` is as a literal of the language: an integer, a float, a Boolean, or else a string."""
+    if text in ("true", "false"):
+        return TRUE if text == "true" else FALSE
+    if text[:1] in set("-.0123456789"):  # float() also reads words such as 'inf'
+        with contextlib.suppress(ValueError):
+            return Value(ty.COMPTIME_INT, int(text, 0))
+        with contextlib.suppress(ValueError):
+            return Value(ty.COMPTIME_FLOAT, float(text))
+    return Value(ty.COMPTIME_STRING, str(text))

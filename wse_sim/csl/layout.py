@@ -16,7 +16,7 @@ from wse_sim.csl.modules import LayoutState, ProgramState
 from wse_sim.csl.storage import SharedNames
 from wse_sim.csl.tiles import CodeClass, freeze
 from wse_sim.csl.unit import CodeUnit, Compiler
-from wse_sim.csl.values import Cell, Function, Global, Instance, Operand, Value
+from wse_sim.csl.values import Cell, CommandLineText, Function, Global, Instance, Operand, Value
 
 MOST_IMPORTS = 60
 HOST_INTERFACE = ("<memcpy/get_params>", "<memcpy/memcpy>")
@@ -107,7 +107,10 @@ def imports(node: tree.Node | None) -> bool:
 
 def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) -> dict[str, Value]:
     """`--params` (text, typed later by the declaration they meet) and `--colors`."""
-    values = {n: v if isinstance(v, Value) else Value(ty.COMPTIME_STRING, str(v)) for n, v in params.items()}
+    values = {
+        n: v if isinstance(v, Value) else Value(ty.COMPTIME_STRING, CommandLineText(v))
+        for n, v in params.items()
+    }
     values.update({n: Value(ty.COLOR, c) for n, c in colors.items()})
     return values
 

@@ -38,6 +38,12 @@ class Operand:
         )
 
 
+class CommandLineText(str):
+    """The text of a parameter as `--params` gives it: the declaration types it, or its literal does where none is written."""
+
+    __slots__ = ()
+
+
 @final
 class Value(Operand):
     """A value known at compile time."""

@@ -165,7 +165,7 @@ class Session:
 
         "commands": every armed core has released its command stream; "drained": all words that were expected have come; "injected": all
         words of the host are on the fabric; "idle" and "cycle": nothing but the limit.  With `still_cycles` it also ends where no word moved
-        and no memory changed from one look to the next, a fixed number of cycles apart; the results do not depend on it.  `look` is called from
+        and no memory changed from one look to the next, that many cycles apart; the results do not depend on it.  `look` is called from
         time to time, every second at least, at cycles that depend on the speed of the host.
         """
         m = self.machine

@@ -1,4 +1,4 @@
-"""Attention in bands of rows, each with some of the heads: a region of attention for every band, with its own links.
+"""Attention in bands of rows, each with some of the heads: a region of attention for every band, each with its own links.
 
 Bundle i of queries, keys, values and results has the features of the heads of band i, which are next to each other in a token.  So bands know
 nothing of each other, and a core has the scores of H / bands heads alone.  Where the tensors do not come in as many bundles, the region is as
@@ -36,7 +36,7 @@ class BandedAttention(Attention):
         self._ways = {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
 
     def _in_bands(self, stage: Stage, count: int) -> tuple[Attention, ...]:
-        """This number of regions, one below the other, each with as many of the heads."""
+        """Split a region into bands, one below the other, each with as many of the heads."""
         dims = self.kernel.dims
         heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
         part = replace(self.kernel, dims=frozen({**dims, **heads}))
@@ -80,7 +80,7 @@ class BandedAttention(Attention):
 
     @property
     def area(self) -> FabricPlace:
-        """The place of all bands together."""
+        """The rectangle that contains all bands."""
         if not self.is_banded:
             return super().area
         first, last = self.bands[0], self.bands[-1]
@@ -99,7 +99,7 @@ class BandedAttention(Attention):
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """Cells that send, one band after the other."""
+        """The cores that send results, band by band."""
         return (
             tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
         )

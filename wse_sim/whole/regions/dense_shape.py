@@ -276,7 +276,7 @@ class DenseShape(RegionKind):
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
     def _deals(self) -> list[tuple[int, int]]:
-        """How a token is dealt out: to that many rows, that many words each; no more than wait in a row's queue."""
+        """How a token is dealt out: to that many rows, with equal numbers of words; no more than wait in a row's queue."""
         out, done = [], 0
         for level in sorted(set(self.words)):
             takers = sum(count >= level for count in self.words)
