@@ -38,6 +38,7 @@ def of_family(graph: KernelGraph, name: str) -> list[Any]:
     ],
     ids=["abs", "there and back", "two axes", "stft"],
 )  # fmt: skip
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_transforms_are_kernels(function: Callable[[Tensor], Tensor], width: int, wanted: Any) -> None:
     graph = lower(Of(function, width), (torch.randn(3, 4, 16),), training=True)
