@@ -71,7 +71,7 @@ RULES = (
         4,
     ),
     Rule("verb not", r"\b(?:says|knows|needs|takes|gives|holds|reads) not\b", "does not", 0),
-    Rule("holds no", r"\bholds? no\b", "contains no, has no", 16),
+    Rule("holds no", r"\bholds? no\b", "contains no, has no", 15),
     Rule("about at the end", r", about[.:;,)]", "about N", 0),
     Rule("of today", r"\bof (?:today|before)\b", "today's, earlier", 2),
     Rule("whoever", r"\bwhoever\b", "the caller, the user, those who", 1),

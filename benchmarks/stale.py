@@ -225,7 +225,8 @@ def made(names: Iterable[str]) -> None:
 
 def changed(name: str) -> list[str]:
     """Sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
-    kept = read().get(name, {})
+    found = read().get(name)
+    kept = found if isinstance(found, dict) else {}  # one digest of all sources, as earlier files had
     return [source for source, value in digest(name).items() if kept.get(source) != value]
 
 

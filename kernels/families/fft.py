@@ -165,7 +165,7 @@ class Fourier(Family):
         b, half = new_builder(rows, cols, wafer), n // 2
         k = b.core_class("core")
         stages = n.bit_length() - 1
-        # Operands of one instruction lie in different banks.
+        # Operands of one instruction are in different banks.
         parts = {
             name: [b.buffer(f"{name}{i}", n, dtype, bank=bank) for i in (0, 1)]
             for name, bank in (("re", 0), ("im", 4))

@@ -106,7 +106,7 @@ def test_two_hundred_small_runs_take_less_than_a_minute_of_this_process() -> Non
 
 
 def test_a_program_at_rest_takes_no_cycles() -> None:
-    """Without a command stream the end is where nothing can happen any more, not the limit; without a call nothing happens at all."""
+    """Without a command stream the end is where nothing can happen, not the limit; without a call nothing happens at all."""
     quiet = judge({k: v for k, v in GOOD.items() if k in ("files", "params")} | {"memcpy": False})
     assert quiet.passed, quiet.message
     assert quiet.cycles == [0]

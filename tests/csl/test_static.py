@@ -463,7 +463,7 @@ def test_lines_that_fall_out_of_step_are_not_folded() -> None:
 def test_command_file_says_what_is_static(tmp_path: Path) -> None:
     """`csl static` without a launch, without a function that exists, and with arguments that are no integers end with a sentence."""
     exchange(tmp_path, 4)
-    with pytest.raises(WseError, match=r"say --launch NAME for one of the functions of .*: run\("):
+    with pytest.raises(WseError, match=r"use --launch NAME for one of the functions of .*: run\("):
         static_launches(tmp_path / "out", [])
     with pytest.raises(WseError, match="no core has a function 'walk'"):
         static_launches(tmp_path / "out", ["walk"])

@@ -29,7 +29,7 @@ def test_the_published_run() -> None:
 
 @pytest.mark.parametrize("n", [64, 96, 400, 401])
 def test_a_line_on_one_core_has_the_work_of_its_stages(n: int) -> None:
-    """A core with lines of its own: 8 n log2 n issue cycles at radix 2 (5 n log2 n operations, 3 of 5 at half rate), and less than the plain sum of n^2 products."""
+    """A core with its own lines: 8 n log2 n issue cycles at radix 2 (5 n log2 n operations, 3 of 5 at half rate), and less than the plain sum of n^2 products."""
     lines = 8
     cost = FFT.cost({"rows": lines, "n": n}, Tiling(1, 1, "streamed"), WSE2, dtype="fp32")
     work = float(cost.compute)

@@ -52,7 +52,7 @@ def test_options_are_parameters_with_their_limits() -> None:
 def test_users_are_numbers_that_become_arrivals() -> None:
     assert served.given({"users": 20, "think_s": 1.5, "seed": 3}) == {"arrivals": "users:20:1.5", "seed": 3}
     for fields in ({"think_s": 1.0}, {"users": 3, "arrivals": "poisson"}):
-        with pytest.raises(WseError, match=r"; (add|state)"):
+        with pytest.raises(WseError, match=r"; (add|keep)"):
             served.given(fields)
 
 

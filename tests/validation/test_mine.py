@@ -109,8 +109,8 @@ BROKEN = {
     "no log": ({"batch": 8, "systems": 1, "mode": "pipelined"}, {}, "contains no log of training"),
     "no wafer": ({"wafer": None}, {"a__log": LOG}, "state `wafer: wse2` (CS-2)"),
     "no model": ({"model": None}, {"a__log": LOG}, "no file states which model ran"),
-    "no systems": ({}, {"a__log": LOG.replace("execute using 1 CSX", "")}, "no file says `systems`"),
-    "no mode": ({}, {"a__log": LOG.replace("CSX,", "xla:0,")}, "no file says `mode`"),
+    "no systems": ({}, {"a__log": LOG.replace("execute using 1 CSX", "")}, "no file states `systems`"),
+    "no mode": ({}, {"a__log": LOG.replace("CSX,", "xla:0,")}, "no file states `mode`"),
     "zero steps": ({}, {"a__log": LOG.replace("Step=100", "Step=0").replace("Step=200", "Step=0")}, "its last step is 0"),
     "NaN rate": ({}, {"a__log": LOG.replace("GlobalRate=40.00", "GlobalRate=nan")}, "GlobalRate is nan"),
     "wrong batch": ({"batch": 80}, {"a__log": LOG}, "with batch 80 the time stamps give"),
@@ -172,7 +172,7 @@ def test_what_lies_beside_a_log_does_not_hide_it(tmp_path, monkeypatch):
 
 def test_folders_without_a_run_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    for name, sentence in (("nowhere", "is no folder"), ("empty", "holds no run")):
+    for name, sentence in (("nowhere", "is no folder"), ("empty", "contains no run")):
         with pytest.raises(ConfigError, match=sentence):
             load_mine(tmp_path / name)
     answer = CliRunner().invoke(app, ["validate", "--refit"])

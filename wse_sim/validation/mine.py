@@ -65,7 +65,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
     runs = [run for run in _runs(folder) if results is None or run.resolve() != results.resolve()]
     if not runs:
         raise ConfigError(
-            f"--mine {folder} holds no run; put the files of each run into its own folder there"
+            f"--mine {folder} contains no run; put the files of each run into its own folder there"
         )
     if len(runs) > MOST_RUNS:
         raise ConfigError(

@@ -28,7 +28,7 @@ class AttentionAttributes(Attributes):
     groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")
     pairs: bool = attribute(False, "queries over rows, keys over columns: a core has the scores of its pairs")
     bands: int = attribute(
-        1, "with pairs: bands of rows, each with as many of the heads and its own links", at_least=1
+        1, "with pairs: bands of rows, each with an equal number of heads and its own links", at_least=1
     )
     collected: bool = attribute(
         False, "with pairs: a row of the region and cores next to its columns collect sums and send them"
