@@ -252,7 +252,7 @@ def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
     dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
 
     >>> from wse_sim.hardware import load_wafer
-    >>> hearing_cycles(16, 3, load_wafer("wse2"))
+    >>> float(hearing_cycles(16, 3, load_wafer("wse2")))
     22.0
     """
     return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + 2 * each)

@@ -188,7 +188,7 @@ def test_a_long_wait_says_that_words_move(
     session = Session(compile_program(tmp_path / "layout.csl").image, load_wafer("wse2"))
     pulse = stalled.Pulse("launch of 'f'")
     pulse.look(session)
-    assert "too short to say" in capsys.readouterr().err
+    assert "too short to tell" in capsys.readouterr().err
     session.machine.links[0, 1] += 42
     session.advance("cycle", cycles=2_000_000)
     pulse.look(session)

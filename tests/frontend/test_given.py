@@ -126,7 +126,7 @@ def test_every_door_takes_them(form: str) -> None:
         ((Scaled(), "text"), "a text as its inputs"),
         ((Scaled(), (torch.zeros(4, 5),)), "the shapes do not fit"),
         ((Scaled(), (None,)), "something else than a tensor"),
-        ((Scaled().state_dict(),), "a dict of tensors has weights and no program"),
+        ((Scaled().state_dict(),), "a dict of tensors contains weights but no program"),
         ((lambda x: x,), "cannot be called without arguments"),
         ((lambda: X,), r"what the model given returns is a tensor"),
         ((lambda: 1 / 0,), "test_given.py:.* raises ZeroDivisionError"),

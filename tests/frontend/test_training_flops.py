@@ -255,7 +255,7 @@ def test_a_backward_pass_of_ones_own_is_told() -> None:
     for kind, verdict in ((Rounded, EQUAL), (Mixed, "differ from torch's")):
         module = Uses(lambda a, b, x, kind=kind: b(kind.apply(a(x))), *linear(8, 8, 8))
         graph = lower(module, (X,), training=True)
-        told = f"gradient: {kind.__name__} has a backward pass of its own"
+        told = f"gradient: {kind.__name__} has its own backward pass"
         assert any(note.startswith(told) for note in graph.notes)
         assert graph.facts[FLOPS_CHECKED] == verdict
 
