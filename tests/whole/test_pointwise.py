@@ -132,7 +132,10 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
             lambda m, x: (y := m.norm(x)).exp() * 2 + torch.tanh(y) * 3,
             "give each operator its own tensor",
         ),
-        (lambda m, x: m.norm(torch.tanh(m.a(x)) * 2 + torch.tanh(m.b(x)) * 3), "give each operator its own tensor"),
+        (
+            lambda m, x: m.norm(torch.tanh(m.a(x)) * 2 + torch.tanh(m.b(x)) * 3),
+            "give each operator its own tensor",
+        ),
     ],
 )
 def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], match: str) -> None:
