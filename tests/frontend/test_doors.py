@@ -180,7 +180,7 @@ def test_blocks_pinned_apart_are_no_longer_equal() -> None:
     [
         ("pins: [{module: nothing, replicas: 2}]", "covers no kernel"),
         ("pins: [{module: h, rows: 2}]", "only one of rows and cols"),
-        ("pins: [{module: h}]", "says nothing"),
+        ("pins: [{module: h}]", "is empty; give region"),
         ("pins: [{module: h, rows: 0, cols: 1}]", "pins.0.rows"),
         ("pins: [{module: h, place: 3}]", "place"),
     ],
