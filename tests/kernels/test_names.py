@@ -19,6 +19,7 @@ REGISTRATIONS = frozenset(
         "wse_sim/frontend/classify.py",
         "wse_sim/frontend/classify_rows.py",
         "wse_sim/frontend/joint.py",  # which products of torch a kernel is
+        "wse_sim/frontend/pairs.py",  # which kernels operators of complex tensors are
         "wse_sim/modes/generation/layer_parts.py",
         "wse_sim/modes/pipelined/loss.py",  # which kernel a loss is
     ]
