@@ -24,6 +24,7 @@ import json
 import logging
 import multiprocessing
 import random
+import re
 import resource
 import signal
 import sys
@@ -189,7 +190,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
         row["samples_per_s"] = getattr(result, "samples_per_s", None)
         row["state"] = "runs" if row["samples_per_s"] else "does not fit"
     except WseError as fault:
-        why = " ".join(str(fault).split())[:400]
+        why = _words(fault)[:400]
         return {**row, "state": "not built" if why.endswith(_EXAMPLE) else "refused", "why": why}
     except Exception as fault:
         return {**row, "state": "fault", "why": _first(fault)}
@@ -256,7 +257,12 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 
 def _first(fault: BaseException) -> str:
-    return f"{type(fault).__name__}: {' '.join(str(fault).split())[:300]}"
+    return f"{type(fault).__name__}: {_words(fault)[:300]}"
+
+
+def _words(fault: BaseException) -> str:
+    """One line, with files named from their package on: where a machine has its packages is no finding."""
+    return re.sub(r"\S*/site-packages/", "", " ".join(str(fault).split()))
 
 
 def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection) -> None:

@@ -246,7 +246,7 @@ def stored_cycles(outputs: Size, v: Size) -> Size:
 
 
 def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
-    """Cycles of a token in the core next to a row, which hears so many `words` and deals out the row's own, `each`.
+    """Cycles of a token in the core next to a row, which hears `words` words and deals out the row's own, `each`.
 
     All words that it hears come over one ramp, whatever bundles they are in.  In cycles between two of them it deals out.  What is
     dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
