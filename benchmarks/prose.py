@@ -43,7 +43,7 @@ RULES = (
     Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 6),
     Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 7),
     Rule("beside", r"\bbeside\b", "next to, besides, together with", 19),
-    Rule("so many", r"\bso many\b", "that many, the number of", 32),
+    Rule("so many", r"\bso many\b", "that many, the number of", 31),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
     Rule("elder", r"\belder\b", "older, deprecated", 0),
