@@ -11,6 +11,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -260,15 +261,18 @@ def _say_lines(text: str, status: int) -> int:
     """A sentence, and below it the lines on which it rests, indented as they are."""
     first, *rest = text.splitlines() or [""]
     status = _say(first, status)
-    for line in rest:
-        indent = line[: len(line) - len(line.lstrip(" "))]
-        status = _print(f"{indent}{_whole_words(line)}", status)
+    for line in rest:  # spaces too: a caret is below its column
+        status = _print("".join(map(_shortened, re.split(r"(\s+)", line.rstrip()))), status)
     return status
 
 
 def _whole_words(text: str) -> str:
     """The words of a text, each apart by a space; a very long word (a value that was pasted) is cut in the middle."""
-    return " ".join(word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}" for word in text.split())
+    return " ".join(map(_shortened, text.split()))
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}"
 
 
 def _say(text: str, status: int) -> int:

@@ -1,5 +1,7 @@
 """A program of our own goes from text to an image: addresses, symbols, code that is shared, memory that is refused."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,16 @@ def test_the_same_text_gives_the_same_bytes(folder: Path) -> None:
 def test_what_does_not_fit_is_refused_with_the_sum(folder: Path) -> None:
     with pytest.raises(CslError, match=r"bytes of code and 492\d\d bytes of data"):
         compile_program(folder / "layout.csl", params={"n": 12300}, memcpy=True)
+
+
+def test_a_fault_shows_its_line_with_the_caret_below_the_column(tmp_path: Path) -> None:
+    """As `wse-sim cslc` prints it: the sentence, the source line as it is written, a caret below what is wrong."""
+    source = "layout {   @set_rectangle(1, 1);   @no_such_builtin(); }"
+    (tmp_path / "layout.csl").write_text(source)
+    words = [sys.executable, "-m", "wse_sim.cli", "cslc", str(tmp_path / "layout.csl"), "--arch=wse2"]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert told.returncode == 2
+    first, line, caret = told.stderr.splitlines()[-3:]
+    assert first.startswith("wse-sim: ")
+    assert line.strip() == source
+    assert line[caret.index("^") :].startswith("@no_such_builtin")

@@ -210,7 +210,8 @@ def answer(case: Case) -> str:
         return "answered"
     if status == 1:
         return "does not fit"
-    lines = [line for line in text.strip().splitlines() if not line.startswith("wse-sim: note: ")]
+    # A note is no fault; below a fault in a program are its line and a caret, indented.
+    lines = [line for line in text.strip().splitlines() if not line.startswith(("wse-sim: note: ", "    "))]
     is_sentence = len(lines) == 1 and lines[0].startswith("wse-sim: ") and 12 < len(lines[0]) < 1500
     return "refused" if status == 2 and is_sentence else f"status {status}: {text[-400:]}"
 

@@ -66,6 +66,8 @@ SOURCES = Sources()
 class CslError(WseError):
     """A CSL program breaks a rule of the language; the message begins with `file:line:column:`."""
 
+    keeps_lines = True  # the source line and the caret have their own lines
+
     def __init__(self, at: int, message: str) -> None:
         self.at = at
         self.sentence = message
