@@ -31,6 +31,7 @@ from math import ceil, log2
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Tensor
@@ -289,13 +290,13 @@ def _exchanged(dims: Dims, points: Size, tiling: Tiling, wafer: Wafer, dtype: st
     )
 
 
-def _lines(x: Any, *, inverse: bool) -> Any:
+def _lines(x: NDArray[np.complex64], *, inverse: bool) -> NDArray[np.complex64]:
     """Stage by stage along the last axis: radix 2 while the length is even, then directly."""
     n, sign = x.shape[-1], 1 if inverse else -1
     if n % 2 or n == 2:
         k = np.arange(n)
         table = np.exp(sign * 2j * np.pi * np.outer(k, k) / n).astype(np.complex64)
-        return (x @ table).astype(np.complex64)
+        return np.asarray(x @ table, np.complex64)
     even, odd = _lines(x[..., ::2], inverse=inverse), _lines(x[..., 1::2], inverse=inverse)
     turned = odd * np.exp(sign * 2j * np.pi * np.arange(n // 2) / n).astype(np.complex64)
     return np.concatenate([even + turned, even - turned], -1)

@@ -91,7 +91,7 @@ def where(at: int) -> str:
 
 
 def quote(at: int) -> str:
-    """The source line of a position with a caret under the column, on two lines of their own."""
+    """The source line of a position with a caret under the column, on two lines of their own; none for a blank line."""
     place = SOURCES.place(at)
     if place is None:
         return ""
@@ -99,6 +99,8 @@ def quote(at: int) -> str:
     begin = source.starts[line - 1] + max(0, column - MOST_SHOWN // 2)
     column = min(column, MOST_SHOWN // 2)
     text = source.text[begin : begin + MOST_SHOWN].split("\n", 1)[0]
+    if not text.strip():
+        return ""
     lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
     return f"\n    {text}\n    {lead}^"
 

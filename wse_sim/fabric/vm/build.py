@@ -95,8 +95,7 @@ def make_machine(
         [*config.input_queue_wavelets, *[config.default_input_wavelets] * n_queues][:n_queues], np.int32
     )
     out_depth = np.array([depth + delay for depth in output_queues], np.int32)
-    cells = config.router_queue_wavelets
-    edges = die_edges(image.rows, config)
+    cells, edges = config.router_queue_wavelets, die_edges(image.rows, config)
     crossing = config.die_crossing_cycles if edges.any() else 0
     cap = cells * (config.hop_cycles + config.turn_cycles + crossing)
     if cap > MOST_CELLS:
