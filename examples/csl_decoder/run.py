@@ -24,13 +24,14 @@ PHASES = (
     "activation, exchanged in the rows",
     "down: products; sum over the columns",
 )
-ROUNDING = 2.0**-11  # of f16, relative
-"""Nine vectors are rounded to f16 on the way of a token (the input of the projections, query, key, value, weights of the
-softmax, attended values, the input of gate and up, which counts twice, the activated product).  A rounding adds a
-relative error of 0.41 ROUNDING on average (a uniform mantissa), random matrices pass relative errors on, nine independent
-ones add up to 1.2 ROUNDING.  Three times that is allowed against all-f32.  With the same roundings in PyTorch only the order
-of f32 sums differs (1e-6); it turns one rounding of 500 into the neighbouring number: 0.1 ROUNDING, a quarter is allowed."""
-ALLOWED, ALLOWED_SAME_ROUNDING = 4 * ROUNDING, ROUNDING / 4
+ROUNDING = 2.0**-11
+"""Of f16, relative.  Nine vectors are rounded to f16 on the way of a token: the input of the projections, query, key, value,
+the weights of the softmax, the attended values, the input of gate and up (it counts twice), their product.  A rounding is
+0.41 ROUNDING on average (a uniform mantissa), random matrices pass relative errors on, and nine independent ones add up to
+1.2 ROUNDING.  Three times that is allowed against PyTorch in f32.  With the same roundings in PyTorch, the order of f32 sums
+is what differs (1e-6): now and then it turns a rounding into the neighbouring number, which turns others behind it.  At
+worst the last vectors of both branches round independently on both sides: sqrt(2) sqrt(2) 0.41 ROUNDING, so one is allowed."""
+ALLOWED, ALLOWED_SAME_ROUNDING = 4 * ROUNDING, ROUNDING
 
 
 class Device:

@@ -76,7 +76,9 @@ def operation_table(config: FabricConfig, half: int = 0) -> npt.NDArray[np.int32
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
     # Colliding reads take their turns; an operation that is slower than them anyway does not notice.
+    # Mixed operations read at their own rate: sums of 32 bits, the other operand of 16.
     reads = np.where(table[:, W_SRC0] == 2, config.add_memory_milli[0], config.add_milli[1])
+    reads = np.where(table[:, W_SRC0] == table[:, W_SRC1], reads, table[:, COST])
     table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
     return table
 

@@ -337,8 +337,9 @@ def resolve(c, t, row, first, m):
                 n_memory += 1
                 # Elements 8 words apart are in one bank: such a read collides with itself.
                 in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
+                wide = m.vop[op, A.W_SRC0] == 2
                 bank = np.int64(th[o + S.P_ADDRESS]) % (
-                    sets[S.BANK_PERIOD_32] if width == 2 else sets[S.BANK_PERIOD_16]
+                    sets[S.BANK_PERIOD_32] if wide else sets[S.BANK_PERIOD_16]
                 )
                 if (n_memory == 2 and bank == banks) or in_one_bank:
                     collides = True
