@@ -218,4 +218,5 @@ def test_registers_that_were_loaded_before(tmp_path: Path, arch: str) -> None:
     loads, one, both = (machine.call(name) for name in ("loads", "one", "both"))
     assert one - loads == wafer.scalar_vector_start_cycles + 4
     assert both - one == wafer.scalar_load32_cycles + wafer.scalar_vector_issue_cycles + 4
-    assert machine.call("called") == machine.call("written")
+    # In one function the variable stays in a register.
+    assert machine.call("called") == machine.call("written") + 2 * wafer.scalar_load16_cycles

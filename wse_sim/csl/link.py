@@ -1,7 +1,8 @@
 """From the code and the variables of every class to one image.
 
 Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
-arrays and 32-bit values at even words, `align(n)` at multiples of n bytes), constants, and the frames of the functions.  A function's frame
+values of 32 bits at even words, variables of more than 16 bytes at multiples of 16 bytes, as LLVM places them, `align(n)` at multiples of n
+bytes), constants, and the frames of the functions.  A function's frame
 is behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
 
 Equal functions of different classes are one piece of code.
@@ -27,6 +28,7 @@ from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
+from wse_sim.csl.optimised import inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
 from wse_sim.csl.strict import check_inputs, check_queues
 from wse_sim.csl.tiles import CodeClass, code_classes
@@ -35,13 +37,13 @@ from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
-from wse_sim.fabric.vm.opcodes import DsdKind, Form, Op
+from wse_sim.fabric.vm.opcodes import DsdKind, Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
 CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
-INLINED_ROWS = 24
+LARGE_WORDS = 8  # LLVM places variables of more than 16 bytes at multiples of 16 bytes
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
@@ -110,38 +112,6 @@ class Linker:
         )
 
 
-def inlined_size(code: Code) -> int:
-    """Rows of a function; one that loads descriptors from memory or reads the machine's registers has too many instructions behind its rows."""
-    issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
-    for i, row in enumerate(code.rows):
-        loads = row[0] == Op.VEC and Form.DSD in issues[i][O.V_DEST : O.V_DEST + 4]
-        if loads or row[0] == Op.SYS:
-            return INLINED_ROWS + 1
-    return len(code.rows)
-
-
-def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
-    """Calls of short functions that call nothing cost what their bodies cost: a compiler puts such bodies into their callers."""
-    apart = {id(code) for code in roots}
-    small = {
-        id(code)
-        for code in order
-        if id(code) not in apart
-        and not code.cyclic
-        and not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
-        and inlined_size(code) <= INLINED_ROWS
-    }
-    for code in order:
-        for row, kind, callee in code.fixes:
-            if kind == "call" and id(callee) in small:
-                code.costs[row] = COST["free"]
-        if id(code) in small:
-            code.costs = [
-                COST["free"] if row[0] == Op.RET else cost
-                for row, cost in zip(code.rows, code.costs, strict=True)
-            ]
-
-
 class ClassLinker:
     """Memory and code of one class."""
 
@@ -200,7 +170,7 @@ class ClassLinker:
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
-        inline_small(order, roots)
+        inline_calls(order, roots)
         self.place_frames(order)
         self.fill(used)
         for code in order:
@@ -330,6 +300,8 @@ class ClassLinker:
             align = root.type.align
             if isinstance(root, Global) and root.align:
                 align = max(align, -(-root.align // 2))
+            elif root.type.words > LARGE_WORDS:
+                align = max(align, LARGE_WORDS)
             self.end = -(-self.end // align) * align
             self.addresses[id(root)] = self.end
             self.end += root.type.words
@@ -564,6 +536,7 @@ class ClassLinker:
                 row[3] = pools.prints.add(payload)
             elif kind == "assert":
                 row[3] = pools.asserts.add(payload)
+        keep_scalars(code)
         sources = [pools.position(at, code.name) for at in code.places]
         key = (tuple(map(tuple, rows)), tuple(code.costs), tuple(sources))
         entry = None if waiting or code.cyclic else pools.known.get(key)

@@ -516,6 +516,9 @@ def run_main(c, t, m):
                 found = survey(c, row, first, m)
                 late = np.int64(m.late_price[pc])
                 start = late - (MAPPED if late > MAPPED // 2 else 0) + sets[S.DSR_COST] * (found & 15)
+                start += sets[S.SHAPE_COST] * (found >> 8)
+                if found & 64 != 0:
+                    start += max(sets[S.DEPENDENT] - (t + core[c, S.LEFT] - core[c, S.LAST_AT]), np.int64(0))
                 core[c, S.LEFT] = max(core[c, S.LEFT] + start, np.int64(0))
                 core[c, S.MODE] = S.LAUNCH
                 at_once = found & 48 == 0
@@ -583,6 +586,7 @@ def run_main(c, t, m):
                 core[c, S.LEFT] += cycles
                 core[c, S.HELD] += cycles
                 finish(c, np.int64(0), m)
+                core[c, S.LAST_AT] = t + core[c, S.LEFT]
                 going = core[c, S.LEFT] < 1 << 20
             at_once = False
         if not going:
@@ -674,6 +678,8 @@ def core_cycle(c, t, m):
                 m.profile[cls, m.threads[best, c, S.T_PC], 0] += 1
             if one == V.DONE:
                 finish(c, best, m)
+                if best == 0:
+                    core[c, S.LAST_AT] = t + 1
                 return np.int64(S.BUSY)
             if one == S.BUSY:
                 return np.int64(S.BUSY)

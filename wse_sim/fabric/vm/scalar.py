@@ -514,9 +514,9 @@ def watched_access(op, r, d, x, y, k, c0, pc, spent, m):
 
 
 @inlined_kernel
-def jumps(op, r, a, b, ib, pc, k, taken):
-    """Conditional jumps to row `k`: whether the opcode is one, the next row, the cycles of a jump that is taken."""
-    there, onward = (True, k, taken), (True, pc, np.int64(0))
+def jumps(op, r, a, b, ib, pc, k):
+    """Conditional jumps to row `k`: whether the opcode is one, whether it is taken, the next row."""
+    there, onward = (True, True, k), (True, False, pc)
     if op == JZ:
         return there if r[a] == 0 else onward
     if op == JNZ:
@@ -541,7 +541,7 @@ def jumps(op, r, a, b, ib, pc, k, taken):
         return there if r[a] > ib else onward
     if op == JGEI:
         return there if r[a] >= ib else onward
-    return False, pc, np.int64(0)
+    return False, False, pc
 
 
 @inlined_kernel
@@ -586,7 +586,7 @@ def stretch(c0, m):
     pc, window, depth = core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH]
     cls = core[c0, S.CLASS]
     spent = core[c0, S.LEFT]
-    words, base, taken = sets[S.SCALAR_WORDS], c0 * sets[S.WORDS], sets[S.TAKEN]
+    words, base = sets[S.SCALAR_WORDS], c0 * sets[S.WORDS]
     first = c0 * sets[S.REGISTERS]
     r = m.regs[first + window :]
     why = np.int64(0)
@@ -652,8 +652,9 @@ def stretch(c0, m):
             core[c0, S.THREADS_BLOCKED if ic == 3 else S.BLOCKED] |= np.int64(1) << (r[x] & 63)
             spent += m.late_price[pc - 1]
         else:
-            is_jump, pc, toll = jumps(op, r, d, x, ib, pc, k, taken)
-            spent += toll
+            is_jump, is_taken, pc = jumps(op, r, d, x, ib, pc, k)
+            if is_taken:
+                spent += m.late_price[u64(p >> u64(2))]
             if not is_jump:
                 why = np.int64(accesses(op, r, d, x, k, c0, core, mem, base, words))
                 if why == ANOTHER:
