@@ -70,9 +70,7 @@ def _run(folder: Path, row: Row, arch: str, iterations: int) -> int:
         layout, function, arguments = "non-tiled-tencil/layout.csl", "compute", []
     else:
         # The repository's script widens a grid to whole tiles.
-        w, h = (
-            side + -(side - 2 * row.radius) % tile for side, tile in zip(row.grid, row.tile, strict=True)
-        )
+        w, h = (side + -(side - 2 * row.radius) % tile for side, tile in zip(row.grid, row.tile, strict=True))
         params = {"w": w, "h": h, "radius": row.radius}
         params |= {"tile_width": row.tile[0], "tile_height": row.tile[1]}
         layout, function, arguments = "tiled-stencil/layout.csl", "start", [iterations]
@@ -107,13 +105,19 @@ def summary(rows: list[dict[str, Any]], *, held: bool) -> dict[str, float]:
         for arch in ARCHES
     ]
     beyond = sum(error > 0.35 for error in errors)
-    return {"rows": len(errors), "median": statistics.median(errors), "largest": max(errors), "beyond": beyond}
+    return {
+        "rows": len(errors),
+        "median": statistics.median(errors),
+        "largest": max(errors),
+        "beyond": beyond,
+    }
 
 
 def ordered(rows: list[dict[str, Any]]) -> int:
     """Rows whose faster generation is the published one."""
     return sum(
-        (row["cycles"]["wse2"] < row["cycles"]["wse3"]) == (row["published"]["wse2"] < row["published"]["wse3"])
+        (row["cycles"]["wse2"] < row["cycles"]["wse3"])
+        == (row["published"]["wse2"] < row["published"]["wse3"])
         for row in rows
     )
 

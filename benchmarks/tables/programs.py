@@ -417,7 +417,16 @@ def _csl_unseen() -> str:
              *(text for arch in csl_unseen.ARCHES
                for text in (f"{row['published'][arch]:,}", f"{row['cycles'][arch]:,.0f}", percent(errors[arch], 0))))
         )  # fmt: skip
-    head = ("stencil, tile, radius", "", "WSE-2, published", "here", "error", "WSE-3, published", "here", "error")
+    head = (
+        "stencil, tile, radius",
+        "",
+        "WSE-2, published",
+        "here",
+        "error",
+        "WSE-3, published",
+        "here",
+        "error",
+    )
     found = []
     for label, held in (("the six that were seen", False), ("the four held back", True)):
         of = csl_unseen.summary(kept, held=held)

@@ -80,6 +80,7 @@ comptime {
 def test_an_operation_waits_for_the_element_before_it(tmp_path: Path, arch: str) -> None:
     """Two of three operations read what the one before wrote."""
     machine = Machine(compile_text(tmp_path, VECTORS, arch=arch))
+    machine.call("apart")  # the registers are loaded before the first call
     more = machine.call("dependent") - machine.call("apart")
     assert more == 2 * load_wafer(arch).scalar_vector_dependent_cycles
 
@@ -114,7 +115,7 @@ comptime { @export_symbol(one); @export_symbol(small); @export_symbol(large); @e
     program = compile_text(tmp_path, text)
     address = {s.name: s.address for s in program.image.classes[0].symbols}
     assert address["large"] % 8 == address["other"] % 8 == 0
-    assert address["small"] == address["one"] + 1
+    assert address["small"] == address["one"] + 2  # arrays begin at even words
 
 
 TWO = """

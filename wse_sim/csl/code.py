@@ -133,7 +133,9 @@ class Code:
     next: int = 0
     window: int = 0
     barrier: int = 0
-    unrolled: dict[int, int] = field(default_factory=dict)  # first row of an unrolled loop -> rows that its further turns add
+    unrolled: dict[int, int] = field(
+        default_factory=dict
+    )  # first row of an unrolled loop -> rows that its further turns add
     plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False

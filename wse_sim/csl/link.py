@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import COST, JUMPS, Code, FrameCell
+from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator

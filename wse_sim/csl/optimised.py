@@ -78,9 +78,11 @@ def unroll(code: Code, body: int, control: int, turns: int) -> None:
 
 
 def _has_loop(code: Code, first: int, end: int) -> bool:
-    """Whether a loop with control of its own is among some rows: a map, or a jump back that costs something."""
+    """Whether a loop that is not unrolled is among some rows: a map, or a jump back that costs something."""
     return COST["map_start"] in code.costs[first:end] or any(
-        code.rows[i][0] in JUMPS and code.costs[i] != COST["free"] and first <= code.labels[code.rows[i][3]] <= i
+        code.rows[i][0] in JUMPS
+        and code.costs[i] != COST["free"]
+        and first <= code.labels[code.rows[i][3]] <= i
         for i in range(first, end)
     )
 

@@ -29,7 +29,9 @@ def branch_prices(code: Array, price: Array, costs: Mapping[str, int]) -> tuple[
     """Prices with those of short arms, and the cycles that a jump costs in addition where it is taken (rows of `code`)."""
     found = price.copy()
     toll = np.where(np.isin(code[:, 0], CONDITIONAL) & (price > 0), costs["branch_taken"], 0)
-    most = costs["branch"] + costs["branch_taken"] - costs["alu16"]  # of a jump that is taken, without its comparison
+    most = (
+        costs["branch"] + costs["branch_taken"] - costs["alu16"]
+    )  # of a jump that is taken, without its comparison
     targets = np.bincount(code[code[:, 0] == Op.JMP, 3], minlength=len(code) + 1)
     targets += np.bincount(code[np.isin(code[:, 0], CONDITIONAL), 3], minlength=len(code) + 1)
     for row in np.flatnonzero(toll).tolist():
@@ -37,7 +39,11 @@ def branch_prices(code: Array, price: Array, costs: Mapping[str, int]) -> tuple[
         other = 0
         if first < end <= row + 1 + MOST_ROWS and code[end - 1, 0] == Op.JMP:  # the arm ends behind an `else`
             beyond = int(code[end - 1, 3])
-            if not end < beyond <= end + MOST_ROWS or targets[end] != 1 or not _plain(code, targets, end, beyond):
+            if (
+                not end < beyond <= end + MOST_ROWS
+                or targets[end] != 1
+                or not _plain(code, targets, end, beyond)
+            ):
                 continue
             other, end = int(price[end:beyond].sum()), end - 1
         if not first < end <= row + 1 + MOST_ROWS or not _plain(code, targets, first, end):

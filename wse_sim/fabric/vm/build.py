@@ -35,7 +35,9 @@ _LOADS = {
 }
 SLACK = 4096
 
-NO_PERIOD = 1 << 20  # of 16-bit vectors: published rates of WSE-2 and WSE-3 are those of reads that never collide, whatever their places
+NO_PERIOD = (
+    1 << 20
+)  # of 16-bit vectors: published rates of WSE-2 and WSE-3 are those of reads that never collide, whatever their places
 MOST_CELLS = 255  # of a router queue: heads and counts are bytes
 
 

@@ -239,7 +239,12 @@ def step(c, k, t, m):
     is_sync = k == 0
     if th[S.T_LEFT] > 0:
         th[S.T_LEFT] -= 1
-        if th[S.T_LEFT] == 0 and th[S.T_REST] == 0 and th[S.T_ENDLESS] == 0 and th[S.T_FLAGS] & S.FLAG_STAYS == 0:
+        if (
+            th[S.T_LEFT] == 0
+            and th[S.T_REST] == 0
+            and th[S.T_ENDLESS] == 0
+            and th[S.T_FLAGS] & S.FLAG_STAYS == 0
+        ):
             return DONE
         return S.BUSY
     op = np.int64(th[S.T_OP]) - 1
