@@ -8,14 +8,12 @@ Traces of the vendor's simulator show both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wse_sim.fabric.vm.opcodes import Op
+from wse_sim.fabric.vm.starts import Array
 
-Array = npt.NDArray[Any]
 CONDITIONAL = tuple(int(op) for op in Op if op.name[0] == "J" and op != Op.JMP)
 _LAST_PLAIN = int(Op.STX_32)
 PLAIN = frozenset(

@@ -270,6 +270,16 @@ def reduce_into(c, row, th, op, length, m):
 
 
 @inlined_kernel
+def bounded(th, length, room, on_control):
+    """The length within the room of the destination; the control wavelet behind the words that fit still ends the operation."""
+    if room > 0 and length > room:
+        length = room
+        if on_control != 0:
+            th[S.T_FLAGS] |= np.int32(S.FLAG_STAYS)
+    return length
+
+
+@inlined_kernel
 def resolve(c, t, row, first, m):
     """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
     core, sets = m.core, m.sets
@@ -360,10 +370,7 @@ def resolve(c, t, row, first, m):
                 length = n
             if place == 0 and th[o + S.P_FORM] == S.MEMORY:
                 room = n
-    if room > 0 and length > room:
-        length = room
-        if on_control != 0:  # the control wavelet behind the words that fit still ends it
-            th[S.T_FLAGS] |= np.int32(S.FLAG_STAYS)
+    length = bounded(th, length, room, on_control)
     if length > 0 or not endless:
         endless = False
         if not has_length:

@@ -233,20 +233,19 @@ def charge(th, rest, n):
 
 
 @inlined_kernel
+def is_through(th):
+    """True if an operation has no element left and waits for no control wavelet."""
+    return th[S.T_REST] == 0 and th[S.T_ENDLESS] == 0 and th[S.T_FLAGS] & S.FLAG_STAYS == 0
+
+
+@inlined_kernel
 def step(c, k, t, m):
     """One issue cycle of thread `k`: BUSY, DONE (BUSY, and the operation is through), or what it waits for."""
     th, core = m.threads[k, c], m.core
     is_sync = k == 0
     if th[S.T_LEFT] > 0:
         th[S.T_LEFT] -= 1
-        if (
-            th[S.T_LEFT] == 0
-            and th[S.T_REST] == 0
-            and th[S.T_ENDLESS] == 0
-            and th[S.T_FLAGS] & S.FLAG_STAYS == 0
-        ):
-            return DONE
-        return S.BUSY
+        return DONE if th[S.T_LEFT] == 0 and is_through(th) else S.BUSY
     op = np.int64(th[S.T_OP]) - 1
     rest = np.int64(th[S.T_REST]) if th[S.T_ENDLESS] == 0 else np.int64(1 << 30)
     flags = np.int64(th[S.T_FLAGS])
