@@ -121,13 +121,16 @@ class LineTable:
         file, line, _, function = self.places[row]
         return file, line, function
 
+    def source(self, row: int) -> list[str]:
+        """The lines of the file of a row; none if it cannot be read."""
+        try:
+            return Path(self.where(row)[0]).read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return []
+
     def text(self, row: int) -> str:
         """The source line of a row; empty if its file cannot be read."""
-        file, line, _ = self.where(row)
-        try:
-            lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
-        except OSError:
-            return ""
+        lines, line = self.source(row), self.where(row)[1]
         return lines[line - 1] if 0 < line <= len(lines) else ""
 
 

@@ -132,7 +132,7 @@ class View:
         return [s for s in cls.symbols if s.kind == "var"] if cls is not None else []
 
     def named(self, core: int, name: str, frame: int = 0) -> Place:
-        """A local name, or a variable of the core; of imported modules the first one of the name.
+        """A local name, or a variable of the core; the variable of the text before the exported pointer to it that has its name.
 
         Raises
         ------
@@ -143,9 +143,9 @@ class View:
             if place.name == name:
                 return place
         variables = self.globals(core)
-        for symbol in (*variables, *(s for s in variables if s.name.rpartition("#")[2].partition(".")[2] == name)):
-            if name == symbol.name or symbol.name.endswith(f".{name}"):
-                return Place(name, symbol.type, symbol.address)
+        hidden = [s for s in variables if "#" in s.name and s.name.partition(".")[2] == name]
+        for symbol in (*hidden, *(s for s in variables if s.name == name)):
+            return Place(name, symbol.type, symbol.address)
         known = [place.name for place in self.locals(core, frame)] + [s.name for s in variables]
         raise DebugError(f"{self.name(core)} has no variable '{name}' here; it has {', '.join(known) or 'none'}")
 
