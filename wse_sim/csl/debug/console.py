@@ -78,7 +78,7 @@ class Commands:
             point = event.watch
             who = event.text or view.where(event.row)
             hit = next((w for w in debugger.watches.values() if w.point is point), None)
-            head = f"watch point {hit.id if hit else '?'}, {cycle}: {hit.name if hit else 'words'} written by {who}{self._change(point)}"
+            head = f"watch point {hit.id if hit else '?'}, {cycle}: {hit.name if hit else 'words'} written by {who}{self._change(point, event.before)}"
         elif event.kind == "watch":
             hit = next((w for w in debugger.watches.values() if w.point is event.watch), None)
             head = f"watch point {hit.id if hit else '?'}, {cycle}: a word at {hit.name if hit else 'it'}"
@@ -89,12 +89,13 @@ class Commands:
             head = f"{cycle}: {_KIND_TEXT.get(event.kind, view.name(core))}"
         return "\n".join([head, *self._place(core)])
 
-    def _change(self, point: MemoryWatch) -> str:
+    def _change(self, point: MemoryWatch, before: tuple[int, ...]) -> str:
         now = point.now(self.debugger.session.machine)
-        if now == point.before:
+        changed = [i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]
+        if not changed:
             return ", with the value that it had"
-        changed = [i for i, (a, b) in enumerate(zip(point.before, now, strict=True)) if a != b]
-        return f", word {changed[0]} from {point.before[changed[0]]:#06x} to {now[changed[0]]:#06x}"
+        first, last = changed[0], changed[-1]
+        return f", word{'s' * (first < last)} {first if first == last else f'{first} to {last}'}"
 
     def _place(self, core: int) -> list[str]:
         view = self.debugger.view

@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -22,15 +21,21 @@ from wse_sim.errors import WseError
 _SETS = ("setBreakpoints", "setFunctionBreakpoints", "setDataBreakpoints", "setExceptionBreakpoints", "configurationDone")
 """Requests that every further program of a command file gets again."""
 MOST_HEADER, MOST_BODY = 4096, 1 << 26
+END, END_S = b"\0wse-sim: end of output\0", 5.0
 
 
 class Editor:
-    """The editor's end: messages with a header that says their length."""
+    """The editor's end: messages with a header that says their length, read from a file by its number."""
 
-    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
-        self._reader, self._writer = reader, writer
-        self._seq = 0
+    def __init__(self, number: int, writer: IO[bytes]) -> None:
+        self.number, self._writer = number, writer
+        self.has_gone = False
+        self._seq, self._buffer = 0, b""
         self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """What `select` waits for."""
+        return self.number
 
     def send(self, message: Message) -> None:
         """Send a message with the next number."""
@@ -40,20 +45,39 @@ class Editor:
             self._writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
             self._writer.flush()
 
-    def receive(self) -> Message | None:
-        """The next message; None at the end, or if what comes is no message."""
-        length = 0
-        while (line := self._reader.readline(MOST_HEADER)) not in (b"\r\n", b"\n", b""):
-            name, _, value = line.partition(b":")
-            if name.strip().lower() == b"content-length" and value.strip().isdigit():
-                length = int(value)
+    def take(self) -> Message | None:
+        """The next message that has come as a whole.
+
+        Raises
+        ------
+        WseError
+            If what comes is no message of the protocol.
+        """
+        head, blank, rest = self._buffer.partition(b"\r\n\r\n")
+        if not blank:
+            if len(self._buffer) > MOST_HEADER:
+                raise WseError("what comes is no message of the Debug Adapter Protocol: no header ends")
+            return None
+        lengths = [v for n, _, v in (line.partition(b":") for line in head.split(b"\r\n")) if n.lower() == b"content-length"]
+        length = int(lengths[0]) if lengths and lengths[0].strip().isdigit() else 0
         if not 0 < length <= MOST_BODY:
+            raise WseError(f"a message of the Debug Adapter Protocol has {length} bytes; 1 to {MOST_BODY} are allowed")
+        if len(rest) < length:
             return None
+        self._buffer = rest[length:]
         try:
-            message = json.loads(self._reader.read(length))
+            message = json.loads(rest[:length])
         except ValueError:
-            return None
-        return message if isinstance(message, dict) and "command" in message else None
+            message = None
+        if not isinstance(message, dict) or not isinstance(message.get("command"), str) or "seq" not in message:
+            raise WseError("a message of the Debug Adapter Protocol is no request: it needs 'seq' and 'command'")
+        return message
+
+    def read(self) -> None:
+        """Take what has come; waits for something."""
+        data = os.read(self.number, 1 << 16)
+        self.has_gone = self.has_gone or not data
+        self._buffer += data
 
 
 class Adapter:
@@ -61,19 +85,19 @@ class Adapter:
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self._wake, self._woken = os.pipe()
-        self._requests: list[Message | None] = []
         self._sets: dict[str, Message] = {}
         self._stops_first = False
         self._is_over = False
+        self._printed = threading.Event()
 
     def serve(self) -> None:
         """Answer until the editor disconnects or the program has ended."""
-        threading.Thread(target=self._read, daemon=True).start()
         while not self._is_over:
             request = self._next(None)
             if request is None:
-                return
+                if self.editor.has_gone:
+                    return
+                continue
             command = request["command"]
             if command == "initialize":
                 self._answer(request, CAPABILITIES)
@@ -85,20 +109,15 @@ class Adapter:
             else:
                 self._answer(request, None, f"'{command}' came before 'launch'")
 
-    def _read(self) -> None:
-        message: Message | None = {}
-        while message is not None:
-            message = self.editor.receive()
-            self._requests.append(message)
-            os.write(self._woken, b".")
-
     def _next(self, timeout_s: float | None, *others: socket.socket) -> Message | None:
-        """The next request; None at the end, or if another end has something first."""
-        ready = select.select([self._wake, *others], [], [], timeout_s)[0]
-        if self._wake not in ready:
-            return None
-        os.read(self._wake, 1)
-        return self._requests.pop(0)
+        """The next request; None if the editor has gone, nothing came in time, or another end has something."""
+        message = self.editor.take()
+        if message is not None or self.editor.has_gone:
+            return message
+        ready = select.select([self.editor, *others], [], [], timeout_s)[0]
+        if self.editor in ready:
+            self.editor.read()
+        return self.editor.take()
 
     def _answer(self, request: Message, body: Message | None, why: str = "") -> None:
         told = {"type": "response", "request_seq": request["seq"], "command": request["command"]}
@@ -109,10 +128,24 @@ class Adapter:
         """Send an event."""
         self.editor.send({"type": "event", "event": name, "body": body})
 
-    def output(self, source: IO[bytes]) -> None:
-        """Hand on what the command file prints."""
-        for line in source:
-            self.event("output", category="stdout", output=line.decode("utf-8", "replace"))
+    def output(self, source: int) -> None:
+        """Hand on what the command file prints, up to the mark of the end."""
+        held = b""
+        while END not in held:
+            data = os.read(source, 1 << 16)
+            held += data
+            text, mark, held = held.partition(END) if END in held else (held, b"", b"")
+            held = mark
+            if text:
+                self.event("output", category="stdout", output=text.decode("utf-8", "replace"))
+            if not data:
+                break
+        self._printed.set()
+
+    def wait_for_output(self) -> None:
+        """Let everything that was printed reach the editor."""
+        os.write(1, END)
+        self._printed.wait(END_S)
 
     def _launch(self, request: Message) -> None:
         arguments = request.get("arguments") or {}
@@ -130,6 +163,7 @@ class Adapter:
             except (WseError, subprocess.TimeoutExpired) as fault:
                 self.event("output", category="stderr", output=f"wse-sim: {fault}\n")
                 status = 2
+        self.wait_for_output()
         self.event("exited", exitCode=status)
         self.event("terminated")
         self._is_over = True
@@ -137,13 +171,13 @@ class Adapter:
     def _program(self, run: Run) -> Wire | None:
         """The next program of the command file; requests that come before it are answered here."""
         while (wire := run.next_program(LOOK_S)) is None and not run.is_over():
-            if self._requests:
-                request = self._next(0.0)
-                if request is None or request["command"] in ("disconnect", "terminate"):
-                    self._is_over = True
-                    if request is not None:
-                        self._answer(request, {})
-                    return None
+            request = self._next(0.0)
+            if self.editor.has_gone or (request is not None and request["command"] in ("disconnect", "terminate")):
+                self._is_over = True
+                if request is not None:
+                    self._answer(request, {})
+                return None
+            if request is not None:
                 threads: Message | None = {"threads": []} if request["command"] == "threads" else None
                 self._answer(request, threads, "no program runs yet")
         return wire
@@ -157,7 +191,7 @@ class Adapter:
             request = self._next(None, wire.socket) if not self._is_over else None
             if request is not None:
                 self._forward(request, wire)
-            elif self._has_ended():
+            elif self.editor.has_gone and not self._is_over:
                 self._is_over = True
                 wire.send({"dap": {"seq": -1, "command": "disconnect"}})
             message = wire.receive(0.0 if not self._is_over else LOOK_S)
@@ -167,10 +201,6 @@ class Adapter:
                     self.editor.send(told)
                 message = wire.receive(0.0)
         wire.close()
-
-    def _has_ended(self) -> bool:
-        """Whether the editor has gone without a word."""
-        return bool(self._requests) and self._requests[0] is None
 
     def _forward(self, request: Message, wire: Wire) -> None:
         command = request["command"]
@@ -187,8 +217,7 @@ class Adapter:
 
 def serve_standard() -> None:
     """Serve an editor on standard input and output; what programs print becomes events."""
-    writer = os.fdopen(os.dup(1), "wb")
-    serve(Editor(sys.stdin.buffer, writer))
+    serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
 
 
 def serve_port(port: int) -> None:
@@ -196,17 +225,23 @@ def serve_port(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as server:
         print(f"waiting for an editor on port {server.getsockname()[1]}", flush=True)
         connection = server.accept()[0]
-    with connection, connection.makefile("rb") as reader, connection.makefile("wb") as writer:
-        serve(Editor(reader, writer))
+    with connection, connection.makefile("wb") as writer:
+        serve(Editor(connection.fileno(), writer))
 
 
 def serve(editor: Editor) -> None:
-    """Serve an editor; this process and its children print to the editor from here on."""
+    """Serve an editor; this process and its children print to the editor from here on, and read nothing."""
     source, target = os.pipe()
     for number in (1, 2):
         os.dup2(target, number)
     os.close(target)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     adapter = Adapter(editor)
-    printed = threading.Thread(target=adapter.output, args=(os.fdopen(source, "rb"),), daemon=True)
-    printed.start()
-    adapter.serve()
+    threading.Thread(target=adapter.output, args=(source,), daemon=True).start()
+    try:
+        adapter.serve()
+    except WseError as fault:
+        adapter.event("output", category="stderr", output=f"wse-sim: {fault}\n")
+        adapter.event("terminated")

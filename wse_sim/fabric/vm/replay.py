@@ -49,6 +49,8 @@ class Event:
     watch: WatchPoint | None = None
     row: int = -1
     text: str = ""
+    before: tuple[int, ...] = ()
+    """Words of a watched variable before they were written."""
 
 
 class Controller(Protocol):
@@ -181,7 +183,9 @@ class ReplaySession(Session):
 
     def _written_by_host(self) -> Event | None:
         hit = [w for w in self.watches if isinstance(w, MemoryWatch) and w.before and w.is_hit(self.machine)]
-        return Event("watch", self.cycle, (hit[0].core,), watch=hit[0], text="the host") if hit else None
+        if not hit:
+            return None
+        return Event("watch", self.cycle, (hit[0].core,), watch=hit[0], text="the host", before=hit[0].before)
 
     # -- time, with the host
 
@@ -338,7 +342,9 @@ class ReplaySession(Session):
                 row = self.row(stopped[0]) if stopped else row
                 why = self._run_to(high, asked)
         watch = self._hits()[0]
-        return Event("watch", self.cycle, (watch.core,), watch=watch, row=row if row >= 0 else self._writer(watch.core))
+        before = watch.before if isinstance(watch, MemoryWatch) else ()
+        row = row if row >= 0 else self._writer(watch.core)
+        return Event("watch", self.cycle, (watch.core,), watch=watch, row=row, before=before)
 
     def _writer(self, c: int) -> int:
         """The row of an operation that a core has in flight, one of a microthread first."""
