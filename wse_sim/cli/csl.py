@@ -244,7 +244,9 @@ def lsp_command() -> None:
 def debug_command(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A file with cslc and cs_python lines; an editor names it itself (--dap, --port)."),
+        typer.Argument(
+            help="A file with cslc and cs_python lines; an editor names it itself (--dap, --port)."
+        ),
     ] = None,
     commands: Annotated[
         Path | None, typer.Option("--commands", help="A file with commands of the debugger, one a line.")
@@ -258,7 +260,9 @@ def debug_command(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option("--port", help="Speak it on a TCP port of this machine, to one editor.", min=0, max=65535),
+        typer.Option(
+            "--port", help="Speak it on a TCP port of this machine, to one editor.", min=0, max=65535
+        ),
     ] = None,
 ) -> None:
     """Debug a command file as it is: break and watch points, steps forward and back, values, senders of words."""

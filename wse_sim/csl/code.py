@@ -151,7 +151,9 @@ class Code:
     done: bool = False
     entry: int = -1
     key: object = None
-    seen: dict[int, SeenName] = field(default_factory=dict)  # names of run time by the identity of what they stand for
+    seen: dict[int, SeenName] = field(
+        default_factory=dict
+    )  # names of run time by the identity of what they stand for
 
     # ---- registers
     def alloc(self, n: int = 1) -> int:

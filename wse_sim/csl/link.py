@@ -607,7 +607,6 @@ class ClassLinker:
             self.counted.add(entry)
             self.code_rows += len(rows)
 
-
     def keep_names(self, code: Code, first: int) -> None:
         """Local names of a function whose rows begin at `first`, for debuggers."""
         for seen in code.seen.values():

@@ -59,11 +59,15 @@ class Commands:
         for part in text.split("+"):
             match = _PART.fullmatch(part.strip())
             if match is None:
-                raise DebugError(f"'{part.strip()[:40]}' names no cores; give X,Y or X0:X1,Y0:Y1 (ends not included)")
+                raise DebugError(
+                    f"'{part.strip()[:40]}' names no cores; give X,Y or X0:X1,Y0:Y1 (ends not included)"
+                )
             x0, y0 = int(match[1]), int(match[3])
             x1, y1 = int(match[2] or x0 + 1), int(match[4] or y0 + 1)
             if not (x0 < x1 <= image.cols and y0 < y1 <= image.rows):
-                raise DebugError(f"cores {part.strip()} are not in the rectangle of {image.cols} x {image.rows}")
+                raise DebugError(
+                    f"cores {part.strip()} are not in the rectangle of {image.cols} x {image.rows}"
+                )
             found += [y * image.cols + x for y in range(y0, y1) for x in range(x0, x1)]
         return found
 
@@ -117,15 +121,21 @@ class Commands:
         chosen = self.cores(cores) if cores.strip() else []
         file, colon, line = where.strip().rpartition(":")
         if colon and line.isdigit():
-            found = self.debugger.break_at(file, int(line), chosen, condition.strip(), is_temporary=is_temporary)
+            found = self.debugger.break_at(
+                file, int(line), chosen, condition.strip(), is_temporary=is_temporary
+            )
         elif where.strip().isdigit():
             here = self.debugger.view.frames(self.debugger.core)
             if not here:
                 raise DebugError("no line is current; give FILE:LINE")
             name = self.debugger.lines.where(here[0].row)[0]
-            found = self.debugger.break_at(name, int(where), chosen, condition.strip(), is_temporary=is_temporary)
+            found = self.debugger.break_at(
+                name, int(where), chosen, condition.strip(), is_temporary=is_temporary
+            )
         else:
-            found = self.debugger.break_in(where.strip(), chosen, condition.strip(), is_temporary=is_temporary)
+            found = self.debugger.break_in(
+                where.strip(), chosen, condition.strip(), is_temporary=is_temporary
+            )
         return str(found)
 
     def c_tbreak(self, rest: str) -> str:
@@ -234,7 +244,8 @@ class Commands:
         del rest
         view, core = self.debugger.view, self.debugger.core
         return "\n".join(
-            f"{place.name}: {place.type} = {shown(view.of_place(core, place))}" for place in view.locals(core, self._frame)
+            f"{place.name}: {place.type} = {shown(view.of_place(core, place))}"
+            for place in view.locals(core, self._frame)
         )
 
     def c_globals(self, rest: str) -> str:
@@ -242,7 +253,8 @@ class Commands:
         del rest
         view, core = self.debugger.view, self.debugger.core
         return "\n".join(
-            f"{s.name}: {s.type} = {shown(view.of_place(core, view.named(core, s.name)))[:160]}" for s in view.globals(core)
+            f"{s.name}: {s.type} = {shown(view.of_place(core, view.named(core, s.name)))[:160]}"
+            for s in view.globals(core)
         )
 
     def c_backtrace(self, rest: str) -> str:
@@ -257,7 +269,9 @@ class Commands:
         del rest
         lines = []
         for queue in self.debugger.view.queues(self.debugger.core):
-            lines.append(f"{queue.name}, color {queue.color}: {len(queue.words)} word{'s' * (len(queue.words) != 1)}")
+            lines.append(
+                f"{queue.name}, color {queue.color}: {len(queue.words)} word{'s' * (len(queue.words) != 1)}"
+            )
             for word in queue.words:
                 lines.append(f"    {word.value:#010x}{' control' * word.is_control}  from {word.origin}")
         return "\n".join(lines) or "no queue is bound"
@@ -288,7 +302,8 @@ class Commands:
         lines = view.lines.source(row)
         first = max(0, line - 6)
         return "\n".join(
-            f"{'>' if k == line else ' '}{k:5}  {text}" for k, text in enumerate(lines[first : line + 5], first + 1)
+            f"{'>' if k == line else ' '}{k:5}  {text}"
+            for k, text in enumerate(lines[first : line + 5], first + 1)
         )
 
     def c_detach(self, rest: str) -> str:
@@ -355,4 +370,3 @@ class ConsoleFront:
         """Whether a pause was asked for."""
         message = self.wire.receive(0.0)
         return message is not None and bool(message.get("pause"))
-

@@ -140,7 +140,9 @@ class DapFront:
         return dict(sorted(first.items())) | ({here + 1: self.debugger.core} if here >= 0 else {})
 
     def _thread(self, core: int) -> int:
-        return next((thread for thread, shown_core in self._threads().items() if shown_core == core), core + 1)
+        return next(
+            (thread for thread, shown_core in self._threads().items() if shown_core == core), core + 1
+        )
 
     def _core(self, arguments: Answer) -> int:
         return self._threads().get(int(arguments.get("threadId", 0)), self.debugger.core)
@@ -175,7 +177,9 @@ class DapFront:
 
     # -- break points
 
-    def _replaced(self, old: list[int], add: Callable[[Answer], Answer], wanted: list[Answer]) -> list[Answer]:
+    def _replaced(
+        self, old: list[int], add: Callable[[Answer], Answer], wanted: list[Answer]
+    ) -> list[Answer]:
         for number in old:
             if number in self.debugger.breaks or number in self.debugger.watches:
                 self.debugger.delete(number)
@@ -291,7 +295,15 @@ class DapFront:
             entry: Answer = {"id": core * FRAMES + i + 1, "name": function or "?", "line": line, "column": 1}
             found.append(entry if file.startswith("<") else {**entry, "source": _source(file)})
         if not found:
-            found = [{"id": core * FRAMES + 1, "name": view.state(core), "line": 0, "column": 0, "presentationHint": "label"}]
+            found = [
+                {
+                    "id": core * FRAMES + 1,
+                    "name": view.state(core),
+                    "line": 0,
+                    "column": 0,
+                    "presentationHint": "label",
+                }
+            ]
         first, count = int(arguments.get("startFrame") or 0), int(arguments.get("levels") or len(found))
         return {"stackFrames": found[first : first + count], "totalFrames": len(found)}
 
@@ -308,9 +320,13 @@ class DapFront:
             "Program": lambda: [
                 (s.name, view.of_place(core, view.named(core, s.name)), s.type) for s in view.globals(core)
             ],
-            "Tasks": lambda: [(text.partition(":")[0], text.partition(": ")[2], "") for text in view.tasks(core)],
+            "Tasks": lambda: [
+                (text.partition(":")[0], text.partition(": ")[2], "") for text in view.tasks(core)
+            ],
             "Queues": lambda: self._queues(core),
-            "Routes": lambda: [(text.partition(":")[0], text.partition(": ")[2], "") for text in view.routes(core)],
+            "Routes": lambda: [
+                (text.partition(":")[0], text.partition(": ")[2], "") for text in view.routes(core)
+            ],
         }
         found = [
             {"name": name, "variablesReference": self._kept(children), "expensive": name != "Locals"}
@@ -365,7 +381,23 @@ class DapFront:
         return {"result": found["value"], "variablesReference": found["variablesReference"]}
 
 
-LOOKING = ("backtrace", "bt", "breaks", "core", "cores", "globals", "help", "list", "locals", "origin", "print", "p", "queues", "routes", "tasks")
+LOOKING = (
+    "backtrace",
+    "bt",
+    "breaks",
+    "core",
+    "cores",
+    "globals",
+    "help",
+    "list",
+    "locals",
+    "origin",
+    "print",
+    "p",
+    "queues",
+    "routes",
+    "tasks",
+)
 """Commands of the console that an editor's console takes."""
 
 

@@ -138,7 +138,9 @@ class Debugger:
         if goal.step == OVER:
             return depth <= goal.depth
         if goal.step == OUT:
-            return depth < goal.depth or (depth == 0 and self.session.row(goal.core) in self.view.entries(goal.core))
+            return depth < goal.depth or (
+                depth == 0 and self.session.row(goal.core) in self.view.entries(goal.core)
+            )
         return goal.step == INTO
 
     def stopped(self, event: Event) -> None:
@@ -166,7 +168,13 @@ class Debugger:
     # -- break points
 
     def break_at(
-        self, file: str, line: int, cores: Iterable[int] = (), condition: str = "", *, is_temporary: bool = False
+        self,
+        file: str,
+        line: int,
+        cores: Iterable[int] = (),
+        condition: str = "",
+        *,
+        is_temporary: bool = False,
     ) -> BreakPoint:
         """Stop before a line of a source.
 
@@ -186,7 +194,13 @@ class Debugger:
         return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
 
     def _add(
-        self, file: str, line: int, rows: tuple[int, ...], cores: Iterable[int], condition: str, is_temporary: bool
+        self,
+        file: str,
+        line: int,
+        rows: tuple[int, ...],
+        cores: Iterable[int],
+        condition: str,
+        is_temporary: bool,
     ) -> BreakPoint:
         self.view.check(condition)
         point = BreakPoint(self._number(), file, line, rows, frozenset(cores), condition, is_temporary)
@@ -228,7 +242,9 @@ class Debugger:
         if not 0 <= queue < len(depths):
             raise DebugError(f"queue {queue} does not exist; they are numbered 0 to {len(depths) - 1}")
         kind = "input" if is_input else "output"
-        return self._watch(f"{kind} queue {queue} of {self.view.name(core)}", QueueWatch(core, queue, is_input))
+        return self._watch(
+            f"{kind} queue {queue} of {self.view.name(core)}", QueueWatch(core, queue, is_input)
+        )
 
     def _watch(self, name: str, point: WatchPoint) -> NamedWatch:
         watch = NamedWatch(self._number(), name, point)
@@ -350,7 +366,9 @@ class Debugger:
             if event.kind == "begin":
                 return f"'{text}' of {self.view.name(core)} has its first value: nobody wrote it before this place"
             if event.text:
-                return f"'{text}' of {self.view.name(core)} was written by {event.text} at cycle {event.cycle:,}"
+                return (
+                    f"'{text}' of {self.view.name(core)} was written by {event.text} at cycle {event.cycle:,}"
+                )
             cycle = event.cycle - (not session.stopped())
             told = f"'{text}' of {self.view.name(core)} was written at {self.view.where(event.row)}, cycle {cycle:,}"
             session.watches = []

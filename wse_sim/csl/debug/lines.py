@@ -61,7 +61,9 @@ class LineTable:
         found = [file for file in self.files if PurePath(file).parts[-len(wanted) :] == wanted]
         found = found or [file for file in self.files if Path(file).resolve() == Path(name).resolve()]
         if not found:
-            raise DebugError(f"no code comes from '{name}'; the sources with code are {', '.join(self.files)}")
+            raise DebugError(
+                f"no code comes from '{name}'; the sources with code are {', '.join(self.files)}"
+            )
         return found[0]
 
     def line(self, name: str, line: int) -> Line:

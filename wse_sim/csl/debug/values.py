@@ -79,7 +79,9 @@ class Types:
         each = self.words(element)
         step = each * int(np.prod(shape[1:], dtype=np.int64))
         if len(shape) > 1:
-            return [self._elements(shape[1:], element, words[k * step : (k + 1) * step]) for k in range(shape[0])]
+            return [
+                self._elements(shape[1:], element, words[k * step : (k + 1) * step]) for k in range(shape[0])
+            ]
         n = min(shape[0], len(words) // each)
         return [self.of_words(element, words[k * each : (k + 1) * each]) for k in range(n)]
 
@@ -224,7 +226,9 @@ class Expression:
                     found = Place(f"{base.name}.{name}", kind, base.address + at)
                     return self._target(found) if field != node.attr else found
             known = ", ".join(name for name, _, _ in self.types.fields(base.type)) or "none"
-            raise DebugError(f"{base.name} of type '{base.type}' has no field '{field}'; its fields are {known}")
+            raise DebugError(
+                f"{base.name} of type '{base.type}' has no field '{field}'; its fields are {known}"
+            )
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
             base = self._place(node.value)
             if base is None:
@@ -286,7 +290,13 @@ class Expression:
             return self.of_place(place)
         if isinstance(node, ast.UnaryOp):
             inner: Any = self._value(node.operand)
-            return not inner if isinstance(node.op, ast.Not) else -inner if isinstance(node.op, ast.USub) else inner
+            return (
+                not inner
+                if isinstance(node.op, ast.Not)
+                else -inner
+                if isinstance(node.op, ast.USub)
+                else inner
+            )
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             result: Datum = _BINARY[type(node.op)](self._value(node.left), self._value(node.right))
             return result
@@ -297,4 +307,6 @@ class Expression:
             sides = [self._value(item) for item in (node.left, *node.comparators)]
             pairs = zip(node.ops, sides, sides[1:], strict=False)
             return all(_COMPARED[type(op)](a, b) for op, a, b in pairs)
-        raise DebugError("this is no expression over variables; use names, fields, elements, numbers, operators")
+        raise DebugError(
+            "this is no expression over variables; use names, fields, elements, numbers, operators"
+        )

@@ -17,7 +17,16 @@ from wse_sim.fabric.vm.image import CONTROL, DATA, CoreClass, Image, Symbol
 from wse_sim.fabric.vm.replay import ReplaySession
 
 PORTS = "NESWR"
-_MODES = ("at rest", "runs", "starts a vector operation", "in a vector operation", "ends a task", "halted", "no program", "runs")
+_MODES = (
+    "at rest",
+    "runs",
+    "starts a vector operation",
+    "in a vector operation",
+    "ends a task",
+    "halted",
+    "no program",
+    "runs",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +97,9 @@ class View:
         if int(row[S.MODE]) in (S.IDLE, S.ENDING, S.HALTED, S.NO_PROGRAM):
             return []
         found = [Frame(self.session.row(core), int(row[S.WINDOW]))]
-        calls = m.calls[: m.core.shape[0] * int(m.sets[S.CALLS]) * 2].reshape(-1, int(m.sets[S.CALLS]), 2)[core]
+        calls = m.calls[: m.core.shape[0] * int(m.sets[S.CALLS]) * 2].reshape(-1, int(m.sets[S.CALLS]), 2)[
+            core
+        ]
         for pc, window in calls[: int(row[S.DEPTH])][::-1].tolist():
             found.append(Frame(stops.row_of(pc - 1, self.session.n_rows), window))
         return found
@@ -118,7 +129,10 @@ class View:
         frames = self.frames(core)
         if not 0 <= frame < len(frames):
             return []
-        row, first = frames[frame].row, core * int(self.session.machine.sets[S.REGISTERS]) + frames[frame].window
+        row, first = (
+            frames[frame].row,
+            core * int(self.session.machine.sets[S.REGISTERS]) + frames[frame].window,
+        )
         found: dict[str, tuple[int, Place]] = {}
         for name, kind, reg, address, begin, end in self.image.local_names:
             if begin <= row < end and (name not in found or found[name][0] <= begin):
@@ -147,7 +161,9 @@ class View:
         for symbol in (*hidden, *(s for s in variables if s.name == name)):
             return Place(name, symbol.type, symbol.address)
         known = [place.name for place in self.locals(core, frame)] + [s.name for s in variables]
-        raise DebugError(f"{self.name(core)} has no variable '{name}' here; it has {', '.join(known) or 'none'}")
+        raise DebugError(
+            f"{self.name(core)} has no variable '{name}' here; it has {', '.join(known) or 'none'}"
+        )
 
     def _expression(self, core: int, frame: int) -> Expression:
         x, y = core % self.image.cols, core // self.image.cols
@@ -220,7 +236,11 @@ class View:
                 e = (slot * n + core) * 5 + port
                 places = [(int(m.q_head[e]) + i) % int(m.sets[S.CAP]) for i in range(int(m.q_count[e]))]
                 words = tuple(
-                    QueuedWord(int(m.q_word[e, i]), int(m.q_flag[e, i]) == S.CONTROL_WORD, self._origin(m.q_from[e, i]))
+                    QueuedWord(
+                        int(m.q_word[e, i]),
+                        int(m.q_flag[e, i]) == S.CONTROL_WORD,
+                        self._origin(m.q_from[e, i]),
+                    )
                     for i in places
                 )
                 if words:
@@ -234,9 +254,7 @@ class View:
             return f"a word of input queue {queue}"
         i = int(m.iq_head[queue, core])
         color = int(m.color_of[int(m.iq_meta[queue, core, i]) & 63])
-        return (
-            f"word {int(m.iq_word[queue, core, i]):#010x} of color {color}, sent by {self._origin(m.iq_from[queue, core, i])}"
-        )
+        return f"word {int(m.iq_word[queue, core, i]):#010x} of color {color}, sent by {self._origin(m.iq_from[queue, core, i])}"
 
     def routes(self, core: int) -> list[str]:
         """Routes of every color that the router of a core has, one line each; * marks the present switch position."""
@@ -247,7 +265,11 @@ class View:
             if not any(pairs):
                 continue
             at = int(m.rstate[rs]) & 3
-            ways = [f"{'*' if k == at else ''}{_ports(p & 31)} -> {_ports(p >> 5)}" for k, p in enumerate(pairs) if p]
+            ways = [
+                f"{'*' if k == at else ''}{_ports(p & 31)} -> {_ports(p >> 5)}"
+                for k, p in enumerate(pairs)
+                if p
+            ]
             torn = ", torn down" if int(m.rstate[rs]) & S.TORN else ""
             found.append(f"color {int(m.color_of[slot])}: {', '.join(ways)}{torn}")
         return found
@@ -292,11 +314,11 @@ class View:
         return -1
 
     def input_queue_of(self, core: int, row: int) -> int:
-        """The input queue that the operation of a row reads at present; -1 if it reads none."""
+        """The input queue that the operation of a row reads or has read last; -1 if it reads none."""
         m = self.session.machine
         for k in range(S.N_THREADS):
             th = m.threads[k, core]
-            if stops.row_of(int(th[S.T_PC]), self.session.n_rows) != row or not th[S.T_DONE] + th[S.T_OP]:
+            if stops.row_of(int(th[S.T_PC]), self.session.n_rows) != row:
                 continue
             for place in (1, 2):
                 o = S.OPERAND0 + place * S.OPERAND_FIELDS

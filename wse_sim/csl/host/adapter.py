@@ -18,7 +18,13 @@ from wse_sim.csl.host.debugged import DAP
 from wse_sim.csl.host.debugging import LOOK_S, Run, running
 from wse_sim.errors import WseError
 
-_SETS = ("setBreakpoints", "setFunctionBreakpoints", "setDataBreakpoints", "setExceptionBreakpoints", "configurationDone")
+_SETS = (
+    "setBreakpoints",
+    "setFunctionBreakpoints",
+    "setDataBreakpoints",
+    "setExceptionBreakpoints",
+    "configurationDone",
+)
 """Requests that every further program of a command file gets again."""
 MOST_HEADER, MOST_BODY = 4096, 1 << 26
 END, END_S = b"\0wse-sim: end of output\0", 5.0
@@ -58,10 +64,16 @@ class Editor:
             if len(self._buffer) > MOST_HEADER:
                 raise WseError("what comes is no message of the Debug Adapter Protocol: no header ends")
             return None
-        lengths = [v for n, _, v in (line.partition(b":") for line in head.split(b"\r\n")) if n.lower() == b"content-length"]
+        lengths = [
+            v
+            for n, _, v in (line.partition(b":") for line in head.split(b"\r\n"))
+            if n.lower() == b"content-length"
+        ]
         length = int(lengths[0]) if lengths and lengths[0].strip().isdigit() else 0
         if not 0 < length <= MOST_BODY:
-            raise WseError(f"a message of the Debug Adapter Protocol has {length} bytes; 1 to {MOST_BODY} are allowed")
+            raise WseError(
+                f"a message of the Debug Adapter Protocol has {length} bytes; 1 to {MOST_BODY} are allowed"
+            )
         if len(rest) < length:
             return None
         self._buffer = rest[length:]
@@ -69,8 +81,14 @@ class Editor:
             message = json.loads(rest[:length])
         except ValueError:
             message = None
-        if not isinstance(message, dict) or not isinstance(message.get("command"), str) or "seq" not in message:
-            raise WseError("a message of the Debug Adapter Protocol is no request: it needs 'seq' and 'command'")
+        if (
+            not isinstance(message, dict)
+            or not isinstance(message.get("command"), str)
+            or "seq" not in message
+        ):
+            raise WseError(
+                "a message of the Debug Adapter Protocol is no request: it needs 'seq' and 'command'"
+            )
         return message
 
     def read(self) -> None:
@@ -151,7 +169,9 @@ class Adapter:
         arguments = request.get("arguments") or {}
         program = arguments.get("program")
         if not isinstance(program, str) or not Path(program).is_file():
-            self._answer(request, None, f"'program' is {program!r}; name a command file with cslc and cs_python lines")
+            self._answer(
+                request, None, f"'program' is {program!r}; name a command file with cslc and cs_python lines"
+            )
             return
         self._stops_first = bool(arguments.get("stopOnEntry"))
         self._answer(request, {})
@@ -172,7 +192,9 @@ class Adapter:
         """The next program of the command file; requests that come before it are answered here."""
         while (wire := run.next_program(LOOK_S)) is None and not run.is_over():
             request = self._next(0.0)
-            if self.editor.has_gone or (request is not None and request["command"] in ("disconnect", "terminate")):
+            if self.editor.has_gone or (
+                request is not None and request["command"] in ("disconnect", "terminate")
+            ):
                 self._is_over = True
                 if request is not None:
                     self._answer(request, {})

@@ -24,7 +24,9 @@ LOOK_S = 0.1
 class Run:
     """A command file that runs in a thread; its programs connect here, one after the other."""
 
-    def __init__(self, file: Path, kind: str, listener: socket.socket, path: Path, timeout_s: float | None) -> None:
+    def __init__(
+        self, file: Path, kind: str, listener: socket.socket, path: Path, timeout_s: float | None
+    ) -> None:
         self.status: int | None = None
         self.fault: BaseException | None = None
         self._listener = listener

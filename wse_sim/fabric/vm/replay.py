@@ -96,9 +96,7 @@ class Moment:
 class ReplaySession(Session):
     """See the module's docstring; ``controller`` is told of events."""
 
-    def __init__(
-        self, image: Image, wafer: Wafer, controller: Controller | None = None, **how: Any
-    ) -> None:
+    def __init__(self, image: Image, wafer: Wafer, controller: Controller | None = None, **how: Any) -> None:
         own = {"profile": False, "threads": 1, "sanitize": True, "executor": "fast"}
         super().__init__(image, wafer, **{**how, **own})
         self.n_rows = len(image.code)
@@ -199,7 +197,11 @@ class ReplaySession(Session):
         outcome = super().advance(until, cycles=cycles, still_cycles=still_cycles, look=look)
         action.end = self.cycle
         if outcome.reason in ("fault", "waits", "still"):
-            said = {"fault": str(outcome.fault), "waits": "nothing can happen any more", "still": "nothing comes forward"}
+            said = {
+                "fault": str(outcome.fault),
+                "waits": "nothing can happen any more",
+                "still": "nothing comes forward",
+            }
             self._tell(Event("fault", self.cycle, text=said[outcome.reason]))
         return outcome
 
@@ -388,13 +390,17 @@ class ReplaySession(Session):
     def moment_of(self, cycle: int) -> Moment:
         """The place before a cycle of the past."""
         last = len(self.actions) if self.present is None else self.present.action + 1
-        found = [i for i in range(last) if self.actions[i].name == "advance" and self.actions[i].begin <= cycle]
+        found = [
+            i for i in range(last) if self.actions[i].name == "advance" and self.actions[i].begin <= cycle
+        ]
         return Moment(found[-1] if found else 0, cycle)
 
     def _before(self, moment: Moment) -> list[Snapshot]:
         """Snapshots before a place, the nearest first."""
         place = (moment.action, moment.cycle + bool(moment.stopped))
-        return [s for s in reversed(self.snapshots) if (s.action, s.cycle) <= place and s.cycle <= moment.cycle]
+        return [
+            s for s in reversed(self.snapshots) if (s.action, s.cycle) <= place and s.cycle <= moment.cycle
+        ]
 
     def go_back(self, cycles: int) -> Event:
         """To the state so many cycles before, or to the first one that is known."""
@@ -490,7 +496,9 @@ class ReplaySession(Session):
             if self.cycle < end:
                 why, event = self._part(end, 0)
                 if event is not None:
-                    is_late = is_last and self.cycle >= limit.cycle and not limit.is_included and not self.stopped()
+                    is_late = (
+                        is_last and self.cycle >= limit.cycle and not limit.is_included and not self.stopped()
+                    )
                     return None if is_late and not limit.stopped else event
                 if why == L.QUIET:
                     self.machine.size[S.CLOCK] = end
@@ -515,7 +523,9 @@ class ReplaySession(Session):
             reached = [
                 c
                 for c, row in zip(limit.stopped, limit.rows, strict=True)
-                if now[c, S.FAULT] == S.F_STOP and self.row(c) == row and now[c, S.OPCODES] >= limit.opcodes[c]
+                if now[c, S.FAULT] == S.F_STOP
+                and self.row(c) == row
+                and now[c, S.OPCODES] >= limit.opcodes[c]
             ]
             if reached:
                 return None

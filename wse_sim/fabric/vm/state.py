@@ -218,7 +218,9 @@ class Machine(NamedTuple):
     merged: Array  # int64 (S * R, 4): 1 + input and origin of the last word that passed
     found_count: Array  # int64 (kinds, code rows)
     found: Array  # int64 (n, FINDING_FIELDS)
-    stops: Array  # int64 (R,): groups of breakpoints at which a core stops (stops.py), empty without a debugger
+    stops: (
+        Array  # int64 (R,): groups of breakpoints at which a core stops (stops.py), empty without a debugger
+    )
 
 
 WHEEL = 4096

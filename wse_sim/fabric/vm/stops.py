@@ -41,7 +41,9 @@ def with_stops(machine: S.Machine) -> S.Machine:
     copies[~ends, 0] = code[~ends]
     copies[ends, 1] = code[ends]
     copies[~ends, 1, 0], copies[~ends, 1, 3] = int(O.Op.JMP), rows[~ends] + 1
-    copies[branches, 0, 3] = first_copies(n)[branches] + 2  # a jump that is taken passes one more row, as one that is not
+    copies[branches, 0, 3] = (
+        first_copies(n)[branches] + 2
+    )  # a jump that is taken passes one more row, as one that is not
     copies[branches, 2, 0], copies[branches, 2, 3] = int(O.Op.JMP), targets[branches]
     late_copies = np.zeros((n, COPY), np.int32)
     late_copies[~ends, 0] = late[~ends]
