@@ -374,7 +374,7 @@ class DapFront:
         try:
             value = self.debugger.view.value(core, text, frame)
         except DebugError:
-            if arguments.get("context") != "repl" or text.split(" ")[0] not in LOOKING:
+            if arguments.get("context") != "repl" or text.split(" ", maxsplit=1)[0] not in LOOKING:
                 raise
             return {"result": Commands(self.debugger).execute(text), "variablesReference": 0}
         found = self._variable("", value, "")

@@ -504,9 +504,7 @@ class ReplaySession(Session):
                     self.machine.size[S.CLOCK] = end
                 elif why == L.FAULTED:
                     return None
-            elif is_last:
-                return None
-            elif self.stopped():  # within the first cycle behind the action: nothing of it was done then
+            elif is_last or self.stopped():
                 return None
             else:
                 if not len(self._sent.heads):
