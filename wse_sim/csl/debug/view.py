@@ -314,11 +314,11 @@ class View:
         return -1
 
     def input_queue_of(self, core: int, row: int) -> int:
-        """The input queue that the operation of a row reads or has read last; -1 if it reads none."""
+        """The input queue that the operation on the line of a row reads or has read last; -1 if it reads none."""
         m = self.session.machine
         for k in range(S.N_THREADS):
             th = m.threads[k, core]
-            if stops.row_of(int(th[S.T_PC]), self.session.n_rows) != row:
+            if self.lines.where(stops.row_of(int(th[S.T_PC]), self.session.n_rows)) != self.lines.where(row):
                 continue
             for place in (1, 2):
                 o = S.OPERAND0 + place * S.OPERAND_FIELDS
