@@ -132,8 +132,8 @@ class Adapter:
         message = self.editor.take()
         if message is not None or self.editor.has_gone:
             return message
-        ready = select.select([self.editor, *others], [], [], timeout_s)[0]
-        if self.editor in ready:
+        ready = select.select([self.editor.number, *(o.fileno() for o in others)], [], [], timeout_s)[0]
+        if self.editor.number in ready:
             self.editor.read()
         return self.editor.take()
 
@@ -216,12 +216,12 @@ class Adapter:
             elif self.editor.has_gone and not self._is_over:
                 self._is_over = True
                 wire.send({"dap": {"seq": -1, "command": "disconnect"}})
-            message = wire.receive(0.0 if not self._is_over else LOOK_S)
-            while message is not None:
-                told = message["dap"]
+            came: Message | None = wire.receive(0.0 if not self._is_over else LOOK_S)
+            while came is not None:
+                told = came["dap"]
                 if told.get("request_seq") != -1 and not (again and told.get("event") == "initialized"):
                     self.editor.send(told)
-                message = wire.receive(0.0)
+                came = wire.receive(0.0)
         wire.close()
 
     def _forward(self, request: Message, wire: Wire) -> None:
