@@ -85,6 +85,8 @@ class Linker:
         self.asserts: ConstantPool[str] = ConstantPool()
         self.positions: ConstantPool[tuple[str, int, int, str]] = ConstantPool()
         self.configs: ConstantPool[ColorConfig] = ConstantPool()
+        self.local_names: list[tuple[str, str, int, int, int, int]] = []
+        self.structures: dict[str, tuple[str, str, tuple[tuple[str, str, int], ...]]] = {}
         self.code: list[Array] = []
         self.costs: list[Array] = []
         self.sources: list[Array] = []
@@ -101,6 +103,22 @@ class Linker:
                 -1 if place is None else self.positions.add((place[0].name, place[1], place[2], function))
             )
         return self.places[key]
+
+    def type_name(self, t: ty.Type) -> str:
+        """The spelling of a type; what structures and enums within it are made of is kept for debuggers."""
+        inner: ty.Type | None = t
+        while isinstance(inner, (ty.ArrayType, ty.PointerType)):
+            inner = inner.element if isinstance(inner, ty.ArrayType) else inner.target
+        name = str(inner)
+        if isinstance(inner, ty.StructType) and name not in self.structures:
+            self.structures[name] = (name, inner.kind, ())  # may point to itself
+            rows = zip(inner.fields, inner.offsets, strict=True)
+            fields = tuple((n, self.type_name(f), at) for (n, f), at in rows if f.words)
+            self.structures[name] = (name, inner.kind, fields)
+        elif isinstance(inner, ty.EnumType):
+            cases = tuple((n, str(inner.base), int(value)) for n, value in inner.names.items())
+            self.structures[name] = (name, "enum", cases)
+        return str(t)
 
     def config(self, route: ColorRoute) -> int:
         """Number of a color configuration."""
@@ -460,7 +478,8 @@ class ClassLinker:
             )
         ref = s.target
         assert isinstance(ref, Ref)
-        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
+        kind = self.linker.type_name(ref.type)
+        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
         """Variables that are no exported symbols, for debuggers: those of the program itself first; a name that is taken gets that of its file."""
@@ -473,7 +492,8 @@ class ClassLinker:
             if name not in taken:
                 taken.add(name)
                 t = root.type
-                found.append(Symbol(name, "var", self.address(root), t.words, str(t), exported=False))
+                kind = self.linker.type_name(t)
+                found.append(Symbol(name, "var", self.address(root), t.words, kind, exported=False))
         return found
 
     # ---- code
@@ -554,10 +574,24 @@ class ClassLinker:
             pools.costs.append(np.array(code.costs, np.uint8))
             pools.sources.append(np.array(sources, np.int32))
             pools.rows += len(rows)
+            self.keep_names(code, entry)
         code.entry = entry
         if entry not in self.counted:
             self.counted.add(entry)
             self.code_rows += len(rows)
+
+    def keep_names(self, code: Code, first: int) -> None:
+        """Local names of a function whose rows begin at `first`, for debuggers."""
+        for seen in code.seen.values():
+            at = -1
+            if isinstance(seen.entry, FrameCell):
+                at = self.addresses.get(id(seen.entry), -1)
+                if at < 0:
+                    continue
+            reg = -1 if isinstance(seen.entry, FrameCell) else seen.entry.reg
+            end = min(seen.end, len(code.rows))
+            kind = self.linker.type_name(seen.entry.type)
+            self.linker.local_names.append((seen.name, kind, reg, at, first + seen.first, first + end))
 
 
 def roots_of(data: object) -> list[Cell]:
@@ -640,6 +674,8 @@ def build_image(compiler: Compiler) -> Image:
         offset=compiler.options.offsets,
         fabric=compiler.options.fabric,
         half=compiler.options.fp16,
+        local_names=tuple(linker.local_names),
+        structures=tuple(linker.structures.values()),
     )
 
 

@@ -212,6 +212,7 @@ def _shadows(
         "merged": lazy((slots * n, 4), np.int64),
         "found_count": np.zeros((W.KINDS, len(image.code) if watch else 0), np.int64),
         "found": np.zeros((W.MOST_FINDINGS if watch else 0, W.FINDING_FIELDS), np.int64),
+        "stops": np.zeros(0, np.int64),
     }
 
 

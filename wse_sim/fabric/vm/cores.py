@@ -504,6 +504,8 @@ def run_main(c, t, m):
     """Bring the main thread to a state in which it counts cycles, waits or runs a vector operation; 0, or a fault."""
     core, sets = m.core, m.sets
     going = core[c, S.MODE] == S.RUN and core[c, S.LEFT] == 0
+    if core[c, S.MODE] == S.RESUMED:
+        core[c, S.MODE], going = S.RUN, True
     at_once = False
     while True:
         if going:
@@ -627,7 +629,7 @@ def core_cycle(c, t, m):
             m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.PICKED, core[c, S.TASK]
             m.log[n, 4] = m.regs[c * sets[S.REGISTERS]]
             m.size[S.N_LOG] = n + 1
-    if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH:
+    if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH or core[c, S.MODE] == S.RESUMED:
         if run_main(c, t, m) != 0:
             return S.REST
     tried = np.int64(0)

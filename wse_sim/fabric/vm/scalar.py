@@ -578,6 +578,12 @@ def keep_frame(frame, pc, window, calls):
     calls[frame * 2 + 1] = np.int32(window)
 
 
+@helper_kernel
+def first_of_copy(pc, m):
+    """Where the copy of a row of code begins that cores take which do not stop at it (stops.py)."""
+    return m.late_price.shape[0] // 4 + 3 * pc
+
+
 @inlined_kernel
 def stretch(c0, m):
     """Run opcodes of core `c0`; its LEFT holds the cycles of the stretch so far.  Returns the reason; a fault leaves FAULT_A."""
@@ -591,7 +597,9 @@ def stretch(c0, m):
     r = m.regs[first + window :]
     why = np.int64(0)
     core[c0, S.FAULT_A] = 0
-    count, budget = np.int64(0), sets[S.BUDGET]
+    begun, budget = core[c0, S.CARRIED], sets[S.BUDGET]
+    count = begun
+    core[c0, S.CARRIED] = 0
     profile_class = cls if m.profile.shape[0] > 1 else np.int64(0)
     with_profile = sets[S.PROFILE] != 0
     while True:
@@ -667,6 +675,12 @@ def stretch(c0, m):
                     why = np.int64(S.F_ADDRESS)
                     if core[c0, S.FAULT_A] >= FIRST_BYTE:  # a register: others could notice the cycle
                         why, spent = W_LATER if before > 0 else W_REGISTER, before
+                if why == S.F_OPCODE and op == S.BREAK:
+                    if m.stops[c0] & k != 0:
+                        core[c0, S.CARRIED] = count - 1
+                        break
+                    pc, count, why = first_of_copy(pc - 1, m), count - 2, np.int64(RAN)
+                    continue
                 if why != RAN:
                     break
         if with_profile:
@@ -677,5 +691,5 @@ def stretch(c0, m):
         count -= 1
     core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH] = pc, window, depth
     core[c0, S.LEFT] = spent
-    core[c0, S.OPCODES] += count
+    core[c0, S.OPCODES] += count - begun
     return why

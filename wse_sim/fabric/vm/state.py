@@ -28,16 +28,18 @@ CORE_FIELDS = 50
 # cycle that mapped operations have left over.
 # HAD_TURN: activated tasks that ran since words last had their turn.  RAN: tasks that ever ran.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
 # LAST_RESULT: 1 + address of the one element that the main thread's last vector operation wrote, LAST_AT: the cycle from which on others could issue.
-# Modes of the main thread.
-IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
+# Modes of the main thread.  RESUMED: scalar code goes on where a stop of the debugger cut it, within the same cycle.
+IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM, RESUMED = range(8)
+CARRIED = FAULT_B  # of a core without a fault: opcodes of the stretch that a stop of the debugger cut
+BREAK = 200  # opcode of a row at which cores may stop (stops.py); it is none of the machine's, so it ends a stretch as a fault does
 # What a core did in a cycle.
 REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
 
 # Faults.
 (
     F_NONE, F_ADDRESS, F_DIVISION, F_ASSERT, F_CALLS, F_REGISTERS, F_THREAD, F_OPERAND, F_DEPTH, F_PRINT, F_TWO_INPUTS, F_NO_QUEUE, F_OPCODE,
-    F_EDGE, F_CONFIG, F_BOUNDS,
-) = range(16)  # fmt: skip
+    F_EDGE, F_CONFIG, F_BOUNDS, F_STOP,
+) = range(17)  # fmt: skip
 
 # Fields of a thread, int32; then four operands.  T_OP: 1 + operation, 0 = none (so an unused thread touches no page).
 (
@@ -218,6 +220,9 @@ class Machine(NamedTuple):
     merged: Array  # int64 (S * R, 4): 1 + input and origin of the last word that passed
     found_count: Array  # int64 (kinds, code rows)
     found: Array  # int64 (n, FINDING_FIELDS)
+    stops: (
+        Array  # int64 (R,): groups of breakpoints at which a core stops (stops.py), empty without a debugger
+    )
 
 
 WHEEL = 4096
