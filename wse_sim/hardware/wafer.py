@@ -74,6 +74,7 @@ class Wafer(ScalarCosts):
     sram_reserved_bytes: Bytes
     sram_banks: Count
     fp32_bank_period_words: Count
+    csl_bank_period_words: Count
     sram_read_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     sram_write_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     # router and fabric
@@ -99,6 +100,7 @@ class Wafer(ScalarCosts):
     add_fp16_per_cycle: Rate
     add_fp32_per_cycle: Rate
     add_fp32_memory_per_cycle: Rate
+    csl_add_fp32_memory_per_cycle: Rate
     mul_fp32_per_cycle: Rate
     mov_fp16_per_cycle: Rate
     mov_fp32_per_cycle: Rate

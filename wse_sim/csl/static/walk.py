@@ -13,7 +13,6 @@ from wse_sim.csl.static import values as V
 from wse_sim.csl.static.course import CoreState, NotStaticError, Tables
 from wse_sim.csl.static.values import Unknown, Value
 from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.opcodes import DsdKind, Op, Sys
 
 MOST_OPCODES = 2_000_000
@@ -102,8 +101,11 @@ class Walker(ABC):
         """A task from its entry to its end."""
         self.pc, self.window, self.calls = entry, 0, []
         self.ended = False
+        self.last = (
+            0,
+            0,
+        )  # 1 + address of the element that the last operation wrote, and the time since which others could issue
         code, price = self.t.code, self.t.price
-        taken = int(self.t.sets[S.TAKEN])
         while not self.ended:
             op, a, b, c = code[self.pc]
             self.opcodes += 1
@@ -120,8 +122,8 @@ class Walker(ABC):
                 if op in V.JUMPS:
                     y = self.known(self.get(b), "a branch")
                 if (V.JUMPS if op in V.JUMPS else V.JUMPS_IMMEDIATE)[op](x, y):
+                    self.spent += self.t.late[self.pc]
                     self.pc = c - 1
-                    self.spent += taken
             elif op in V.LOADS:
                 self._load(op, a, b, c)
             elif op in V.STORES:

@@ -75,9 +75,9 @@ def operation_table(config: FabricConfig, half: int = 0) -> npt.NDArray[np.int32
             table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = cost
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
-    # Colliding reads take their turns; an operation that is slower than them anyway does not notice.
-    # Mixed operations read at their own rate: sums of 32 bits, the other operand of 16.
-    reads = np.where(table[:, W_SRC0] == 2, config.add_memory_milli[0], config.add_milli[1])
+    # Colliding reads take their turns, a word of 32 bits a cycle; an operation that is slower than them anyway does not notice.
+    # Mixed operations (sums of 32 bits, the other operand of 16) read at their own rate, as kernels of the library do.
+    reads = np.where(table[:, W_SRC0] == 2, 1000, config.add_milli[1])
     reads = np.where(table[:, W_SRC0] == table[:, W_SRC1], reads, table[:, COST])
     table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
     return table

@@ -15,6 +15,7 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import operation_table
+from wse_sim.fabric.vm.branches import branch_prices
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
 from wse_sim.fabric.vm.registers import REGISTERS
 from wse_sim.fabric.vm.starts import vector_starts
@@ -34,11 +35,14 @@ _LOADS = {
 }
 SLACK = 4096
 
+NO_PERIOD = (
+    1 << 20
+)  # of 16-bit vectors: published rates of WSE-2 and WSE-3 are those of reads that never collide, whatever their places
 MOST_CELLS = 255  # of a router queue: heads and counts are bytes
 
 
 def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
-    """Code with the price of every row in its first column, and the prices that are paid when a row is due.
+    """Code with the price of every row in its first column, and what is paid when a row is due: its price, or that of a jump that is taken.
 
     A load whose result the next row reads costs one cycle more (``load_use``).
     """
@@ -57,9 +61,10 @@ def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
             )
         )
     price = price + uses * costs["load_use"]
+    price, toll = branch_prices(code, price, costs) if len(code) else (price, price)
     late = np.isin(code[:, 0], [int(op) for op in _LATE])
     starts = vector_starts(image, code, price, costs) if len(code) else price
-    late_price = np.where(code[:, 0] == O.Op.VEC, starts, np.where(late, price, 0)).astype(np.int32)
+    late_price = np.where(code[:, 0] == O.Op.VEC, starts, np.where(late, price, toll)).astype(np.int32)
     code[:, 0] |= (np.where(late, 0, price) << 8).astype(np.int32)
     return code.reshape(-1), late_price
 
@@ -116,8 +121,8 @@ def make_machine(
         "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
         "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "CONFLICT": config.conflict_milli,
-        "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
-        "TAKEN": costs["branch_taken"], "BANK_PERIOD_16": config.sram_banks // 2,
+        "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"], "SHAPE_COST": costs["dsr_shape"], "DEPENDENT": costs["vector_dependent"],
+        "BANK_PERIOD_16": NO_PERIOD,
         "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,
         "MAP_VECTOR_MILLI": config.map_vector_milli, "WATCH": watch, "SCALAR_WORDS": 0 if watch else words,
         "HALF": O.HALF_FORMATS.index(image.half),
@@ -207,6 +212,7 @@ def _shadows(
         "merged": lazy((slots * n, 4), np.int64),
         "found_count": np.zeros((W.KINDS, len(image.code) if watch else 0), np.int64),
         "found": np.zeros((W.MOST_FINDINGS if watch else 0, W.FINDING_FIELDS), np.int64),
+        "stops": np.zeros(0, np.int64),
     }
 
 

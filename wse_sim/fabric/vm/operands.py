@@ -2,6 +2,8 @@
 
 Length of an operation: the first one that is not zero of source 0, source 1, destination; without any, 1.  A destination in memory that is
 shorter bounds it, so nothing is written behind its end; a fabric one does not (a public program sends n words by a descriptor of one).
+With an action for control wavelets a bounded operation stays open for the control wavelet behind its last word (a public program receives 8 words
+and such a wavelet by a descriptor of 9).
 A length without end (0x7fff of a fabric DSD) gives way to the partner's.
 """
 
@@ -57,7 +59,8 @@ def option(value, c, first, constants, core, regs):
 
 @inlined_kernel
 def survey(c, row, first, m):
-    """DSD operands to load, + 16 if an operand is fabric or FIFO, + 32 if the operation is asynchronous.
+    """DSD operands to load, + 16 if an operand is fabric or FIFO, + 32 if the operation is asynchronous, + 64 if a source is the element that was
+    written last, + 256 for every descriptor of several dimensions to load.
 
     A destination that is source 0 as well is loaded once (code of the vendor's compiler; the machine has operations of that form).
     """
@@ -65,21 +68,24 @@ def survey(c, row, first, m):
     if m.issues[row, O.V_DEST] == _DSD and m.issues[row, O.V_DEST + 1] == _DSD:
         dest = operand_dsd(c, 0, row, first, m.issues, m.regs, m.dsr, m.sets)
         if dest == operand_dsd(c, 1, row, first, m.issues, m.regs, m.dsr, m.sets):
-            found -= 1
+            found -= 257 if dest & 15 == _MEM4D else 1
     if m.issues[row, O.V_ASYNC] != 0:
         found |= 32
     for place in range(4):
         form = m.issues[row, O.V_DEST + place]
         if form == _DSD or form == _DSR:
-            kind = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets) & 15
+            value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
+            kind = value & 15
             if form == _DSD:
-                found += 1
+                found += 257 if kind == _MEM4D else 1
             else:
                 load = m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)]
                 if load >= 0 and m.loads[load, O.L_ASYNC] != 0:
                     found |= 32
             if kind == _FABIN or kind == _FABOUT or kind == _FIFO:
                 found |= 16
+            elif place > 0 and 1 + ((value >> 4) & 0xFFFF) == m.core[c, S.LAST_RESULT]:
+                found |= 64
     return found
 
 
@@ -264,6 +270,16 @@ def reduce_into(c, row, th, op, length, m):
 
 
 @inlined_kernel
+def bounded(th, length, room, on_control):
+    """The length within the room of the destination; the control wavelet behind the words that fit still ends the operation."""
+    if room > 0 and length > room:
+        length = room
+        if on_control != 0:
+            th[S.T_FLAGS] |= np.int32(S.FLAG_STAYS)
+    return length
+
+
+@inlined_kernel
 def resolve(c, t, row, first, m):
     """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
     core, sets = m.core, m.sets
@@ -355,8 +371,7 @@ def resolve(c, t, row, first, m):
                 length = n
             if place == 0 and th[o + S.P_FORM] == S.MEMORY:
                 room = n
-    if room > 0 and length > room:
-        length = room
+    length = bounded(th, length, room, on_control)
     if length > 0 or not endless:
         endless = False
         if not has_length:
