@@ -147,8 +147,7 @@ class Session:
         self._profiles = profile
         self._sent, self._received = SentWords(image.n_cores), ReceivedWords()
         self._printed: list[PrintedText] = []
-        self._picks: list[Array] = []
-        self.warnings: list[str] = []
+        self._picks, self.warnings = list[Array](), list[str]()
         self.fault: Fault | None = None
         self.quiet_cycles = 0  # passed for the host alone, while nothing could happen
 
