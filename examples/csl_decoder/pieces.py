@@ -24,7 +24,10 @@ class Pieces:
         quarter = self.piece // 2
         # a half has two quarters of the head that turn together
         self.elements = [
-            [*range(h * quarter, (h + 1) * quarter), *range(self.piece + h * quarter, self.piece + (h + 1) * quarter)]
+            [
+                *range(h * quarter, (h + 1) * quarter),
+                *range(self.piece + h * quarter, self.piece + (h + 1) * quarter),
+            ]
             for h in (0, 1)
         ]
 
@@ -47,7 +50,10 @@ class Pieces:
 
     def cache(self, keys: torch.Tensor, values: torch.Tensor) -> dict[str, Array]:
         """Keys and values of (positions, groups, elements) in the rows of queries."""
-        found = {name: np.zeros((self.rows, self.columns, self.piece, self.slots), np.float32) for name in ("keys", "values")}
+        found = {
+            name: np.zeros((self.rows, self.columns, self.piece, self.slots), np.float32)
+            for name in ("keys", "values")
+        }
         for name, given in (("keys", keys), ("values", values)):
             for position, heads in enumerate(given.numpy()):
                 slot, column = divmod(position, self.columns)

@@ -44,7 +44,8 @@ class Layer:
         w, s, r = self.weights, self.sizes, self.rounded
         normed, scale = self._norm(x, w["norm_1"])
         q, k, v = (
-            (scale * (w[f"{n}_proj"] @ normed) + w[f"{n}_bias"]).view(-1, s.head_size) for n in ("q", "k", "v")
+            (scale * (w[f"{n}_proj"] @ normed) + w[f"{n}_bias"]).view(-1, s.head_size)
+            for n in ("q", "k", "v")
         )
         position = len(self.keys)
         self.keys = torch.cat([self.keys, r(turned(k, position))[None]])

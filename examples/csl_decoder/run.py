@@ -75,7 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", default="out", help="folder of the compiled program")
     parser.add_argument("--cmaddr", help="address of the system; without it the simulator")
-    parser.add_argument("--filled", type=int, default=64, help="positions that the cache has before the first token")
+    parser.add_argument(
+        "--filled", type=int, default=64, help="positions that the cache has before the first token"
+    )
     parser.add_argument("--tokens", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -83,11 +85,15 @@ def main() -> None:
     sizes = Sizes(*(params[k] for k in ("heads", "groups", "head_size", "hidden", "inner")))
     pieces = Pieces(sizes, params["columns"], params["slots"])
     if args.filled + args.tokens > params["columns"] * params["slots"]:
-        raise SystemExit(f"{args.filled} + {args.tokens} positions; the cache has {params['columns'] * params['slots']}")
+        raise SystemExit(
+            f"{args.filled} + {args.tokens} positions; the cache has {params['columns'] * params['slots']}"
+        )
 
     weights = random_weights(sizes, args.seed)
     plain, same = Layer(sizes, weights), Layer(sizes, weights, halves=True)
-    tokens = torch.randn(args.filled + args.tokens, sizes.hidden, generator=torch.Generator().manual_seed(args.seed + 1))
+    tokens = torch.randn(
+        args.filled + args.tokens, sizes.hidden, generator=torch.Generator().manual_seed(args.seed + 1)
+    )
     for token in tokens[: args.filled]:
         plain.step(token)
         same.step(token)
@@ -109,7 +115,9 @@ def main() -> None:
         device.put("x", pieces.vector(token), row=pieces.rows // 2)
         began = time.process_time()
         device.runner.launch("decode", np.uint16(position), nonblock=False)
-        rows = device.get("x", pieces.rows, pieces.columns, pieces.x).reshape(pieces.rows, -1)[:, : sizes.hidden]
+        rows = device.get("x", pieces.rows, pieces.columns, pieces.x).reshape(pieces.rows, -1)[
+            :, : sizes.hidden
+        ]
         seconds += time.process_time() - began
         np.testing.assert_array_equal(rows, np.broadcast_to(rows[0], rows.shape))  # every row has the same
         worst = max(worst, relative(rows[0], expected, token))
@@ -120,11 +128,14 @@ def main() -> None:
     cycles = int(stamps[..., -1].max() - stamps[..., 0].min())
     print(f"{pieces.rows} x {pieces.columns} PEs, token at position {position}: {cycles:,} cycles")
     at = [int(stamps[..., 0].min()), *(int(stamps[..., k].max()) for k in range(1, stamps.shape[-1]))]
-    for name, first, last in zip(PHASES, at, at[1:]):
+    for name, first, last in zip(PHASES, at[:-1], at[1:], strict=True):
         print(f"  {last - first:7,}  {name}")
     print(f"{args.tokens * cycles / seconds:,.0f} simulated cycles a second of CPU time ({seconds:.1f} s)")
-    print(f"difference to PyTorch in f32 {worst:.1e} (allowed {ALLOWED:.1e}), with the same roundings {worst_same:.1e} ({ALLOWED_SAME_ROUNDING:.1e})")
-    assert worst < ALLOWED and worst_same < ALLOWED_SAME_ROUNDING
+    print(
+        f"difference to PyTorch in f32 {worst:.1e} (allowed {ALLOWED:.1e}), with the same roundings {worst_same:.1e} ({ALLOWED_SAME_ROUNDING:.1e})"
+    )
+    assert worst < ALLOWED
+    assert worst_same < ALLOWED_SAME_ROUNDING
     print("SUCCESS!")
 
 

@@ -19,7 +19,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "csl_decoder"
 RUN_S = 200
 
 
-def ran(folder: Path, arch: str, changed: tuple[str, str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def ran(
+    folder: Path, arch: str, changed: tuple[str, str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The small command file in a copy of the folder; `changed`: file, text, what is there instead."""
     copy = folder / "csl_decoder"
     shutil.copytree(EXAMPLE, copy)
@@ -78,10 +80,17 @@ def test_the_reference_is_the_layer_of_transformers(monkeypatch: pytest.MonkeyPa
         attn_implementation="eager",
     )  # fmt: skip
     theirs = qwen2.Qwen2DecoderLayer(config, 0).eval()
-    names = {f"self_attn.{n}_proj.{kind}": weights[f"{n}_{key}"] for n in "qkv" for kind, key in (("weight", "proj"), ("bias", "bias"))}
+    names = {
+        f"self_attn.{n}_proj.{kind}": weights[f"{n}_{key}"]
+        for n in "qkv"
+        for kind, key in (("weight", "proj"), ("bias", "bias"))
+    }
     names |= {"self_attn.o_proj.weight": weights["o_proj"]}
     names |= {f"mlp.{n}_proj.weight": weights[f"{n}_proj"] for n in ("gate", "up", "down")}
-    names |= {"input_layernorm.weight": weights["norm_1"], "post_attention_layernorm.weight": weights["norm_2"]}
+    names |= {
+        "input_layernorm.weight": weights["norm_1"],
+        "post_attention_layernorm.weight": weights["norm_2"],
+    }
     theirs.load_state_dict(names, strict=True)
     tokens = torch.randn(9, 40, generator=torch.Generator().manual_seed(5))
     layer = reference.Layer(sizes, weights)
