@@ -1,6 +1,6 @@
 """Scalar code of one core with what is known of its values: registers, memory, jumps, functions of the machine.
 
-It follows :mod:`wse_sim.fabric.vm.scalar` opcode by opcode, and adds up the same prices.
+What opcodes compute is :mod:`wse_sim.fabric.vm.semantics`; prices are those of the machine.
 """
 
 from __future__ import annotations
