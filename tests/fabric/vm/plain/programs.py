@@ -112,6 +112,9 @@ class Body:
                     )
                 elif op in M.DIVISIONS:
                     rows += [f"ORI {c} {c} 1"]
+                    if not Op(op).name.endswith("64"):  # operands of the canonical form of the type
+                        wrap = f"WRAP_{Op(op).name[-3:]}"
+                        rows += [f"{wrap} {b} {b}", f"{wrap} {c} {c}"]
                 rows.append(f"{Op(op).name} {a} {b} {c}")
             elif kind == 4:
                 rows.append(self.constant(a, self.number()))
