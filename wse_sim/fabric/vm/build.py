@@ -173,7 +173,7 @@ def make_machine(
 
 
 def _class_tables(classes: Sequence[CoreClass], slot_of: Array, outputs: int) -> dict[str, Array]:
-    """Of every class: constants, FIFOs, entries of teardown and of empty queues, slots of output queues."""
+    """By class: constants, FIFOs, entries of teardown and of empty queues, slots of output queues."""
     n = len(classes)
     constants = np.zeros((n, max(1, *(len(cls.constants) for cls in classes))), np.int64)
     fifos = np.zeros((n, max(1, *(len(cls.fifos) for cls in classes)), 5), np.int32)

@@ -1,6 +1,6 @@
 """What every opcode and every vector operation computes, in plain Python: the definition.
 
-The compile-time evaluator and the static walk read these tables.  The machine is compiled from branches of its own (``scalar``, ``arithmetic``,
+The compile-time evaluator and the static walk read these tables.  The machine is compiled from separate branches (``scalar``, ``arithmetic``,
 ``halves``), which tests compare with the tables over edge values of every type.
 
 Registers hold int64 in canonical form (see :mod:`~wse_sim.fabric.vm.opcodes`); floats are raw bits.  A float result is rounded once to f32, to

@@ -143,7 +143,7 @@ class Machine:
     # ---- channels
 
     def paths(self) -> dict[int, tuple[int, int, list[Queue]]]:
-        """Of each color: first core, last core, the queues between them."""
+        """By color: first core, last core, the queues between them."""
         found = {}
         for color, rows in enumerate(np.asarray(self.image.config)):
             routes = {

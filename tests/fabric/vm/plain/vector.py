@@ -201,7 +201,7 @@ def price(core: Any, thread: Thread) -> None:
 
 
 def address(core: Any, x: Operand) -> int:
-    """Of the next element of an operand in memory."""
+    """Word address of the next element of an operand in memory."""
     if x.is_pointer:
         return x.base
     return int(core.m.element_address(x.value & ~(0xFFFF << 4) | x.base << 4, x.at, x.width))
