@@ -265,7 +265,7 @@ def reduce_into(c, row, th, op, length, m):
 
 @inlined_kernel
 def fill_operand(c, th, place, row, first, width, m):
-    """Record operand `place` of an operation: whether it is sound, and its elements; -1: it has no length of its own."""
+    """Record operand `place` of an operation: whether it is sound, and its elements; -1: it has no length."""
     o = S.OPERAND0 + place * S.OPERAND_FIELDS
     form = m.issues[row, O.V_DEST + place]
     th[o + S.P_FORM], th[o + S.P_DSR] = S.NOTHING, -1
@@ -318,7 +318,7 @@ def element_cost(th, op, m):
 
 @inlined_kernel
 def is_within(c, t, th, op, length, m):
-    """False if a memory operand leaves its variable, which is a fault; the sanitizer notes it, and it goes on."""
+    """False if a memory operand leaves its variable, which is a fault; the sanitizer notes it and continues."""
     for place in range(4):
         o = S.OPERAND0 + place * S.OPERAND_FIELDS
         if th[o + S.P_FORM] == S.MEMORY and leaves_variable(c, th, o, length, np.int64(m.vop[op, place]), m):
