@@ -1,6 +1,6 @@
 """Options, declared once: a field's type, default, range, unit and help are in one place.
 
-From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
+One declaration yields the object that Python callers fill (:class:`RunOptions`), the options of the command
 line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
 An option of several declarations (a run, a mode, a training script) is its own type, as :data:`Batch` is.
 A fault is one sentence with the value, the limit and the remedy, and it is raised before any work starts.

@@ -462,7 +462,7 @@ class Family:
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Small runs that measure this kernel on the fabric; none if it has no program for them.
 
-        What no probe stands for keeps its formula.
+        Terms that no probe measures keep their formula.
         """
         return ()
 
