@@ -225,7 +225,7 @@ def rows_in_turn(region: Region, wafer: Wafer) -> int:
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Elements of a sample in the order of their words: pixel by pixel of an image, else None.
+    """Elements of a sample in word order: pixel by pixel for an image, None for other tensors.
 
     An image is what a convolution or a pooling reads or gives, and what comes of it element by element.
     """
