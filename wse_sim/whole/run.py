@@ -10,7 +10,7 @@ The event engine's busy time of a region is compared with that of its busiest co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +35,7 @@ from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel
 from wse_sim.whole.network import leaving_of, network_program
 from wse_sim.whole.packed import with_slices
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
@@ -72,15 +73,24 @@ class RegionTimes:
 
 @dataclass(frozen=True)
 class LinkWords:
-    """Words of a sample on the busiest link between regions, by the plan and on the fabric, and on that of moving cores.
+    """Words of a sample on links: the busiest one between regions, and maps.
 
-    The plan leads a stream from the middle of a region to that of the next.  On the fabric it ends at inlets in the moving
-    columns, which also deal its words out; so only links outside of all regions are the same ones.
+    The plan leads a stream from the middle of a region to that of the next (`plan`).  The program leads it to inlets, in bundles:
+    `laid` has the words of that map, `fabric` those counted, on `unequal` links outside of all regions not the same ones.  Moving
+    cores also deal out what comes in, so their busiest link (`moving`) has more.  `streams` is the map (rows, cols, 4).
     """
 
     plan: float
+    laid: float
     fabric: float
     moving: float
+    unequal: int
+    streams: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, float]:
+        """Numbers of the busiest links."""
+        names = ("plan", "laid", "fabric", "moving", "unequal")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,11 @@ class Compared:
         return self.fabric_period / self.engine_period - 1
 
     @property
+    def cycles_per_sample(self) -> float:
+        """On the fabric."""
+        return self.fabric_period
+
+    @property
     def same_order(self) -> bool:
         """Whether regions start their first samples in the same order."""
         return same_order(
@@ -117,7 +132,7 @@ class Compared:
             "fabric_period_cycles": self.fabric_period,
             "regions": [dataclasses.asdict(region) for region in self.regions],
             "streams": [dataclasses.asdict(stream) for stream in self.streams],
-            "busiest_link_words_per_sample": dataclasses.asdict(self.link_words),
+            "busiest_link_words_per_sample": self.link_words.as_json(),
             "same_order_of_starts": self.same_order,
         }
 
@@ -238,17 +253,27 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         period,
         tuple(regions),
         once.stream_links,
-        busiest_links(plan, per_sample["link_wavelets"]),
+        busiest_links(plan, 2 * twice.laid_words - once.laid_words, per_sample["link_wavelets"]),
         bins.cycles,
         once,
         second,
     )
 
 
-def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords:
-    """Words of a sample on the busiest links, by the plan and of `words` (rows, cols, 4 or more)."""
+def busiest_links(
+    plan: PipelinedPlan,
+    laid: NDArray[np.float64],
+    words: NDArray[np.floating],
+    further: Iterable[Cell] = (),
+) -> LinkWords:
+    """Words of a sample on links: by the plan, as the program leads streams (`laid`), and of `words` (rows, cols, 4 or more).
+
+    Cells `further`, of a loss, have links of their own as regions have.
+    """
     planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4]
     between, moving = np.ones(counted.shape[:2], bool), np.zeros(counted.shape[:2], bool)
+    for cell in further:
+        between[cell] = False
     for stage in plan.stages:
         region = stage.region
         rows = slice(region.row, region.row + region.rows)
@@ -259,7 +284,15 @@ def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords
     def most(values: NDArray[np.floating], where: NDArray[np.bool_]) -> float:
         return float(values[where].max(initial=0.0))
 
-    return LinkWords(most(planned, between), most(counted, between), most(counted, moving))
+    unequal = int((~np.isclose(laid, counted))[between].sum())
+    return LinkWords(
+        most(planned, between),
+        most(laid, between),
+        most(counted, between),
+        most(counted, moving),
+        unequal,
+        laid,
+    )
 
 
 def program_of(plan: PipelinedPlan, samples: int) -> Made:
