@@ -24,12 +24,13 @@ from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.laid_ways import Controls, Links, link_map, way_links
+from wse_sim.whole.laid_ways import Controls, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR, Inlet, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.side_by_side import MOST_BUNDLES
+from wse_sim.whole.skips import as_laid, make_room
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -63,6 +64,11 @@ class Network:
         """The streams: one link wide, to every region that reads them."""
         return links_of(self.trees)
 
+    def laid_plan(self) -> PipelinedPlan:
+        """The plan as this program has it."""
+        ways = tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
+        return as_laid(self.plan, self.regions, ways)
+
     @property
     def laid_words(self) -> NDArray[np.float64]:
         """(rows, cols, 4) words of a sample on every link, of all streams on their ways."""
@@ -81,6 +87,15 @@ class Network:
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """(samples T, N) from what the host collected."""
         return host_outputs(self.plan.graph, self.trees, read, self.samples * self.tokens)
+
+
+def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cell]]]:
+    """Where operands end, by reader and tensor."""
+    found: dict[str, dict[str, list[Cell]]] = {}
+    for region in regions:
+        for inlet in region.inlets:
+            found.setdefault(region.name, {}).setdefault(inlet.tensor, []).append(inlet.cell)
+    return found
 
 
 def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
@@ -176,6 +191,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     regions = tuple(
         region_of(graph, forward_kernel(plan, stage.name), stage, wafer, pace) for stage in plan.stages
     )
+    make_room(plan, regions)
     own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:

@@ -33,13 +33,17 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel
-from wse_sim.whole.network import leaving_of, network_program
+from wse_sim.whole.network import Network, leaving_of, network_program
 from wse_sim.whole.packed import with_slices
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.skips import FullSkip, full_skips, without_limit
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.tokens import rows_read
+
+SKIP_SETS = 0.002
+"""Of a period: what a full skip adds at least, to be named."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class Compared:
     starts_within: float  # cycles: starts on the fabric are known to a bin
     whole: Made = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
+    free_period: float = 0.0  # of the engine with room for any number of samples in skips
+    full: tuple[FullSkip, ...] = ()  # skips that set the engine's pace
 
     @property
     def difference(self) -> float:
@@ -134,6 +140,8 @@ class Compared:
             "streams": [dataclasses.asdict(stream) for stream in self.streams],
             "busiest_link_words_per_sample": self.link_words.as_json(),
             "same_order_of_starts": self.same_order,
+            "free_skips_period_cycles": self.free_period,
+            "full_skips": [dataclasses.asdict(skip) for skip in self.full],
         }
 
     def text(self) -> str:
@@ -152,7 +160,10 @@ class Compared:
             f"links, {s.planned_hops} in the plan"
             for s in self.streams
         ]
-        return "\n".join([head, *rows, *links])
+        skips = [
+            f"  {skip.told()} ({self.free_period:.6g} cycles per sample with room)" for skip in self.full
+        ]
+        return "\n".join([head, *skips, *rows, *links])
 
 
 def run_whole(
@@ -218,8 +229,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
     second = stepped(twice.program, twice.config, None)
-    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
-    engine.execute()
+    laid = once.laid_plan()
+    engine = _engine(laid)
     bins = start_bins(engine)
     first = stepped(once.program, once.config, None, bins)
     measure = PipelinedMeasure(engine)
@@ -229,6 +240,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     }
     issued = (issued_cycles(twice.program, twice.config) - issued_cycles(once.program, once.config)) / samples
     engine_period = measure.step_cycles / plan.batch
+    free_period = PipelinedMeasure(_engine(without_limit(laid, once.regions))).step_cycles / plan.batch
+    full = full_skips(laid, once.regions) if engine_period > free_period * (1 + SKIP_SETS) else ()
     period = (second.cycles - first.cycles) / samples
     regions = []
     for area, books, start in zip(once.areas, measure.books, engine_starts(engine), strict=True):
@@ -257,7 +270,16 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         bins.cycles,
         once,
         second,
+        free_period,
+        full,
     )
+
+
+def _engine(plan: PipelinedPlan) -> PipelinedRun:
+    """A run of two batches in the event engine, its input free."""
+    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    return engine
 
 
 def busiest_links(
@@ -295,7 +317,7 @@ def busiest_links(
     )
 
 
-def program_of(plan: PipelinedPlan, samples: int) -> Made:
+def program_of(plan: PipelinedPlan, samples: int) -> Network:
     """The program of a plan of inference."""
     check_plan(plan)
     return network_program(plan, samples)

@@ -41,6 +41,7 @@ from wse_sim.whole.network import (
     host_inputs,
     host_outputs,
     host_streams,
+    inlet_cells,
     leaving_of,
     links_of,
     off_edge,
@@ -120,17 +121,13 @@ class TrainedNetwork:
     def ways(self) -> tuple[Cycles, Cycles]:
         """Cycles of a word between regions, forward and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
-        inlets: dict[str, dict[str, list[Cell]]] = {}
-        for region in self.regions:
-            for inlet in region.inlets:
-                inlets.setdefault(region.name, {}).setdefault(inlet.tensor, []).append(inlet.cell)
         back: dict[Ends, float] = {}
         for one in self.backs:
             onward = [one.sum[1]] if one.sum else []
             for part in one.parts:
                 legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
                 back[one.tensor, makers[one.tensor], part.sent.reader] = legs_cycles(legs, wafer)
-        return tree_cycles(self.trees, inlets, wafer), back
+        return tree_cycles(self.trees, inlet_cells(self.regions), wafer), back
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
