@@ -73,7 +73,7 @@ def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan
 
 
 def way_links(way: Way, words: float) -> Links:
-    """The links of a way on which so many words go."""
+    """The links of a way, each with these words."""
     for cell, parent in way.parents.items():
         yield parent, direction(parent, cell), words
 
@@ -87,7 +87,7 @@ def leg_links(cells: Sequence[Cell], words: float) -> Links:
 class Controls:
     """Control words of a sample that turn senders of a way back: they leave with its data.
 
-    Counted from a program of so many samples.
+    Counted from a program of that many samples.
     """
 
     def __init__(self, program: Program, samples: int) -> None:

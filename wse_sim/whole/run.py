@@ -43,7 +43,7 @@ from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bi
 from wse_sim.whole.tokens import rows_read
 
 SKIP_SETS = 0.002
-"""Of a period: what a full skip adds at least, to be named."""
+"""A full skip is named where it adds at least this fraction of a period."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Compared:
 
     @property
     def cycles_per_sample(self) -> float:
-        """On the fabric."""
+        """The period on the fabric."""
         return self.fabric_period
 
     @property
@@ -290,7 +290,7 @@ def busiest_links(
 ) -> LinkWords:
     """Words of a sample on links: by the plan, as the program leads streams (`laid`), and of `words` (rows, cols, 4 or more).
 
-    Cells `further`, of a loss, have links of their own as regions have.
+    Cells `further`, those of a loss, deal words out as regions do.
     """
     planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4]
     between, moving = np.ones(counted.shape[:2], bool), np.zeros(counted.shape[:2], bool)

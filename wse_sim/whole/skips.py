@@ -2,7 +2,7 @@
 
 Symbols: T the pace; region v with s cycles of a pass, n rows of a sample, f cycles by which results leave late; h cycles of a word
 on its way.  Regions of a program take in and give words otherwise than a plan counts before it is laid: inlets of dense layers take a whole sample
-before the first of its words goes on, a last row that finishes all tokens of a sample sends them during the next one, and
+before the first of its words continues, a last row that finishes all tokens of a sample sends them during the next one, and
 results that come together need as many cycles as they have words::
 
     s(v)      = max over operands of  first word, or last word if v takes whole samples
@@ -39,7 +39,7 @@ class FullSkip:
     needed: int
 
     def told(self) -> str:
-        """In words."""
+        """Say it in one sentence."""
         return (
             f"the skip '{self.tensor}' into '{self.reader}' holds {self.held} samples and needs {self.needed} to keep the pace: its producer waits "
             "until the way around it has taken one"

@@ -181,12 +181,12 @@ class PlacedKernel(ABC):
 
     @property
     def takes_whole(self) -> bool:
-        """Whether its inlets take a whole sample in before the first word of it goes on."""
+        """Whether its inlets take a whole sample in before its first word continues."""
         return False
 
     @property
     def late_fraction(self) -> float:
-        """Of a pass, by which results leave after their sums: 1 where they leave during the next sample."""
+        """The fraction of a pass by which results leave after their sums: 1 where they leave during the next sample."""
         return 0.0
 
     def held_samples(self, tensor: str) -> int | None:
@@ -194,7 +194,7 @@ class PlacedKernel(ABC):
         return None
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Make room for so many, as far as there are cores for it; nothing to do without stores."""
+        """Make room for that many, as far as there are cores for it; nothing to do without stores."""
         return
 
     # ---- streams side by side ----------------------------------------------------------------------------------------

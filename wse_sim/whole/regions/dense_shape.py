@@ -251,7 +251,7 @@ class DenseShape(RegionKind):
 
     @property
     def takes_whole(self) -> bool:
-        """Inlets hold samples."""
+        """Every inlet holds whole samples."""
         return self.tokens > 1 and not self.is_narrow
 
     @property
@@ -260,18 +260,18 @@ class DenseShape(RegionKind):
         return 1 - 1 / self.tokens
 
     def hold(self, tensor: str, samples: int) -> None:
-        """A residual."""
+        """Make room in the stores of a residual."""
         if self.held_samples(tensor) is not None:
             self.wanted_samples = samples
 
     def held_samples(self, tensor: str) -> int | None:
-        """Those of a residual in its stores."""
+        """Count those of a residual in its stores."""
         if "residual" not in self.items or tensor != self.kernel.inputs[-1]:
             return None
         return self.samples_in(len(self.stores))
 
     def samples_in(self, stores: int) -> int:
-        """Samples that so many stores hold, one behind the other."""
+        """Samples that a number of stores holds, one behind the other."""
         return LAST_SLOTS + self.slots * (stores - 1)
 
     @property

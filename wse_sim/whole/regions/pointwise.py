@@ -452,7 +452,7 @@ class Pointwise(PointwisePlace, RegionKind):
         return max(min(STORES, 1 + ceil(self.kernels_before(tensor) / 2)), 1 + wanted)
 
     def hold(self, tensor: str, samples: int) -> None:
-        """An operand that comes early."""
+        """Make room for an operand that comes early."""
         if self.waits(tensor):
             self.wanted_samples = {**self.wanted_samples, tensor: samples}
 
@@ -474,7 +474,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def result_words(self) -> float:
-        """Of a band."""
+        """Words of a sample in one band."""
         return self.elements / PAIR / self.streams
 
     def _dealing(self, cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
