@@ -241,8 +241,8 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
         function.forward, function.backward = staticmethod(forward), staticmethod(backward)
 
 
-def _step(run: Callable[[], object]) -> Counted:
-    """Count one call of `run` and the backward pass of what it gives."""
+def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
+    """Count one call of `run` and the backward pass of what it gives to what trains, not to what forward() lets require gradients."""
     counting = _Counting()
     attention = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
@@ -258,7 +258,7 @@ def _step(run: Callable[[], object]) -> Counted:
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             with counting.during("backward"):
-                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
+                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=trained)
     finally:
         torch.backends.mha.set_fastpath_enabled(attention)
     return counting.found
@@ -291,7 +291,7 @@ def counted_module(
     given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
     with seeded(), unchecked(), quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(lambda: own(*given[0], **given[1]))
+        return _step(lambda: own(*given[0], **given[1]), [p for p in own.parameters() if p.requires_grad])
 
 
 def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
@@ -321,7 +321,7 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
 
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(run)
+        return _step(run, [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad])
 
 
 class _OnMeta(torch.fx.Interpreter):
