@@ -126,7 +126,10 @@ def _convolution_gradients(
     first = second = third = None
     if wanted[0]:
         reached = [
-            (g.shape[d] - 1) * stride[d - 2] - 2 * padding[d - 2] + dilation[d - 2] * (weight.shape[d] - 1) + 1
+            (g.shape[d] - 1) * stride[d - 2]
+            - 2 * padding[d - 2]
+            + dilation[d - 2] * (weight.shape[d] - 1)
+            + 1
             for d in spatial
         ]
         more = [x.shape[d] - n for d, n in zip(spatial, reached, strict=True)]

@@ -108,7 +108,9 @@ def asked_for_gradient(fault: BaseException) -> bool:
     return False
 
 
-_ASKED = r"'Tensor' object has no attribute 'constant'|does not require grad|does not have a grad_fn|mirrored meta"
+_ASKED = (
+    r"'Tensor' object has no attribute 'constant'|does not require grad|does not have a grad_fn|mirrored meta"
+)
 
 
 def holds_cache(fault: BaseException) -> bool:
