@@ -49,15 +49,13 @@ fn load() void {
 }
 """
 SUMMA = """
-var A = @zeros([n * k]f32);
-var gap = @zeros([GAP]u32);
+var A = @zeros([n * k + 1]f32);
 var B = @zeros([k * k]f32);
 var C = @zeros([n * k]f32);
 fn run() void {
-  gap[0] = 1;
   for (@range(i16, k)) |kk| {
     var c_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> C[i] });
-    const a_dsd = @increment_dsd_offset(@get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> A[i] }), kk * @as(i16, n), f32);
+    const a_dsd = @increment_dsd_offset(@get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> A[i + OFF] }), kk * @as(i16, n), f32);
     for (@range(i16, k)) |j| {
       const b = B[j * @as(i16, k) + kk];
       @fmacs(c_dsd, c_dsd, a_dsd, b);
@@ -119,13 +117,11 @@ fn run() void {
 """
 )
 FMULS = """
-var B = @zeros([n]f32);
-var gap = @zeros([GAP]u32);
+var B = @zeros([n + 1]f32);
 var C = @zeros([n]f32);
-const B_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> B[i] });
+const B_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> B[i + OFF] });
 const C_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> C[i] });
 fn run() void {
-  gap[0] = k;
   time.enable_tsc();
   time.get_timestamp(@ptrcast(*[3]u16, &stamps[0]));
   @fmuls(C_dsd, C_dsd, B_dsd);
@@ -167,14 +163,14 @@ def between_stamps(text: str, n: int, k: int) -> int:
 def rows() -> list[dict[str, Any]]:
     """Name, our cycles, published cycles."""
     found: list[tuple[str, float, float]] = []
-    for gap, label in ((1, "other banks"), (2, "same bank")):
-        call = finished(SUMMA.replace("GAP", str(gap)), 14, 14).cycle / 196
+    for offset, label in ((1, "other banks"), (0, "same bank")):
+        call = finished(SUMMA.replace("OFF", str(offset)), 14, 14).cycle / 196
         found.append((f"SUMMA inner loop, fmacs of 14, per call ({label})", call, 58.4))
-        published = 5130 if gap == 1 else 10254
+        published = 5130 if offset else 10254
         found.append(
             (
                 f"fmuls of 5,124 between time stamps ({label})",
-                between_stamps(FMULS.replace("GAP", str(gap)), 5124, 1),
+                between_stamps(FMULS.replace("OFF", str(offset)), 5124, 1),
                 published,
             )
         )

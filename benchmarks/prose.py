@@ -167,7 +167,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 193
+SHORT_LEFT = 192
 LONG_LEFT = 19
 
 

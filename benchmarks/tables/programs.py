@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 
-from benchmarks import fabric_table, measured, numbers
+from benchmarks import csl_unseen, fabric_table, measured, numbers
 from benchmarks.fabric_table import scaled
 from benchmarks.tables.base import group, markdown, percent, quantity, table
 
@@ -404,6 +404,36 @@ def _csl_costs() -> str:
         for row in json.loads(CSL.read_text(encoding="utf-8"))["costs"]
     ]
     return markdown(("row", "cycles", "published", "error"), rows)
+
+
+@table("csl.unseen")
+def _csl_unseen() -> str:
+    kept = json.loads(CSL.read_text(encoding="utf-8"))["unseen"]
+    rows = []
+    for row in kept:
+        errors = {arch: row["cycles"][arch] / row["published"][arch] - 1 for arch in csl_unseen.ARCHES}
+        rows.append(
+            (row["row"], "held back" if row["held"] else "seen",
+             *(text for arch in csl_unseen.ARCHES
+               for text in (f"{row['published'][arch]:,}", f"{row['cycles'][arch]:,.0f}", percent(errors[arch], 0))))
+        )  # fmt: skip
+    head = (
+        "stencil, tile, radius",
+        "",
+        "WSE-2, published",
+        "here",
+        "error",
+        "WSE-3, published",
+        "here",
+        "error",
+    )
+    found = []
+    for label, held in (("the six that were seen", False), ("the four held back", True)):
+        of = csl_unseen.summary(kept, held=held)
+        found.append((label, str(of["rows"]), percent(of["median"], 0, False), percent(of["largest"], 0, False), str(of["beyond"])))  # fmt: skip
+    small = markdown(("rows", "number", "median error", "largest", "beyond 35 %"), found)
+    order = f"The faster generation is right in {csl_unseen.ordered(kept)} of {len(kept)}."
+    return small + "\n\n" + order + "\n\n" + markdown(head, rows)
 
 
 @table("csl.agreement")

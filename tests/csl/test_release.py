@@ -209,7 +209,7 @@ comptime { @export_symbol(both); @export_symbol(one); @export_symbol(loads); @ex
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_registers_that_were_loaded_before(tmp_path: Path, arch: str) -> None:
-    """Four elements behind the loads wait for them, and the factor is fetched meanwhile; four more issue when theirs is there.
+    """Four elements behind the loads wait for them, and the factor is fetched meanwhile; four more issue at once, the factor is in a register.
 
     A short function costs its body.
     """
@@ -217,5 +217,8 @@ def test_registers_that_were_loaded_before(tmp_path: Path, arch: str) -> None:
     machine = Machine(compile_text(tmp_path, REGISTERS, arch=arch))
     loads, one, both = (machine.call(name) for name in ("loads", "one", "both"))
     assert one - loads == wafer.scalar_vector_start_cycles + 4
-    assert both - one == wafer.scalar_load32_cycles + wafer.scalar_vector_issue_cycles + 4
-    assert machine.call("called") == machine.call("written")
+    assert both - one == wafer.scalar_vector_issue_cycles + 4
+    # In one function the variable stays in a register.
+    assert machine.call("called") == machine.call("written") + 2 * (
+        wafer.scalar_load16_cycles + wafer.scalar_load_use_cycles
+    )

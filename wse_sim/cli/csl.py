@@ -240,6 +240,49 @@ def lsp_command() -> None:
     serve()
 
 
+@app.command("debug")
+def debug_command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A file with cslc and cs_python lines; an editor names it itself (--dap, --port)."
+        ),
+    ] = None,
+    commands: Annotated[
+        Path | None, typer.Option("--commands", help="A file with commands of the debugger, one a line.")
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Behind the commands of the file, run to the end without asking.")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1, max=1e7)] = None,
+    dap: Annotated[
+        bool, typer.Option("--dap", help="Speak the Debug Adapter Protocol on standard input and output.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", help="Speak it on a TCP port of this machine, to one editor.", min=0, max=65535
+        ),
+    ] = None,
+) -> None:
+    """Debug a command file as it is: break and watch points, steps forward and back, values, senders of words."""
+    if dap or port is not None:
+        if file is not None or commands is not None or batch or (dap and port is not None):
+            raise WseError("--dap and --port leave the program to the editor: give one of them, alone")
+        from wse_sim.csl.host.adapter import serve_port, serve_standard
+
+        serve_standard() if port is None else serve_port(port)
+        return
+    from wse_sim.csl.host.debugging import debug_console
+
+    if file is None:
+        raise WseError("csl debug needs a command file; give a file with cslc and cs_python lines")
+    if batch and commands is None:
+        raise WseError("--batch needs --commands; name a file with commands of the debugger")
+    status = debug_console(file, commands, batch=batch, timeout_s=timeout)
+    raise typer.Exit(status if status >= 0 else 2)
+
+
 @app.command("explain")
 def explain_command(
     folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")],

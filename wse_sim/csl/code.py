@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.values import Cell, Operand
 from wse_sim.fabric.vm.opcodes import COST_CLASSES, Op
+
+if TYPE_CHECKING:
+    from wse_sim.csl.modules import Scope
 
 COST = {name: i for i, name in enumerate(COST_CLASSES)}
 JUMPS = frozenset(
@@ -118,6 +121,16 @@ class FrameCell(Cell):
     frame: Code
 
 
+@dataclass
+class SeenName:
+    """A name of a function's text at run time: what it stands for, and the rows in which it is visible."""
+
+    name: str
+    entry: Run | Local | FrameCell
+    first: int
+    end: int = 0
+
+
 @dataclass(eq=False)
 class Code:
     """Rows (op, a, b, c), cost class and position of each; `fixes` are what the linker fills in."""
@@ -133,11 +146,17 @@ class Code:
     next: int = 0
     window: int = 0
     barrier: int = 0
+    unrolled: dict[int, int] = field(
+        default_factory=dict
+    )  # first row of an unrolled loop -> rows that its further turns add
     plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1
     key: object = None
+    seen: dict[int, SeenName] = field(
+        default_factory=dict
+    )  # names of run time by the identity of what they stand for
 
     # ---- registers
     def alloc(self, n: int = 1) -> int:
@@ -159,6 +178,18 @@ class Code:
     def fix(self, kind: str, payload: object) -> None:
         """The last row waits for the linker."""
         self.fixes.append((len(self.rows) - 1, kind, payload))
+
+    def see(self, scope: Scope, first: int) -> None:
+        """The names of a block and those around it are visible from row `first` to the last one."""
+        known: set[str] = set()
+        around: Scope | None = scope
+        while around is not None:
+            for name, entry in around.names.items():
+                if name not in known and isinstance(entry, (Run, Local, FrameCell)):
+                    seen = self.seen.setdefault(id(entry), SeenName(name, entry, first))
+                    seen.first, seen.end = min(seen.first, first), len(self.rows)
+                known.add(name)
+            around = around.parent
 
     # ---- labels
     def label(self) -> int:

@@ -1,7 +1,8 @@
 """From the code and the variables of every class to one image.
 
 Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
-arrays and 32-bit values at even words, `align(n)` at multiples of n bytes), constants, and the frames of the functions.  A function's frame
+values of 32 bits at even words, variables of more than 16 bytes at multiples of 16 bytes, as LLVM places them, `align(n)` at multiples of n
+bytes), constants, and the frames of the functions.  A function's frame
 is behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
 
 Equal functions of different classes are one piece of code.
@@ -20,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import COST, JUMPS, Code, FrameCell
+from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
+from wse_sim.csl.optimised import inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
 from wse_sim.csl.strict import check_inputs, check_queues
 from wse_sim.csl.tiles import CodeClass, code_classes
@@ -35,13 +37,13 @@ from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
-from wse_sim.fabric.vm.opcodes import DsdKind, Form, Op
+from wse_sim.fabric.vm.opcodes import DsdKind, Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
 CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
-INLINED_ROWS = 24
+LARGE_WORDS = 8  # LLVM places variables of more than 16 bytes at multiples of 16 bytes
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
@@ -83,6 +85,8 @@ class Linker:
         self.asserts: ConstantPool[str] = ConstantPool()
         self.positions: ConstantPool[tuple[str, int, int, str]] = ConstantPool()
         self.configs: ConstantPool[ColorConfig] = ConstantPool()
+        self.local_names: list[tuple[str, str, int, int, int, int]] = []
+        self.structures: dict[str, tuple[str, str, tuple[tuple[str, str, int], ...]]] = {}
         self.code: list[Array] = []
         self.costs: list[Array] = []
         self.sources: list[Array] = []
@@ -100,6 +104,22 @@ class Linker:
             )
         return self.places[key]
 
+    def type_name(self, t: ty.Type) -> str:
+        """The spelling of a type; what structures and enums within it are made of is kept for debuggers."""
+        inner: ty.Type | None = t
+        while isinstance(inner, (ty.ArrayType, ty.PointerType)):
+            inner = inner.element if isinstance(inner, ty.ArrayType) else inner.target
+        name = str(inner)
+        if isinstance(inner, ty.StructType) and name not in self.structures:
+            self.structures[name] = (name, inner.kind, ())  # may point to itself
+            rows = zip(inner.fields, inner.offsets, strict=True)
+            fields = tuple((n, self.type_name(f), at) for (n, f), at in rows if f.words)
+            self.structures[name] = (name, inner.kind, fields)
+        elif isinstance(inner, ty.EnumType):
+            cases = tuple((n, str(inner.base), int(value)) for n, value in inner.names.items())
+            self.structures[name] = (name, "enum", cases)
+        return str(t)
+
     def config(self, route: ColorRoute) -> int:
         """Number of a color configuration."""
         row = -1 if route.filter is None else self.filters.add(route.filter)
@@ -108,38 +128,6 @@ class Linker:
                 route.positions, route.position, route.ring, route.pop, route.teardown, route.swap, row
             )
         )
-
-
-def inlined_size(code: Code) -> int:
-    """Rows of a function; one that loads descriptors from memory or reads the machine's registers has too many instructions behind its rows."""
-    issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
-    for i, row in enumerate(code.rows):
-        loads = row[0] == Op.VEC and Form.DSD in issues[i][O.V_DEST : O.V_DEST + 4]
-        if loads or row[0] == Op.SYS:
-            return INLINED_ROWS + 1
-    return len(code.rows)
-
-
-def inline_small(order: Iterable[Code], roots: Iterable[Code]) -> None:
-    """Calls of short functions that call nothing cost what their bodies cost: a compiler puts such bodies into their callers."""
-    apart = {id(code) for code in roots}
-    small = {
-        id(code)
-        for code in order
-        if id(code) not in apart
-        and not code.cyclic
-        and not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
-        and inlined_size(code) <= INLINED_ROWS
-    }
-    for code in order:
-        for row, kind, callee in code.fixes:
-            if kind == "call" and id(callee) in small:
-                code.costs[row] = COST["free"]
-        if id(code) in small:
-            code.costs = [
-                COST["free"] if row[0] == Op.RET else cost
-                for row, cost in zip(code.rows, code.costs, strict=True)
-            ]
 
 
 class ClassLinker:
@@ -200,7 +188,7 @@ class ClassLinker:
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
-        inline_small(order, roots)
+        inline_calls(order, roots)
         self.place_frames(order)
         self.fill(used)
         for code in order:
@@ -330,6 +318,8 @@ class ClassLinker:
             align = root.type.align
             if isinstance(root, Global) and root.align:
                 align = max(align, -(-root.align // 2))
+            elif root.type.words > LARGE_WORDS:
+                align = max(align, LARGE_WORDS)
             self.end = -(-self.end // align) * align
             self.addresses[id(root)] = self.end
             self.end += root.type.words
@@ -488,7 +478,8 @@ class ClassLinker:
             )
         ref = s.target
         assert isinstance(ref, Ref)
-        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
+        kind = self.linker.type_name(ref.type)
+        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
         """Variables that are no exported symbols, for debuggers: those of the program itself first; a name that is taken gets that of its file."""
@@ -501,7 +492,8 @@ class ClassLinker:
             if name not in taken:
                 taken.add(name)
                 t = root.type
-                found.append(Symbol(name, "var", self.address(root), t.words, str(t), exported=False))
+                kind = self.linker.type_name(t)
+                found.append(Symbol(name, "var", self.address(root), t.words, kind, exported=False))
         return found
 
     # ---- code
@@ -564,6 +556,7 @@ class ClassLinker:
                 row[3] = pools.prints.add(payload)
             elif kind == "assert":
                 row[3] = pools.asserts.add(payload)
+        keep_scalars(code)
         sources = [pools.position(at, code.name) for at in code.places]
         key = (tuple(map(tuple, rows)), tuple(code.costs), tuple(sources))
         entry = None if waiting or code.cyclic else pools.known.get(key)
@@ -581,10 +574,24 @@ class ClassLinker:
             pools.costs.append(np.array(code.costs, np.uint8))
             pools.sources.append(np.array(sources, np.int32))
             pools.rows += len(rows)
+            self.keep_names(code, entry)
         code.entry = entry
         if entry not in self.counted:
             self.counted.add(entry)
             self.code_rows += len(rows)
+
+    def keep_names(self, code: Code, first: int) -> None:
+        """Local names of a function whose rows begin at `first`, for debuggers."""
+        for seen in code.seen.values():
+            at = -1
+            if isinstance(seen.entry, FrameCell):
+                at = self.addresses.get(id(seen.entry), -1)
+                if at < 0:
+                    continue
+            reg = -1 if isinstance(seen.entry, FrameCell) else seen.entry.reg
+            end = min(seen.end, len(code.rows))
+            kind = self.linker.type_name(seen.entry.type)
+            self.linker.local_names.append((seen.name, kind, reg, at, first + seen.first, first + end))
 
 
 def roots_of(data: object) -> list[Cell]:
@@ -667,6 +674,8 @@ def build_image(compiler: Compiler) -> Image:
         offset=compiler.options.offsets,
         fabric=compiler.options.fabric,
         half=compiler.options.fp16,
+        local_names=tuple(linker.local_names),
+        structures=tuple(linker.structures.values()),
     )
 
 

@@ -9,7 +9,7 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import Code, Run
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.evaluate import Evaluator, Scope, Signal
 from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
 from wse_sim.csl.tiles import freeze
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 class Lowerer(LoopLowerer):
     """Compiles one function (and, through the unit, those it calls)."""
+
+    def exec(self, node: tree.Node, scope: Scope) -> Signal:
+        """A statement; which names are visible in its rows is kept for debuggers."""
+        code, first = self.code, len(self.code.rows)
+        signal = super().exec(node, scope)
+        if len(code.rows) > first and not isinstance(node, tree.Block):
+            code.see(scope, first)
+        return signal
 
     # ---- expressions with control flow
     def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:

@@ -12,6 +12,7 @@ from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_calls import END, Target
 from wse_sim.csl.lower_expr import INT32
 from wse_sim.csl.lower_statements import StatementLowerer
+from wse_sim.csl.optimised import unroll
 from wse_sim.csl.values import Operand, Range, Ref, Value
 from wse_sim.fabric.vm.opcodes import Op
 
@@ -104,9 +105,9 @@ class LoopLowerer(StatementLowerer):
                     Value(ty.COMPTIME_INT, r.step),
                     at,
                 )
-                return self.counted(node, known, scope, True)
+                return self.counted(node, known, scope, len(r))
             assert type(over) is RunRange
-            return self.counted(node, over, scope, False)
+            return self.counted(node, over, scope, 0)
         if not isinstance(over.type, ty.ArrayType):
             raise CslError(at, f"'for' runs over a range or an array, found '{over.type}'")
         return self.over_array(node, over, scope)
@@ -133,8 +134,8 @@ class LoopLowerer(StatementLowerer):
         self.code.bind(leave)
         return None
 
-    def counted(self, node: tree.For, over: RunRange, scope: Scope, certain: bool) -> Signal:
-        """A loop over a range; `certain`: it has at least one iteration.  The test is at the end."""
+    def counted(self, node: tree.For, over: RunRange, scope: Scope, turns: int) -> Signal:
+        """A loop over a range; `turns`: how many iterations it has, 0 if nobody knows.  The test is at the end."""
         code, at = self.code, node.at
         cost = "alu32" if over.element.words > 1 else "alu16"
         i = self.settle(self.coerce(over.start, over.element, at), code.next, at)
@@ -148,14 +149,16 @@ class LoopLowerer(StatementLowerer):
             inner.names[node.names[1]] = Run(ty.U16, counter, at, linear=True)
         body = code.label()
         target = Target(node.label, code.label(), code.label())
-        if not certain:
+        if not turns:
             self.range_test(i, stop, step, target.leave, False, at)
         code.bind(body)
+        first = len(code.rows)
         self.targets.append(target)
         self.arm(node.body, inner)
         self.targets.pop()
         assert target.again is not None
         code.bind(target.again)
+        control = len(code.rows)
         if isinstance(step, int):
             code.emit(Op.ADDI_I64, i, i, step, cost, at)
         else:
@@ -163,6 +166,8 @@ class LoopLowerer(StatementLowerer):
         if counter is not None:
             code.emit(Op.ADDI_I64, counter, counter, 1, "alu16", at)
         self.range_test(i, stop, step, body, True, at)
+        if turns:
+            unroll(code, first, control, turns)
         code.bind(target.leave)
         return None
 
@@ -216,6 +221,7 @@ class LoopLowerer(StatementLowerer):
         body = code.label()
         target = Target(node.label, code.label(), code.label())
         code.bind(body)
+        first = len(code.rows)
         inner = Scope(scope.instance, scope)
         item = self.load(self.element(mem, flat, [Run(ty.U16, i, at)], at), at)
         inner.names[node.names[0]] = (
@@ -233,7 +239,9 @@ class LoopLowerer(StatementLowerer):
         self.targets.pop()
         assert target.again is not None
         code.bind(target.again)
+        control = len(code.rows)
         code.emit(Op.ADDI_I64, i, i, 1, "alu16", at)
         code.jump(Op.JLTI, i, t.count, body, at)
+        unroll(code, first, control, t.count)
         code.bind(target.leave)
         return None

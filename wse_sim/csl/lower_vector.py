@@ -343,7 +343,8 @@ class VectorLowerer(ExpressionLowerer):
         row[O.L_ACTIVATE] = row[O.L_UNBLOCK] = row[O.L_THREAD] = row[O.L_CONTROL_TASK] = -1
         if len(node.args) > 2:
             self.load_options(node.args[2], scope, row)
-        self.code.emit(Op.DSR_LOAD, 0, self.register(dsd, node.at), 0, "dsr_load", node.at)
+        cost = "dsr_load_4d" if dsd.type is ty.MEM4D else "dsr_load"
+        self.code.emit(Op.DSR_LOAD, 0, self.register(dsd, node.at), 0, cost, node.at)
         self.code.fix("dsr", tuple(row))
         return VOID_VALUE
 

@@ -60,6 +60,7 @@ class ScalarCosts(BaseModel):
     scalar_dsd_change_cycles: Price
     scalar_dsd_add_cycles: Price
     scalar_dsr_load_cycles: Price
+    scalar_dsr_shape_cycles: Price
     scalar_dsr_change_cycles: Price
     scalar_task_bit_cycles: Price
     scalar_register_cycles: Price
@@ -70,6 +71,7 @@ class ScalarCosts(BaseModel):
     scalar_config_cycles: Price
     scalar_vector_start_cycles: Price
     scalar_vector_issue_cycles: Price
+    scalar_vector_dependent_cycles: Price
     scalar_map_start_cycles: Price
 
     def scalar_costs(self) -> dict[str, int]:
@@ -78,8 +80,9 @@ class ScalarCosts(BaseModel):
             name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
             for name in ScalarCosts.model_fields
         }
+        prices["dsr_load_4d"] = prices["dsr_load"] + prices["dsr_shape"]
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
         # Whole cycles here; the machine adds up the thousandths.
         turn = int(float(getattr(self, "map_element_cycles", 0)))
-        prices["mapped"] = turn - prices["branch_taken"] - prices["vector_start"]
+        prices["mapped"] = turn - prices["vector_start"]
         return {**prices, "free": 0, "vector": 0, "task_pick": int(getattr(self, "task_pick_cycles", 0))}

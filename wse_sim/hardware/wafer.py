@@ -74,6 +74,7 @@ class Wafer(ScalarCosts):
     sram_reserved_bytes: Bytes
     sram_banks: Count
     fp32_bank_period_words: Count
+    csl_bank_period_words: Count
     sram_read_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     sram_write_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     # router and fabric
@@ -99,6 +100,7 @@ class Wafer(ScalarCosts):
     add_fp16_per_cycle: Rate
     add_fp32_per_cycle: Rate
     add_fp32_memory_per_cycle: Rate
+    csl_add_fp32_memory_per_cycle: Rate
     mul_fp32_per_cycle: Rate
     mov_fp16_per_cycle: Rate
     mov_fp32_per_cycle: Rate
@@ -281,6 +283,14 @@ def wafer_names() -> list[str]:
 
 def load_wafer(name_or_path: str | Wafer = "wse2") -> Wafer:
     """Read a wafer by name or from a YAML file; a wafer that is already one is given back.
+
+    Example
+    -------
+    >>> wafer = load_wafer("wse2")
+    >>> wafer.cores, wafer.clock_hz
+    (753972, 1100000000.0)
+    >>> wafer.derive(clock_hz=1.0e9).clock_hz
+    1000000000.0
 
     Raises
     ------

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
+from wse_sim.csl.host.debugged import DEBUG_VARIABLE
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
+from wse_sim.csl.host.report import FOLDER_VARIABLE
 from wse_sim.csl.host.sanitized import SANITIZE_VARIABLE, findings_text, read_findings
 from wse_sim.csl.host.script import run_script
 from wse_sim.csl.host.traced import TRACE_VARIABLE
@@ -265,12 +267,13 @@ def shell_file(file: Path, folder: Path) -> str:
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
                  timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False,
-                 sdk: str | None = None, sanitize: bool = False, trace: tuple[str, str, Path] | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 sdk: str | None = None, sanitize: bool = False, trace: tuple[str, str, Path] | None = None,
+                 debug: str | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
 
     ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
     ``strict``: programs are compiled with --strict.  ``sanitize``: print behind it what the sanitizer found, status 1 if it is anything.
-    ``sdk``: with --sdk of this release.  ``trace``: (cores, cycles, folder) of a trace.
+    ``sdk``: with --sdk of this release.  ``trace``: (cores, cycles, folder) of a trace.  ``debug``: front and socket of a debugger.
 
     Raises
     ------
@@ -295,6 +298,9 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
             environment[STATIC_VARIABLE] = str(kept)
         if trace is not None:
             environment[TRACE_VARIABLE] = f"{trace[0]}|{trace[1]}|{trace[2].resolve()}"
+        if debug is not None:
+            environment[DEBUG_VARIABLE] = debug
+            environment.pop(FOLDER_VARIABLE, None)
         findings = folder / "findings.jsonl"
         if sanitize:
             environment[SANITIZE_VARIABLE] = str(findings)

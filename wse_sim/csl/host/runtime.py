@@ -30,6 +30,7 @@ from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
+from wse_sim.csl.host.debugged import tell_end
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import (
@@ -156,6 +157,7 @@ class SdkRuntime:
             )  # nobody releases a command stream: the program runs until nothing can happen
         self._collect()
         self._running = False
+        tell_end(self.session)
         for _, text in sorted(self._open.items()):
             self._log.append((self.session.cycle, text))
         self._write_log()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.host.arrays import HostError
+from wse_sim.csl.host.debugged import debugged_session, is_debugged
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.session import Session
 from wse_sim.fabric.vm.trace import TracedSession, Tracer
@@ -67,7 +68,9 @@ def cycles_of(text: str) -> tuple[int, int]:
 
 
 def traced_session(image: Image, wafer: Wafer, **how: Any) -> Session:
-    """A session, one that traces if the environment asks for it."""
+    """A session, one that traces or is debugged if the environment asks for it."""
+    if is_debugged():
+        return debugged_session(image, wafer, **how)
     asked = os.environ.get(TRACE_VARIABLE)
     if not asked:
         return Session(image, wafer, **how)

@@ -14,6 +14,7 @@ from wse_sim.csl.static.values import Unknown, Value
 from wse_sim.csl.static.walk import Walker
 from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.opcodes import DsdKind, Form
 from wse_sim.fabric.vm.starts import MAPPED
@@ -56,10 +57,23 @@ class VectorWalker(Walker):
         loads = sum(issue[O.V_DEST + k] == Form.DSD for k in range(4))
         if issue[O.V_DEST] == issue[O.V_SRC0] == Form.DSD and operands[0].dsd == operands[1].dsd:
             loads -= 1
+        shapes = sum(
+            issue[O.V_DEST + k] == Form.DSD and operands[k].dsd & 15 == DsdKind.MEM4D for k in range(4)
+        )
+        if issue[O.V_DEST] == issue[O.V_SRC0] == Form.DSD and operands[0].dsd == operands[1].dsd:
+            shapes -= operands[0].dsd & 15 == DsdKind.MEM4D
         t, sets = self.t, self.t.sets
         start = (
             t.late[self.pc] - (MAPPED if t.late[self.pc] > MAPPED // 2 else 0) + int(sets[S.DSR_COST]) * loads
         )
+        start += int(sets[S.SHAPE_COST]) * shapes
+        described = (Form.DSD, Form.DSR)
+        if any(
+            issue[O.V_DEST + k] in described and x.form == S.MEMORY and 1 + x.base == self.last[0]
+            for k, x in enumerate(operands)
+            if k
+        ):
+            start += max(int(sets[S.DEPENDENT]) - (self.spent - self.last[1]), 0)
         self.spent = max(self.spent + start, 0)
         n, cost, collides = self._extent(operands, op)
         on_fabric = any(x.form in (S.INPUT, S.OUTPUT, S.FIFO) for x in operands)
@@ -69,6 +83,9 @@ class VectorWalker(Walker):
         else:
             self._on_memory(op, n, cost, collides, options)
         self._apply(op, operands, 0 if n is None else n, bool(options["is_async"]))
+        if not options["is_async"]:
+            one = n == 1 and operands[0].form == S.MEMORY
+            self.last = (1 + operands[0].base if one else 0, self.spent)
         if target >= 0:
             self.put(target, self._success(operands))
 
@@ -136,10 +153,10 @@ class VectorWalker(Walker):
         n, base = (dsd >> 20) & 0xFFFF, (dsd >> 4) & 0xFFFF
         if dsd >> 53 & 1 and issue[O.V_INDEX] >= 0:
             base = (
-                base + V.signed(self.known(self.get(first + issue[O.V_INDEX]), "an address"), 16)
+                base + M.signed(self.known(self.get(first + issue[O.V_INDEX]), "an address"), 16)
             ) & 0xFFFF
         if kind == DsdKind.MEM1D:
-            step = V.signed(dsd >> 36, 16) * width
+            step = M.signed(dsd >> 36, 16) * width
         elif kind == DsdKind.MEM4D:
             step, n = width, self._field(dsd, O.DsdField.LENGTH)
         else:
@@ -237,4 +254,4 @@ class VectorWalker(Walker):
                 last = list(self._addresses(x, n + 1))[-1] if x.dsd & 15 != DsdKind.MEM4D else x.base
                 held = self.state.dsr[x.dsr]
                 if isinstance(held, int):
-                    self.state.dsr[x.dsr] = V.signed((held & _DSD_BASE_MASK) | (last & 0xFFFF) << 4, 64)
+                    self.state.dsr[x.dsr] = M.signed((held & _DSD_BASE_MASK) | (last & 0xFFFF) << 4, 64)

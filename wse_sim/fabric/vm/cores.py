@@ -504,6 +504,8 @@ def run_main(c, t, m):
     """Bring the main thread to a state in which it counts cycles, waits or runs a vector operation; 0, or a fault."""
     core, sets = m.core, m.sets
     going = core[c, S.MODE] == S.RUN and core[c, S.LEFT] == 0
+    if core[c, S.MODE] == S.RESUMED:
+        core[c, S.MODE], going = S.RUN, True
     at_once = False
     while True:
         if going:
@@ -516,6 +518,9 @@ def run_main(c, t, m):
                 found = survey(c, row, first, m)
                 late = np.int64(m.late_price[pc])
                 start = late - (MAPPED if late > MAPPED // 2 else 0) + sets[S.DSR_COST] * (found & 15)
+                start += sets[S.SHAPE_COST] * (found >> 8)
+                if found & 64 != 0:
+                    start += max(sets[S.DEPENDENT] - (t + core[c, S.LEFT] - core[c, S.LAST_AT]), np.int64(0))
                 core[c, S.LEFT] = max(core[c, S.LEFT] + start, np.int64(0))
                 core[c, S.MODE] = S.LAUNCH
                 at_once = found & 48 == 0
@@ -583,6 +588,7 @@ def run_main(c, t, m):
                 core[c, S.LEFT] += cycles
                 core[c, S.HELD] += cycles
                 finish(c, np.int64(0), m)
+                core[c, S.LAST_AT] = t + core[c, S.LEFT]
                 going = core[c, S.LEFT] < 1 << 20
             at_once = False
         if not going:
@@ -623,7 +629,7 @@ def core_cycle(c, t, m):
             m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.PICKED, core[c, S.TASK]
             m.log[n, 4] = m.regs[c * sets[S.REGISTERS]]
             m.size[S.N_LOG] = n + 1
-    if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH:
+    if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH or core[c, S.MODE] == S.RESUMED:
         if run_main(c, t, m) != 0:
             return S.REST
     tried = np.int64(0)
@@ -674,6 +680,8 @@ def core_cycle(c, t, m):
                 m.profile[cls, m.threads[best, c, S.T_PC], 0] += 1
             if one == V.DONE:
                 finish(c, best, m)
+                if best == 0:
+                    core[c, S.LAST_AT] = t + 1
                 return np.int64(S.BUSY)
             if one == S.BUSY:
                 return np.int64(S.BUSY)

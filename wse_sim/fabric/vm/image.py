@@ -158,6 +158,10 @@ class Image:
     offset: tuple[int, int] = (0, 0)  # (x, y) of the rectangle on the fabric
     fabric: tuple[int, int] = (0, 0)  # (width, height)
     half: str = "f16"  # format of 16-bit floats: one of opcodes.HALF_FORMATS
+    local_names: tuple[tuple[str, str, int, int, int, int], ...] = ()
+    """For debuggers: (name, type, register of the function or -1, word address or -1, first row and end of the rows that see it)."""
+    structures: tuple[tuple[str, str, tuple[tuple[str, str, int], ...]], ...] = ()
+    """For debuggers: (type, "struct", "union" or "enum", (field, its type, offset in words)); of an enum (name, type, value)."""
 
     @property
     def n_cores(self) -> int:

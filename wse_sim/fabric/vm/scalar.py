@@ -20,7 +20,7 @@ import numpy as np
 from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
+from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer, to_unsigned
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
 from wse_sim.fabric.vm.halves import half_bits, half_value
 from wse_sim.fabric.vm.registers import FIRST_BYTE
@@ -51,7 +51,7 @@ LD_I16, LD_U16, LD_I32, LD_U32, LD_64, ST_16 = range(114, 120)
 ST_32, ST_64, LDX_I16, LDX_U16, LDX_I32, LDX_U32 = range(120, 126)
 STX_16, STX_32, DSD_BASE, DSD_ADD, DSD_LEN, DSD_STRIDE = range(126, 132)
 DSD_GET, DSD_ADDR16, DSD_ADDR32, DSR_LOAD, DSR_BASE, DSR_GET = range(132, 138)
-VEC, ACT, BLOCK, UNBLOCK, SYS = range(138, 143)
+VEC, ACT, BLOCK, UNBLOCK, SYS, U2F, F2U = range(138, 145)
 
 # Why a stretch stopped; below: a fault of state.py.
 W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET, W_REGISTER = range(32, 38)
@@ -318,6 +318,10 @@ def conversions(op, half, r, d, x, y, k):
         r[d] = f32_bits(np.float32(r[x]))
     elif op == F2I:
         r[d] = to_integer(bits_f32(r[x]))
+    elif op == U2F:
+        r[d] = f32_bits(np.float32(u64(r[x])))
+    elif op == F2U:
+        r[d] = to_unsigned(bits_f32(r[x]))
     elif op == MATH:
         r[d] = f32_bits(math_function(k, bits_f32(r[x])))
     elif op == POW:
@@ -514,9 +518,9 @@ def watched_access(op, r, d, x, y, k, c0, pc, spent, m):
 
 
 @inlined_kernel
-def jumps(op, r, a, b, ib, pc, k, taken):
-    """Conditional jumps to row `k`: whether the opcode is one, the next row, the cycles of a jump that is taken."""
-    there, onward = (True, k, taken), (True, pc, np.int64(0))
+def jumps(op, r, a, b, ib, pc, k):
+    """Conditional jumps to row `k`: whether the opcode is one, whether it is taken, the next row."""
+    there, onward = (True, True, k), (True, False, pc)
     if op == JZ:
         return there if r[a] == 0 else onward
     if op == JNZ:
@@ -541,7 +545,7 @@ def jumps(op, r, a, b, ib, pc, k, taken):
         return there if r[a] > ib else onward
     if op == JGEI:
         return there if r[a] >= ib else onward
-    return False, pc, np.int64(0)
+    return False, False, pc
 
 
 @inlined_kernel
@@ -578,6 +582,12 @@ def keep_frame(frame, pc, window, calls):
     calls[frame * 2 + 1] = np.int32(window)
 
 
+@helper_kernel
+def first_of_copy(pc, m):
+    """Where the copy of a row of code begins that cores take which do not stop at it (stops.py)."""
+    return m.late_price.shape[0] // 4 + 3 * pc
+
+
 @inlined_kernel
 def stretch(c0, m):
     """Run opcodes of core `c0`; its LEFT holds the cycles of the stretch so far.  Returns the reason; a fault leaves FAULT_A."""
@@ -586,12 +596,14 @@ def stretch(c0, m):
     pc, window, depth = core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH]
     cls = core[c0, S.CLASS]
     spent = core[c0, S.LEFT]
-    words, base, taken = sets[S.SCALAR_WORDS], c0 * sets[S.WORDS], sets[S.TAKEN]
+    words, base = sets[S.SCALAR_WORDS], c0 * sets[S.WORDS]
     first = c0 * sets[S.REGISTERS]
     r = m.regs[first + window :]
     why = np.int64(0)
     core[c0, S.FAULT_A] = 0
-    count, budget = np.int64(0), sets[S.BUDGET]
+    begun, budget = core[c0, S.CARRIED], sets[S.BUDGET]
+    count = begun
+    core[c0, S.CARRIED] = 0
     profile_class = cls if m.profile.shape[0] > 1 else np.int64(0)
     with_profile = sets[S.PROFILE] != 0
     while True:
@@ -652,8 +664,9 @@ def stretch(c0, m):
             core[c0, S.THREADS_BLOCKED if ic == 3 else S.BLOCKED] |= np.int64(1) << (r[x] & 63)
             spent += m.late_price[pc - 1]
         else:
-            is_jump, pc, toll = jumps(op, r, d, x, ib, pc, k, taken)
-            spent += toll
+            is_jump, is_taken, pc = jumps(op, r, d, x, ib, pc, k)
+            if is_taken:
+                spent += m.late_price[u64(p >> u64(2))]
             if not is_jump:
                 why = np.int64(accesses(op, r, d, x, k, c0, core, mem, base, words))
                 if why == ANOTHER:
@@ -666,6 +679,12 @@ def stretch(c0, m):
                     why = np.int64(S.F_ADDRESS)
                     if core[c0, S.FAULT_A] >= FIRST_BYTE:  # a register: others could notice the cycle
                         why, spent = W_LATER if before > 0 else W_REGISTER, before
+                if why == S.F_OPCODE and op == S.BREAK:
+                    if m.stops[c0] & k != 0:
+                        core[c0, S.CARRIED] = count - 1
+                        break
+                    pc, count, why = first_of_copy(pc - 1, m), count - 2, np.int64(RAN)
+                    continue
                 if why != RAN:
                     break
         if with_profile:
@@ -676,5 +695,5 @@ def stretch(c0, m):
         count -= 1
     core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH] = pc, window, depth
     core[c0, S.LEFT] = spent
-    core[c0, S.OPCODES] += count
+    core[c0, S.OPCODES] += count - begun
     return why

@@ -110,7 +110,12 @@ class Session:
         **overrides: object,
     ) -> None:
         self.image = image
-        self.config = FabricConfig.from_wafer(wafer, **overrides)
+        sums = (
+            round(1000 / wafer.csl_add_fp32_memory_per_cycle),
+            *FabricConfig.from_wafer(wafer).add_memory_milli[1:],
+        )
+        own = {"add_memory_milli": sums, "fp32_bank_period_words": wafer.csl_bank_period_words}
+        self.config = FabricConfig.from_wafer(wafer, **{**own, **overrides})
         if image.rows * image.cols < 1 or image.rows > wafer.rows or image.cols > wafer.cols:
             raise ProgramError(
                 f"a rectangle of {image.cols} x {image.rows} cores is not on the {wafer.cols} x {wafer.rows} of {wafer.name}"

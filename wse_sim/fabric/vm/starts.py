@@ -33,12 +33,18 @@ def vector_starts(image: Image, code: Array, price: Array, costs: Mapping[str, i
         if image.cost_class[row] == mapped:
             found[row] = price[row] + costs["vector_start"] + MAPPED
         else:
-            found[row] = _start(image, code, price, targets, row, costs)
+            found[row] = _start(image, code, price, found, targets, row, costs)
     return found
 
 
 def _start(
-    image: Image, code: Array, price: Array, targets: set[int], row: int, costs: Mapping[str, int]
+    image: Image,
+    code: Array,
+    price: Array,
+    found: Array,
+    targets: set[int],
+    row: int,
+    costs: Mapping[str, int],
 ) -> int:
     issue = image.vector_issues[code[row, 3]]
     forms = issue[O.V_DEST : O.V_DEST + 4].tolist()
@@ -53,7 +59,7 @@ def _start(
             break
         if _changed(image, code[at]) in named:
             return int(max(costs["vector_issue"], costs["vector_start"] - passed))
-        passed += int(price[at]) if op != Op.VEC else costs["vector_issue"] + 1
+        passed += int(price[at]) if op != Op.VEC else max(costs["vector_issue"], int(found[at]) % MAPPED) + 1
     return int(costs["vector_issue"])
 
 

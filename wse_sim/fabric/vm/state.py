@@ -20,23 +20,26 @@ Array = npt.NDArray[Any]
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
     SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
-    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN, RAN,
-) = range(48)  # fmt: skip
-CORE_FIELDS = 48
+    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN, RAN, LAST_RESULT, LAST_AT,
+) = range(50)  # fmt: skip
+CORE_FIELDS = 50
 
 # LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory); MAP_REST thousandths of a
 # cycle that mapped operations have left over.
 # HAD_TURN: activated tasks that ran since words last had their turn.  RAN: tasks that ever ran.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
-# Modes of the main thread.
-IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
+# LAST_RESULT: 1 + address of the one element that the main thread's last vector operation wrote, LAST_AT: the cycle from which on others could issue.
+# Modes of the main thread.  RESUMED: scalar code goes on where a stop of the debugger cut it, within the same cycle.
+IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM, RESUMED = range(8)
+CARRIED = FAULT_B  # of a core without a fault: opcodes of the stretch that a stop of the debugger cut
+BREAK = 200  # opcode of a row at which cores may stop (stops.py); it is none of the machine's, so it ends a stretch as a fault does
 # What a core did in a cycle.
 REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
 
 # Faults.
 (
     F_NONE, F_ADDRESS, F_DIVISION, F_ASSERT, F_CALLS, F_REGISTERS, F_THREAD, F_OPERAND, F_DEPTH, F_PRINT, F_TWO_INPUTS, F_NO_QUEUE, F_OPCODE,
-    F_EDGE, F_CONFIG, F_BOUNDS,
-) = range(16)  # fmt: skip
+    F_EDGE, F_CONFIG, F_BOUNDS, F_STOP,
+) = range(17)  # fmt: skip
 
 # Fields of a thread, int32; then four operands.  T_OP: 1 + operation, 0 = none (so an unused thread touches no page).
 (
@@ -77,6 +80,7 @@ FLAG_CONTROL, FLAG_WAVELET_INDEX, FLAG_ADVANCE, FLAG_ZERO0, FLAG_ZERO1, FLAG_FIF
     32,
     64,
 )
+FLAG_STAYS = 256  # behind its last element the operation waits for a control wavelet (FLAG_SIMD has two bits)
 
 # Flags of a wavelet.
 DATA_WORD, CONTROL_WORD, ADVANCE_WORD = 0, 1, 2
@@ -87,10 +91,10 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 # Settings of a run.
 (
     ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
-    STRICT, RAMP_DELAY, IS_WSE3, PICK, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
-    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS, WATCH, SCALAR_WORDS, HALF,
-) = range(39)  # fmt: skip
-SETTINGS = 39
+    STRICT, RAMP_DELAY, IS_WSE3, PICK, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, BANK_PERIOD_16,
+    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI, TRY_ALL, SCHEDULE, BOUNDS, WATCH, SCALAR_WORDS, HALF, SHAPE_COST, DEPENDENT,
+) = range(40)  # fmt: skip
+SETTINGS = 40
 
 # Columns of `task_table` (class, id): entry or -1, kind, priority.
 E_ENTRY, E_KIND, E_PRIORITY = range(3)
@@ -132,7 +136,7 @@ class Machine(NamedTuple):
     sets: Array  # int64 (SETTINGS,)
     die_edges: Array  # uint8 (n,): ports that lead over the edge of a die
     code: Array  # int32 (n * 4,): op | price << 8, a, b, c
-    late_price: Array  # int32 (n,): price of rows that are paid when they are due (VEC, SYS, BLOCK)
+    late_price: Array  # int32 (n,): price of rows that are paid when they are due (VEC, SYS, BLOCK), of jumps where they are taken
     issues: Array  # int32 (n, VECTOR_FIELDS)
     loads: Array  # int32 (n, LOAD_FIELDS)
     shapes: Array
@@ -216,6 +220,9 @@ class Machine(NamedTuple):
     merged: Array  # int64 (S * R, 4): 1 + input and origin of the last word that passed
     found_count: Array  # int64 (kinds, code rows)
     found: Array  # int64 (n, FINDING_FIELDS)
+    stops: (
+        Array  # int64 (R,): groups of breakpoints at which a core stops (stops.py), empty without a debugger
+    )
 
 
 WHEEL = 4096

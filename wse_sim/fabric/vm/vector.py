@@ -53,6 +53,8 @@ def finish(c, k, m):
                     th[o + S.P_KIND], address, np.int64(th[o + S.P_STRIDE]), th, o, m.shapes, m.rings
                 )
     if k == 0:
+        one = th[S.T_DONE] == 1 and th[S.OPERAND0 + S.P_FORM] == S.MEMORY
+        core[c, S.LAST_RESULT] = 1 + np.int64(th[S.OPERAND0 + S.P_START]) if one else 0
         core[c, S.MODE] = S.RUN
         pc = core[c, S.PC]
         target = np.int64(m.code[pc * 4 + 1])
@@ -193,24 +195,7 @@ def room(c, k, n_words, simd, ended, th, m):
 def send_word(c, word, flag, t, th, m):
     """Write a word into the output queue of the destination."""
     queue, slot = np.int64(th[S.OPERAND0 + S.P_QUEUE]), np.int64(th[S.OPERAND0 + S.P_SLOT])
-    push(
-        c,
-        queue,
-        slot,
-        word,
-        flag,
-        t,
-        m.oq_head,
-        m.oq_count,
-        m.out_depth,
-        m.oq_word,
-        m.oq_meta,
-        m.oq_time,
-        m.core,
-        m.size,
-        m.ring_listed,
-        m.rings_list,
-    )
+    push(c, queue, slot, word, flag, t, m)
     if m.sets[S.WATCH] != 0:
         sent_by(c, t, th[S.T_PC], queue, m)
 
@@ -225,9 +210,15 @@ def charge(th, rest, n):
     th[S.T_DONE] += np.int32(n)
     if th[S.T_ENDLESS] == 0:
         th[S.T_REST] = np.int32(rest - n)
-        if cycles == 1 and rest == n:
+        if cycles == 1 and rest == n and th[S.T_FLAGS] & S.FLAG_STAYS == 0:
             return DONE
     return S.BUSY
+
+
+@inlined_kernel
+def is_through(th):
+    """True if an operation has no element left and waits for no control wavelet."""
+    return th[S.T_REST] == 0 and th[S.T_ENDLESS] == 0 and th[S.T_FLAGS] & S.FLAG_STAYS == 0
 
 
 @inlined_kernel
@@ -237,9 +228,7 @@ def step(c, k, t, m):
     is_sync = k == 0
     if th[S.T_LEFT] > 0:
         th[S.T_LEFT] -= 1
-        if th[S.T_LEFT] == 0 and th[S.T_REST] == 0 and th[S.T_ENDLESS] == 0:
-            return DONE
-        return S.BUSY
+        return DONE if th[S.T_LEFT] == 0 and is_through(th) else S.BUSY
     op = np.int64(th[S.T_OP]) - 1
     rest = np.int64(th[S.T_REST]) if th[S.T_ENDLESS] == 0 else np.int64(1 << 30)
     flags = np.int64(th[S.T_FLAGS])
@@ -285,6 +274,8 @@ def step(c, k, t, m):
                     ended, th[S.T_RESULT], th[S.T_REST] = True, 0, 0
     if is_control:
         return on_control(c, th, core)
+    if ended and flags & S.FLAG_STAYS != 0 and state == S.WAIT_INPUT:
+        return state
     if state == S.BUSY:
         state, n_words, ended = room(c, k, n_words, simd, ended, th, m)
     if ended:

@@ -1,0 +1,372 @@
+"""Commands of the debugger as lines of text, and the front that reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from wse_sim.csl.debug.debugger import INTO, OUT, OVER, Debugger
+from wse_sim.csl.debug.lines import DebugError
+from wse_sim.csl.debug.values import shown
+from wse_sim.csl.debug.wire import Wire
+from wse_sim.errors import WseError
+from wse_sim.fabric.vm.looks import MemoryWatch
+from wse_sim.fabric.vm.replay import Event
+
+_PART = re.compile(r"(\d{1,6})(?::(\d{1,6}))?,(\d{1,6})(?::(\d{1,6}))?")
+_KIND_TEXT = {
+    "loaded": "loaded; set break points, then 'continue'",
+    "cycle": "stopped",
+    "pause": "paused",
+    "begin": "the first known state",
+    "present": "the present, where the host waits",
+}
+
+
+class Commands:
+    """Executes lines; a line that lets the program run on from its present place leaves the debugger released."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self.debugger = debugger
+        self.is_quit = False
+        self._frame = 0
+
+    def execute(self, line: str) -> str:
+        """What a command says; a fault of the command is said as well."""
+        name, _, rest = line.strip().partition(" ")
+        if not name or name.startswith("#"):
+            return ""
+        found = _ALIASES.get(name, name)
+        action: Callable[[Commands, str], str] | None = _COMMANDS.get(found)
+        if action is None:
+            return f"there is no command '{name}'; 'help' lists them"
+        try:
+            return action(self, rest.strip())
+        except WseError as fault:
+            return f"error: {fault}"
+
+    # -- words
+
+    def cores(self, text: str) -> list[int]:
+        """Cores of ``X,Y`` or ``X0:X1,Y0:Y1`` (ends not included), several joined by +.
+
+        Raises
+        ------
+        DebugError
+            If the text has another form or names cores that the program does not have.
+        """
+        image, found = self.debugger.view.image, []
+        for part in text.split("+"):
+            match = _PART.fullmatch(part.strip())
+            if match is None:
+                raise DebugError(
+                    f"'{part.strip()[:40]}' names no cores; give X,Y or X0:X1,Y0:Y1 (ends not included)"
+                )
+            x0, y0 = int(match[1]), int(match[3])
+            x1, y1 = int(match[2] or x0 + 1), int(match[4] or y0 + 1)
+            if not (x0 < x1 <= image.cols and y0 < y1 <= image.rows):
+                raise DebugError(
+                    f"cores {part.strip()} are not in the rectangle of {image.cols} x {image.rows}"
+                )
+            found += [y * image.cols + x for y in range(y0, y1) for x in range(x0, x1)]
+        return found
+
+    def event_text(self, event: Event) -> str:
+        """Why the program stands, and where the chosen core is."""
+        debugger, self._frame = self.debugger, 0
+        view, core = debugger.view, debugger.core
+        cycle = f"cycle {event.cycle:,}"
+        if event.kind in ("fault", "ended"):
+            head = f"{cycle}: {event.text}"
+        elif event.kind == "watch" and isinstance(event.watch, MemoryWatch):
+            point = event.watch
+            who = event.text or view.where(event.row)
+            hit = next((w for w in debugger.watches.values() if w.point is point), None)
+            head = f"watch point {hit.id if hit else '?'}, {cycle}: {hit.name if hit else 'words'} written by {who}{self._change(point, event.before)}"
+        elif event.kind == "watch":
+            hit = next((w for w in debugger.watches.values() if w.point is event.watch), None)
+            head = f"watch point {hit.id if hit else '?'}, {cycle}: a word at {hit.name if hit else 'it'}"
+        elif debugger.hits:
+            also = f" and {len(event.cores) - 1} more cores" if len(event.cores) > 1 else ""
+            head = f"break point {debugger.hits[0].id}, {cycle}: {view.name(core)}{also}"
+        else:
+            head = f"{cycle}: {_KIND_TEXT.get(event.kind, view.name(core))}"
+        return "\n".join([head, *self._place(core)])
+
+    def _change(self, point: MemoryWatch, before: tuple[int, ...]) -> str:
+        now = point.now(self.debugger.session.machine)
+        changed = [i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]
+        if not changed:
+            return ", with the value that it had"
+        first, last = changed[0], changed[-1]
+        return f", word{'s' * (first < last)} {first if first == last else f'{first} to {last}'}"
+
+    def _place(self, core: int) -> list[str]:
+        view = self.debugger.view
+        frames = view.frames(core)
+        if not frames:
+            return [view.state(core)]
+        row = frames[0].row
+        return [f"{view.where(row)}    {view.lines.text(row).strip()}"]
+
+    def _moved(self, event: Event | None) -> str:
+        return "" if event is None else self.event_text(event)
+
+    # -- commands
+
+    def c_break(self, rest: str, *, is_temporary: bool = False) -> str:
+        """break FILE:LINE | FUNCTION [cores SET] [if EXPRESSION]"""
+        head, _, condition = rest.partition(" if ")
+        where, _, cores = head.partition(" cores ")
+        chosen = self.cores(cores) if cores.strip() else []
+        file, colon, line = where.strip().rpartition(":")
+        if colon and line.isdigit():
+            found = self.debugger.break_at(
+                file, int(line), chosen, condition.strip(), is_temporary=is_temporary
+            )
+        elif where.strip().isdigit():
+            here = self.debugger.view.frames(self.debugger.core)
+            if not here:
+                raise DebugError("no line is current; give FILE:LINE")
+            name = self.debugger.lines.where(here[0].row)[0]
+            found = self.debugger.break_at(
+                name, int(where), chosen, condition.strip(), is_temporary=is_temporary
+            )
+        else:
+            found = self.debugger.break_in(
+                where.strip(), chosen, condition.strip(), is_temporary=is_temporary
+            )
+        return str(found)
+
+    def c_tbreak(self, rest: str) -> str:
+        """tbreak ...: a break point for one stop"""
+        return self.c_break(rest, is_temporary=True)
+
+    def c_watch(self, rest: str) -> str:
+        """watch VARIABLE | color N | queue in N | queue out N  [core X,Y]"""
+        what, _, place = rest.partition(" core ")
+        core = self.cores(place)[0] if place.strip() else self.debugger.core
+        words = what.split()
+        if len(words) == 2 and words[0] == "color":
+            return str(self.debugger.watch_color(_number(words[1]), core))
+        if len(words) == 3 and words[0] == "queue" and words[1] in ("in", "out"):
+            return str(self.debugger.watch_queue(_number(words[2]), core, is_input=words[1] == "in"))
+        return str(self.debugger.watch_variable(what.strip(), core))
+
+    def c_delete(self, rest: str) -> str:
+        """delete [NUMBER]: one break or watch point, or all"""
+        if rest:
+            self.debugger.delete(_number(rest))
+        else:
+            self.debugger.delete_all()
+        return ""
+
+    def c_breaks(self, rest: str) -> str:
+        """breaks: break points and watch points"""
+        del rest
+        both = [*self.debugger.breaks.values(), *self.debugger.watches.values()]
+        return "\n".join(map(str, both)) or "none"
+
+    def c_continue(self, rest: str) -> str:
+        """continue: to the next break or watch point, fault or end"""
+        del rest
+        return self._moved(self.debugger.resume())
+
+    def c_step(self, rest: str) -> str:
+        """step: the chosen core to its next line, into functions"""
+        del rest
+        return self._moved(self.debugger.step(INTO))
+
+    def c_next(self, rest: str) -> str:
+        """next: over functions"""
+        del rest
+        return self._moved(self.debugger.step(OVER))
+
+    def c_finish(self, rest: str) -> str:
+        """finish: out of the present function"""
+        del rest
+        return self._moved(self.debugger.step(OUT))
+
+    def c_cycles(self, rest: str) -> str:
+        """cycles N: all cores N cycles on"""
+        return self._moved(self.debugger.step_cycles(_number(rest or "1")))
+
+    def c_back(self, rest: str) -> str:
+        """back N: all cores to N cycles ago"""
+        return self._moved(self.debugger.back(_number(rest or "1")))
+
+    def c_reverse_continue(self, rest: str) -> str:
+        """reverse-continue: to the last break or watch point before this place"""
+        del rest
+        return self._moved(self.debugger.reverse())
+
+    def c_reverse_step(self, rest: str) -> str:
+        """reverse-step: the chosen core to its line before"""
+        del rest
+        return self._moved(self.debugger.step_back(INTO))
+
+    def c_reverse_next(self, rest: str) -> str:
+        """reverse-next: over functions"""
+        del rest
+        return self._moved(self.debugger.step_back(OVER))
+
+    def c_present(self, rest: str) -> str:
+        """present: back to where the host waits"""
+        del rest
+        self.debugger.session.return_to_present()
+        return self.event_text(Event("present", self.debugger.session.cycle))
+
+    def c_core(self, rest: str) -> str:
+        """core [X,Y]: choose a core, or say what the chosen one does"""
+        if rest:
+            self.debugger.core, self._frame = self.cores(rest)[0], 0
+        return self.debugger.view.state(self.debugger.core)
+
+    def c_cores(self, rest: str) -> str:
+        """cores: what the cores of every class do"""
+        del rest
+        return "\n".join(self.debugger.session.doing())
+
+    def c_frame(self, rest: str) -> str:
+        """frame N: look at a caller"""
+        frames = self.debugger.view.frames(self.debugger.core)
+        if not 0 <= _number(rest or "0") < len(frames):
+            raise DebugError(f"frame {rest} does not exist; there are {len(frames)}, counted from 0")
+        self._frame = _number(rest or "0")
+        return self.debugger.view.where(frames[self._frame].row)
+
+    def c_print(self, rest: str) -> str:
+        """print EXPRESSION: names, .fields, [elements], [a:b], .*, numbers, operators"""
+        return f"{rest} = {shown(self.debugger.view.value(self.debugger.core, rest, self._frame))}"
+
+    def c_locals(self, rest: str) -> str:
+        """locals: names of the present function"""
+        del rest
+        view, core = self.debugger.view, self.debugger.core
+        return "\n".join(
+            f"{place.name}: {place.type} = {shown(view.of_place(core, place))}"
+            for place in view.locals(core, self._frame)
+        )
+
+    def c_globals(self, rest: str) -> str:
+        """globals: variables of the core's program"""
+        del rest
+        view, core = self.debugger.view, self.debugger.core
+        return "\n".join(
+            f"{s.name}: {s.type} = {shown(view.of_place(core, view.named(core, s.name)))[:160]}"
+            for s in view.globals(core)
+        )
+
+    def c_backtrace(self, rest: str) -> str:
+        """backtrace: the functions that the core is in"""
+        del rest
+        view, core = self.debugger.view, self.debugger.core
+        lines = [f"{i}  {view.where(frame.row)}" for i, frame in enumerate(view.frames(core))]
+        return "\n".join([*lines, view.state(core)])
+
+    def c_queues(self, rest: str) -> str:
+        """queues: queues of the core and its router, with the sender of every word"""
+        del rest
+        lines = []
+        for queue in self.debugger.view.queues(self.debugger.core):
+            lines.append(
+                f"{queue.name}, color {queue.color}: {len(queue.words)} word{'s' * (len(queue.words) != 1)}"
+            )
+            for word in queue.words:
+                lines.append(f"    {word.value:#010x}{' control' * word.is_control}  from {word.origin}")
+        return "\n".join(lines) or "no queue is bound"
+
+    def c_routes(self, rest: str) -> str:
+        """routes: routes and switch positions of the core's router"""
+        del rest
+        return "\n".join(self.debugger.view.routes(self.debugger.core)) or "no route"
+
+    def c_tasks(self, rest: str) -> str:
+        """tasks: tasks of the core, which are active, blocked or run"""
+        del rest
+        return "\n".join(self.debugger.view.tasks(self.debugger.core)) or "no task"
+
+    def c_origin(self, rest: str) -> str:
+        """origin VARIABLE: who wrote it last, and who sent the word that it took"""
+        return self.debugger.origin(rest, self.debugger.core)
+
+    def c_list(self, rest: str) -> str:
+        """list: source lines around the present one"""
+        del rest
+        view = self.debugger.view
+        frames = view.frames(self.debugger.core)
+        if not frames:
+            raise DebugError(f"{view.name(self.debugger.core)} is in no function")
+        row = frames[min(self._frame, len(frames) - 1)].row
+        _, line, _ = view.lines.where(row)
+        lines = view.lines.source(row)
+        first = max(0, line - 6)
+        return "\n".join(
+            f"{'>' if k == line else ' '}{k:5}  {text}"
+            for k, text in enumerate(lines[first : line + 5], first + 1)
+        )
+
+    def c_detach(self, rest: str) -> str:
+        """detach: run to the end without stops"""
+        del rest
+        self.debugger.detach()
+        return ""
+
+    def c_quit(self, rest: str) -> str:
+        """quit: end the program"""
+        del rest
+        self.is_quit = True
+        self.debugger.detach()
+        return ""
+
+    def c_help(self, rest: str) -> str:
+        """help"""
+        del rest
+        return "\n".join(str(action.__doc__) for action in _COMMANDS.values())
+
+
+_COMMANDS: dict[str, Callable[[Commands, str], str]] = {
+    name[2:].replace("_", "-"): action for name, action in vars(Commands).items() if name.startswith("c_")
+}
+_ALIASES = {
+    "b": "break", "tb": "tbreak", "c": "continue", "s": "step", "n": "next", "fin": "finish", "p": "print", "bt": "backtrace",
+    "rc": "reverse-continue", "rs": "reverse-step", "rn": "reverse-next", "d": "delete", "l": "list", "q": "quit", "h": "help",
+}  # fmt: skip
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text.strip()):
+        raise DebugError(f"'{text.strip()[:40]}' is given where a whole number is wanted")
+    return int(text)
+
+
+class ConsoleFront:
+    """Reads commands from the other end of a wire, one at each prompt."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._commands: Commands | None = None
+
+    def __call__(self, debugger: Debugger, event: Event) -> None:
+        """Ask for commands until one lets the program run on."""
+        if self._commands is None:
+            self._commands = Commands(debugger)
+            debugger.asks_pause = self.asks_pause
+        commands = self._commands
+        self.wire.send({"text": commands.event_text(event)})
+        while not debugger.is_released:
+            self.wire.send({"prompt": "(csl) "})
+            message = self.wire.receive()
+            if message is None:
+                debugger.detach()
+                break
+            said = commands.execute(str(message.get("command", "")))
+            if said:
+                self.wire.send({"text": said})
+        if commands.is_quit:
+            raise SystemExit(0)
+
+    def asks_pause(self) -> bool:
+        """Whether a pause was asked for."""
+        message = self.wire.receive(0.0)
+        return message is not None and bool(message.get("pause"))

@@ -1,0 +1,398 @@
+"""The debugger of a running program: break points, watch points, steps in both directions.  It does no input and no output.
+
+A session calls :meth:`Debugger.stopped` where the program stops, and that calls the front (a console, an editor, a function of a test) with
+the event.  The front looks and moves; it returns when it has called one of the methods that let the program run on from its present
+place.  In the past, these methods run at once and return the event at which they stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from wse_sim.csl.debug.lines import DebugError, LineTable
+from wse_sim.csl.debug.view import View
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.looks import ColorWatch, MemoryWatch, QueueWatch, WatchPoint
+from wse_sim.fabric.vm.replay import FINE, FOR_EVER, Event, ReplaySession
+
+Front = Callable[["Debugger", Event], None]
+STEP = FINE - 1
+"""The group of the core that is stepped; those below are of break points."""
+INTO, OVER, OUT = "into", "over", "out"
+
+
+@dataclasses.dataclass
+class BreakPoint:
+    """Cores (none: all) stop before a line, if the condition holds."""
+
+    id: int
+    file: str
+    line: int
+    rows: tuple[int, ...]
+    cores: frozenset[int] = frozenset()
+    condition: str = ""
+    is_temporary: bool = False
+    hits: int = 0
+
+    def __str__(self) -> str:
+        """One line."""
+        extra = f", if {self.condition}" if self.condition else ""
+        many = f", {len(self.cores)} core{'s' * (len(self.cores) != 1)}" if self.cores else ""
+        return f"break point {self.id}: {self.file}:{self.line}{many}{extra}, {self.hits} hits"
+
+
+@dataclasses.dataclass
+class NamedWatch:
+    """A watch point, by what the user called it."""
+
+    id: int
+    name: str
+    point: WatchPoint
+    hits: int = 0
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"watch point {self.id}: {self.name}, {self.hits} hits"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """How far to run: to the next event, or a step of a core."""
+
+    step: str = ""
+    core: int = -1
+    depth: int = 0
+
+
+class Debugger:
+    """See the module's docstring."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self.until = FOR_EVER
+        self.breaks: dict[int, BreakPoint] = {}
+        self.watches: dict[int, NamedWatch] = {}
+        self.event: Event | None = None
+        self.hits: list[BreakPoint | NamedWatch] = []
+        self.is_released = True
+        """Whether the program may run on from its present place."""
+        self.is_detached = False
+        self.asks_pause: Callable[[], bool] = lambda: False
+        self._goal = Goal()
+        self._next = 1
+        self._session: ReplaySession | None = None
+
+    def attach(self, session: ReplaySession, image: Image) -> None:
+        """Debug a session, whose program `image` is; break points are set in it."""
+        self._session, self.lines, self.view = session, LineTable(image), View(session, image)
+        session.controller, session.lines = self, self.lines.starts
+        self.core = int(np.argmax(np.asarray(image.core_class) >= 0))
+        for point in self.breaks.values():
+            point.rows = self.lines.line(point.file, point.line).rows
+        self.watches.clear()
+        self._arm()
+
+    @property
+    def session(self) -> ReplaySession:
+        """The session; the program must have been loaded."""
+        if self._session is None:
+            raise DebugError("no program is loaded yet")
+        return self._session
+
+    # -- what the session asks
+
+    def accepts(self, event: Event) -> bool:
+        """Whether to stop at an event; what was hit is noted."""
+        if self.is_detached:
+            return False
+        if event.kind == "watch":
+            hit = [w for w in self.watches.values() if w.point is event.watch]
+            self.hits = list(hit)
+            self.core = event.cores[0]
+            return True
+        if event.kind != "stop":
+            self.hits = []
+            return True
+        found: list[BreakPoint] = []
+        for core, row in zip(event.cores, event.rows, strict=True):
+            here = [b for b in self.breaks.values() if row in b.rows and (not b.cores or core in b.cores)]
+            here = [b for b in here if b not in found and self._holds(b, core)]
+            if here and not found:
+                self.core = core
+            found += here
+        self.hits = list(found)
+        if found:
+            return True
+        return self._goal.core in event.cores and self._is_stepped()
+
+    def _holds(self, point: BreakPoint, core: int) -> bool:
+        return not point.condition or bool(self.view.value(core, point.condition))
+
+    def _is_stepped(self) -> bool:
+        """Whether the core of the goal has come as far as it should."""
+        goal, depth = self._goal, self.view.depth(self._goal.core)
+        if goal.step == OVER:
+            return depth <= goal.depth
+        if goal.step == OUT:
+            return depth < goal.depth or (
+                depth == 0 and self.session.row(goal.core) in self.view.entries(goal.core)
+            )
+        return goal.step == INTO
+
+    def stopped(self, event: Event) -> None:
+        """The program stands; the front decides what comes next."""
+        self._take(event)
+        self.is_released, self.until, self._goal = False, FOR_EVER, Goal()
+        self._arm()
+        self.front(self, event)
+        self.session.return_to_present()
+        self._arm()
+
+    def poll(self) -> bool:
+        """Whether the front wants the program to stop now."""
+        return self.asks_pause()
+
+    def _take(self, event: Event) -> None:
+        self.event = event
+        if event.kind == "stop" and not self.hits and self._goal.core in event.cores:
+            self.core = self._goal.core
+        for hit in self.hits:
+            hit.hits += 1
+            if isinstance(hit, BreakPoint) and hit.is_temporary:
+                self.breaks.pop(hit.id, None)
+
+    # -- break points
+
+    def break_at(
+        self,
+        file: str,
+        line: int,
+        cores: Iterable[int] = (),
+        condition: str = "",
+        *,
+        is_temporary: bool = False,
+    ) -> BreakPoint:
+        """Stop before a line of a source.
+
+        Raises
+        ------
+        DebugError
+            If the line has no code, or the condition is no expression.
+        """
+        found = self.lines.line(file, line)
+        return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
+
+    def break_in(
+        self, function: str, cores: Iterable[int] = (), condition: str = "", *, is_temporary: bool = False
+    ) -> BreakPoint:
+        """Stop where a function or task begins."""
+        found = self.lines.function(function)
+        return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
+
+    def _add(
+        self,
+        file: str,
+        line: int,
+        rows: tuple[int, ...],
+        cores: Iterable[int],
+        condition: str,
+        is_temporary: bool,
+    ) -> BreakPoint:
+        self.view.check(condition)
+        point = BreakPoint(self._number(), file, line, rows, frozenset(cores), condition, is_temporary)
+        sets = {p.cores for p in self.breaks.values()} | {point.cores}
+        if len(sets) > STEP:
+            raise DebugError(f"break points name {len(sets)} sets of cores; {STEP} fit: use a set again")
+        self.breaks[point.id] = point
+        self._arm()
+        return point
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def watch_variable(self, text: str, core: int) -> NamedWatch:
+        """Stop when words of a variable of a core are written.
+
+        Raises
+        ------
+        DebugError
+            If the text names no variable in memory.
+        """
+        place = self.view.place(core, text)
+        if place.address < 0:
+            raise DebugError(f"'{text}' is in a register; only variables in memory can be watched")
+        words = self.view.types.words(place.type)
+        return self._watch(f"{text} of {self.view.name(core)}", MemoryWatch(core, place.address, words))
+
+    def watch_color(self, color: int, core: int) -> NamedWatch:
+        """Stop when a word of a color passes the router of a core."""
+        slot = int(self.session.machine.slot_of[color]) if 0 <= color < 24 else -1
+        if slot < 0:
+            raise DebugError(f"color {color} is used by no core of the program")
+        return self._watch(f"color {color} in the router of {self.view.name(core)}", ColorWatch(core, slot))
+
+    def watch_queue(self, queue: int, core: int, *, is_input: bool) -> NamedWatch:
+        """Stop when a word enters a queue of a core."""
+        depths = self.session.machine.in_depth if is_input else self.session.machine.out_depth
+        if not 0 <= queue < len(depths):
+            raise DebugError(f"queue {queue} does not exist; they are numbered 0 to {len(depths) - 1}")
+        kind = "input" if is_input else "output"
+        return self._watch(
+            f"{kind} queue {queue} of {self.view.name(core)}", QueueWatch(core, queue, is_input)
+        )
+
+    def _watch(self, name: str, point: WatchPoint) -> NamedWatch:
+        watch = NamedWatch(self._number(), name, point)
+        point.reset(self.session.machine)
+        self.watches[watch.id] = watch
+        self._arm()
+        return watch
+
+    def delete(self, number: int) -> None:
+        """Remove a break point or a watch point."""
+        if self.breaks.pop(number, None) is None and self.watches.pop(number, None) is None:
+            raise DebugError(f"there is no break point or watch point {number}")
+        self._arm()
+
+    def delete_all(self) -> None:
+        """Remove all of them."""
+        self.breaks.clear()
+        self.watches.clear()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the stops of the session: break points, and every line while a core is stepped."""
+        if self._session is None:
+            return
+        rows: dict[int, int] = {}
+        groups: dict[int, np.ndarray] = {}
+        if not self.is_detached:
+            sets = {cores: g for g, cores in enumerate(dict.fromkeys(p.cores for p in self.breaks.values()))}
+            for cores, g in sets.items():
+                groups[g] = np.array(sorted(cores) or range(self.session.image.n_cores), np.int64)
+            for point in self.breaks.values():
+                for row in point.rows:
+                    rows[row] = rows.get(row, 0) | 1 << sets[point.cores]
+            if self._goal.step:
+                groups[STEP] = np.array([self._goal.core], np.int64)
+                for row in self.lines.starts.tolist():
+                    rows[row] = rows.get(row, 0) | 1 << STEP
+        self._session.set_stops(rows, groups)
+        self._session.watches = [] if self.is_detached else [w.point for w in self.watches.values()]
+
+    # -- forward: in the past at once (the event is returned), else when the front returns
+
+    def _run(self, goal: Goal, until: int = FOR_EVER) -> Event | None:
+        self._goal, self.until = goal, until
+        self._arm()
+        if self.session.present is None:
+            self.is_released = True
+            return None
+        event = self.session.forward(self.accepts, until)
+        return self._arrived(event)
+
+    def _arrived(self, event: Event) -> Event:
+        if event.kind in ("present", "begin", "cycle"):
+            self.hits = []
+        self._take(event)
+        self._goal = Goal()
+        self._arm()
+        return event
+
+    def resume(self) -> Event | None:
+        """Run to the next break point, watch point, fault or end."""
+        return self._run(Goal())
+
+    def step(self, how: str = INTO, core: int | None = None) -> Event | None:
+        """Run until a core is at its next line: into functions, over them, or out of the present one."""
+        chosen = self.core if core is None else core
+        self.core = chosen
+        return self._run(Goal(how, chosen, self.view.depth(chosen)))
+
+    def step_cycles(self, cycles: int) -> Event | None:
+        """Let all cores do so many cycles."""
+        return self._run(Goal(), self.session.cycle + cycles)
+
+    def detach(self) -> None:
+        """Let the program run to its end without stops."""
+        self.is_detached = self.is_released = True
+        self.session.return_to_present()
+        self._arm()
+
+    # -- back
+
+    def back(self, cycles: int) -> Event:
+        """To the state of all cores so many cycles ago."""
+        return self._arrived(self.session.go_back(cycles))
+
+    def reverse(self) -> Event:
+        """To the last break point or watch point that was hit before this place."""
+        self._goal = Goal()
+        self._arm()
+        return self._arrived(self.session.reverse(self.accepts))
+
+    def step_back(self, how: str = INTO, core: int | None = None) -> Event:
+        """To the line at which a core was before its present one."""
+        chosen = self.core if core is None else core
+        self.core = chosen
+        self._goal = Goal(how, chosen, self.view.depth(chosen))
+        self._arm()
+        return self._arrived(self.session.reverse(self.accepts))
+
+    # -- where a value comes from
+
+    def origin(self, text: str, core: int) -> str:
+        """Who wrote a variable last: the line, the cycle, and the sender of the word that it took, as a sentence.
+
+        The session is at the same place afterwards.
+        """
+        place = self.view.place(core, text)
+        if place.address < 0:
+            raise DebugError(f"'{text}' is in a register; ask for a variable in memory")
+        session = self.session
+        here, was_present = session.here(), session.present is None
+        kept = session.watches
+        point = MemoryWatch(core, place.address, self.view.types.words(place.type))
+        session.watches = [point]
+        rows, groups = session._rows, session._groups
+        session.set_stops({}, {})
+        try:
+            event = session.reverse(lambda event: event.kind == "watch")
+            if event.kind == "begin":
+                return f"'{text}' of {self.view.name(core)} has its first value: nobody wrote it before this place"
+            if event.text:
+                return (
+                    f"'{text}' of {self.view.name(core)} was written by {event.text} at cycle {event.cycle:,}"
+                )
+            cycle = event.cycle - (not session.stopped())
+            told = f"'{text}' of {self.view.name(core)} was written at {self.view.where(event.row)}, cycle {cycle:,}"
+            session.watches = []
+            return told + self._sender(core, event.row, cycle)
+        finally:
+            session.watches = kept
+            session.set_stops(rows, groups)
+            session.return_to_present() if was_present else session.go_to(here)
+
+    def _sender(self, core: int, row: int, cycle: int) -> str:
+        """Who sent the word that an operation, or the task around a row, took; the session goes to where it waited."""
+        session = self.session
+        queue = self.view.input_queue_of(core, row)
+        if queue >= 0:
+            session.go_to(session.moment_of(cycle))
+            return f", from {self.view.head(core, queue)}"
+        task = int(session.machine.core[core, S.TASK])
+        entry = self.view.task_entry(core, task)
+        if self.view.task_queue(core, task) < 0 or entry < 0:
+            return ""
+        session.set_stops({entry: 1}, {0: np.array([core], np.int64)})
+        event = session.reverse(lambda event: event.kind == "stop")
+        if event.kind == "begin":
+            return ""
+        session.set_stops({}, {})
+        session.go_to(session.moment_of(event.cycle))
+        return f", by a task that {self.view.head(core, self.view.task_queue(core, task))} started"

@@ -1,0 +1,269 @@
+"""The debug adapter: speaks the Debug Adapter Protocol with an editor, runs the command file, and hands requests to the program that is debugged."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from wse_sim.csl.debug.dap import CAPABILITIES
+from wse_sim.csl.debug.wire import Message, Wire
+from wse_sim.csl.host.debugged import DAP
+from wse_sim.csl.host.debugging import LOOK_S, Run, running
+from wse_sim.errors import WseError
+
+_SETS = (
+    "setBreakpoints",
+    "setFunctionBreakpoints",
+    "setDataBreakpoints",
+    "setExceptionBreakpoints",
+    "configurationDone",
+)
+"""Requests that every further program of a command file gets again."""
+MOST_HEADER, MOST_BODY = 4096, 1 << 26
+END, END_S = b"\0wse-sim: end of output\0", 5.0
+
+
+class Editor:
+    """The editor's end: messages with a header that says their length, read from a file by its number."""
+
+    def __init__(self, number: int, writer: IO[bytes]) -> None:
+        self.number, self._writer = number, writer
+        self.has_gone = False
+        self._seq, self._buffer = 0, b""
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """What `select` waits for."""
+        return self.number
+
+    def send(self, message: Message) -> None:
+        """Send a message with the next number."""
+        with self._lock, suppress(OSError, ValueError):
+            self._seq += 1
+            body = json.dumps({"seq": self._seq, **message}).encode()
+            self._writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            self._writer.flush()
+
+    def take(self) -> Message | None:
+        """The next message that has come as a whole.
+
+        Raises
+        ------
+        WseError
+            If what comes is no message of the protocol.
+        """
+        head, blank, rest = self._buffer.partition(b"\r\n\r\n")
+        if not blank:
+            if len(self._buffer) > MOST_HEADER:
+                raise WseError("what comes is no message of the Debug Adapter Protocol: no header ends")
+            return None
+        lengths = [
+            v
+            for n, _, v in (line.partition(b":") for line in head.split(b"\r\n"))
+            if n.lower() == b"content-length"
+        ]
+        length = int(lengths[0]) if lengths and lengths[0].strip().isdigit() else 0
+        if not 0 < length <= MOST_BODY:
+            raise WseError(
+                f"a message of the Debug Adapter Protocol has {length} bytes; 1 to {MOST_BODY} are allowed"
+            )
+        if len(rest) < length:
+            return None
+        self._buffer = rest[length:]
+        try:
+            message = json.loads(rest[:length])
+        except ValueError:
+            message = None
+        if (
+            not isinstance(message, dict)
+            or not isinstance(message.get("command"), str)
+            or "seq" not in message
+        ):
+            raise WseError(
+                "a message of the Debug Adapter Protocol is no request: it needs 'seq' and 'command'"
+            )
+        return message
+
+    def read(self) -> None:
+        """Take what has come; waits for something."""
+        data = os.read(self.number, 1 << 16)
+        self.has_gone = self.has_gone or not data
+        self._buffer += data
+
+
+class Adapter:
+    """One session of an editor."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self._sets: dict[str, Message] = {}
+        self._stops_first = False
+        self._is_over = False
+        self._printed = threading.Event()
+
+    def serve(self) -> None:
+        """Answer until the editor disconnects or the program has ended."""
+        while not self._is_over:
+            request = self._next(None)
+            if request is None:
+                if self.editor.has_gone:
+                    return
+                continue
+            command = request["command"]
+            if command == "initialize":
+                self._answer(request, CAPABILITIES)
+            elif command == "launch":
+                self._launch(request)
+            elif command in ("disconnect", "terminate"):
+                self._answer(request, {})
+                return
+            else:
+                self._answer(request, None, f"'{command}' came before 'launch'")
+
+    def _next(self, timeout_s: float | None, *others: socket.socket) -> Message | None:
+        """The next request; None if the editor has gone, nothing came in time, or another end has something."""
+        message = self.editor.take()
+        if message is not None or self.editor.has_gone:
+            return message
+        ready = select.select([self.editor.number, *(o.fileno() for o in others)], [], [], timeout_s)[0]
+        if self.editor.number in ready:
+            self.editor.read()
+        return self.editor.take()
+
+    def _answer(self, request: Message, body: Message | None, why: str = "") -> None:
+        told = {"type": "response", "request_seq": request["seq"], "command": request["command"]}
+        said = {"success": True, "body": body} if body is not None else {"success": False, "message": why}
+        self.editor.send({**told, **said})
+
+    def event(self, name: str, **body: object) -> None:
+        """Send an event."""
+        self.editor.send({"type": "event", "event": name, "body": body})
+
+    def output(self, source: int) -> None:
+        """Hand on what the command file prints, up to the mark of the end."""
+        held = b""
+        while END not in held:
+            data = os.read(source, 1 << 16)
+            held += data
+            text, mark, held = held.partition(END) if END in held else (held, b"", b"")
+            held = mark
+            if text:
+                self.event("output", category="stdout", output=text.decode("utf-8", "replace"))
+            if not data:
+                break
+        self._printed.set()
+
+    def wait_for_output(self) -> None:
+        """Let everything that was printed reach the editor."""
+        os.write(1, END)
+        self._printed.wait(END_S)
+
+    def _launch(self, request: Message) -> None:
+        arguments = request.get("arguments") or {}
+        program = arguments.get("program")
+        if not isinstance(program, str) or not Path(program).is_file():
+            self._answer(
+                request, None, f"'program' is {program!r}; name a command file with cslc and cs_python lines"
+            )
+            return
+        self._stops_first = bool(arguments.get("stopOnEntry"))
+        self._answer(request, {})
+        with running(Path(program), DAP) as run:
+            while not self._is_over and (wire := self._program(run)) is not None:
+                self._serve_program(wire)
+            try:
+                status = 1 if self._is_over and run.status is None else run.end()
+            except (WseError, subprocess.TimeoutExpired) as fault:
+                self.event("output", category="stderr", output=f"wse-sim: {fault}\n")
+                status = 2
+        self.wait_for_output()
+        self.event("exited", exitCode=status)
+        self.event("terminated")
+        self._is_over = True
+
+    def _program(self, run: Run) -> Wire | None:
+        """The next program of the command file; requests that come before it are answered here."""
+        while (wire := run.next_program(LOOK_S)) is None and not run.is_over():
+            request = self._next(0.0)
+            if self.editor.has_gone or (
+                request is not None and request["command"] in ("disconnect", "terminate")
+            ):
+                self._is_over = True
+                if request is not None:
+                    self._answer(request, {})
+                return None
+            if request is not None:
+                threads: Message | None = {"threads": []} if request["command"] == "threads" else None
+                self._answer(request, threads, "no program runs yet")
+        return wire
+
+    def _serve_program(self, wire: Wire) -> None:
+        """Hand messages to and fro until the program ends."""
+        again = [dict(m, seq=-1) for m in self._sets.values()]
+        for message in again:
+            wire.send({"dap": message})
+        while not wire.is_closed:
+            request = self._next(None, wire.socket) if not self._is_over else None
+            if request is not None:
+                self._forward(request, wire)
+            elif self.editor.has_gone and not self._is_over:
+                self._is_over = True
+                wire.send({"dap": {"seq": -1, "command": "disconnect"}})
+            came: Message | None = wire.receive(0.0 if not self._is_over else LOOK_S)
+            while came is not None:
+                told = came["dap"]
+                if told.get("request_seq") != -1 and not (again and told.get("event") == "initialized"):
+                    self.editor.send(told)
+                came = wire.receive(0.0)
+        wire.close()
+
+    def _forward(self, request: Message, wire: Wire) -> None:
+        command = request["command"]
+        if command in _SETS:
+            key = f"{command} {(request.get('arguments') or {}).get('source', {}).get('path', '')}"
+            if command == "configurationDone":
+                request["arguments"] = {"stopOnEntry": self._stops_first}
+            self._sets.pop(key, None)
+            self._sets[key] = request
+        if command in ("disconnect", "terminate"):
+            self._is_over = True
+        wire.send({"dap": request})
+
+
+def serve_standard() -> None:
+    """Serve an editor on standard input and output; what programs print becomes events."""
+    serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
+
+
+def serve_port(port: int) -> None:
+    """Serve the first editor that connects to a TCP port of this machine; 0 takes a free one and says which."""
+    with socket.create_server(("127.0.0.1", port)) as server:
+        print(f"waiting for an editor on port {server.getsockname()[1]}", flush=True)
+        connection = server.accept()[0]
+    with connection, connection.makefile("wb") as writer:
+        serve(Editor(connection.fileno(), writer))
+
+
+def serve(editor: Editor) -> None:
+    """Serve an editor; this process and its children print to the editor from here on, and read nothing."""
+    source, target = os.pipe()
+    for number in (1, 2):
+        os.dup2(target, number)
+    os.close(target)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    adapter = Adapter(editor)
+    threading.Thread(target=adapter.output, args=(source,), daemon=True).start()
+    try:
+        adapter.serve()
+    except WseError as fault:
+        adapter.event("output", category="stderr", output=f"wse-sim: {fault}\n")
+        adapter.event("terminated")

@@ -1,0 +1,42 @@
+"""What ``csl debug`` asks of every run of a command file: a session that stops and goes back, commanded over a socket."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from wse_sim.csl.debug.console import ConsoleFront
+from wse_sim.csl.debug.dap import DapFront
+from wse_sim.csl.debug.debugger import Debugger
+from wse_sim.csl.debug.wire import Wire
+from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.replay import Event, ReplaySession
+from wse_sim.fabric.vm.session import Session
+from wse_sim.hardware.wafer import Wafer
+
+DEBUG_VARIABLE = "WSE_SIM_CSL_DEBUG"
+"""Environment variable ``FRONT|SOCKET`` with FRONT console or dap; unset: nothing is debugged."""
+CONSOLE, DAP = "console", "dap"
+
+
+def is_debugged() -> bool:
+    """Whether the environment asks for the debugger."""
+    return bool(os.environ.get(DEBUG_VARIABLE))
+
+
+def debugged_session(image: Image, wafer: Wafer, **how: Any) -> ReplaySession:
+    """A session whose front is at the socket that the environment names; the front is asked before the first cycle."""
+    kind, path = os.environ[DEBUG_VARIABLE].split("|", 1)
+    wire = Wire.connect(Path(path))
+    debugger = Debugger(ConsoleFront(wire) if kind == CONSOLE else DapFront(wire))
+    session = ReplaySession(image, wafer, **how)
+    debugger.attach(session, image)
+    debugger.stopped(Event("loaded", 0))
+    return session
+
+
+def tell_end(session: Session) -> None:
+    """A debugged session has come to its end."""
+    if isinstance(session, ReplaySession):
+        session.ended()

@@ -1,0 +1,149 @@
+"""The debugger's side of the terminal: a command file runs, and each program that it starts is commanded from here."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wse_sim.csl.debug.wire import Message, Wire
+from wse_sim.csl.host.commands import run_commands
+from wse_sim.csl.host.debugged import CONSOLE
+from wse_sim.errors import WseError
+from wse_sim.files import read_text
+from wse_sim.written import scratch
+
+LOOK_S = 0.1
+
+
+class Run:
+    """A command file that runs in a thread; its programs connect here, one after the other."""
+
+    def __init__(
+        self, file: Path, kind: str, listener: socket.socket, path: Path, timeout_s: float | None
+    ) -> None:
+        self.status: int | None = None
+        self.fault: BaseException | None = None
+        self._listener = listener
+        self._work = threading.Thread(target=self._run, args=(file, f"{kind}|{path}", timeout_s), daemon=True)
+        self._work.start()
+
+    def _run(self, file: Path, asked: str, timeout_s: float | None) -> None:
+        try:
+            self.status = run_commands(file, timeout_s=timeout_s, debug=asked).returncode
+        except (WseError, subprocess.TimeoutExpired) as fault:
+            self.fault = fault
+
+    def is_over(self) -> bool:
+        """Whether the command file has ended."""
+        return not self._work.is_alive()
+
+    def next_program(self, timeout_s: float) -> Wire | None:
+        """The next program, if one connects in time."""
+        ready = select.select([self._listener], [], [], timeout_s)[0]
+        return Wire(self._listener.accept()[0]) if ready else None
+
+    def end(self) -> int:
+        """The exit status of the command file, once it has ended."""
+        self._work.join()
+        if self.fault is not None:
+            raise self.fault
+        assert self.status is not None
+        return self.status
+
+
+@contextmanager
+def running(file: Path, kind: str, timeout_s: float | None = None) -> Iterator[Run]:
+    """Run a command file whose programs are debugged."""
+    with scratch("debug") as folder:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path = folder / "s"
+            listener.bind(str(path))
+            listener.listen(4)
+            yield Run(file, kind, listener, path, timeout_s)
+        finally:
+            listener.close()
+
+
+def lines_of(script: Path | None, *, batch: bool) -> Callable[[], str | None]:
+    """What gives the next command: lines of a file, then, unless `batch`, those of standard input; None at the end."""
+    left = [] if script is None else read_text(script, "the commands", WseError).splitlines()
+    left.reverse()
+
+    def following() -> str | None:
+        if left:
+            print(f"(csl) {left[-1]}", flush=True)
+            return left.pop()
+        if batch:
+            return None
+        try:
+            line = input("(csl) ")
+        except EOFError:
+            return None
+        if not sys.stdin.isatty():
+            print(line, flush=True)
+        return line
+
+    return following
+
+
+def debug_console(file: Path, script: Path | None, *, batch: bool, timeout_s: float | None = None) -> int:
+    """Run a command file under the console; its exit status.
+
+    At the end of the commands the program runs on without stops.
+
+    Raises
+    ------
+    WseError
+        If the command file or the commands cannot be read.
+    """
+    following = lines_of(script, batch=batch)
+    with running(file, CONSOLE, timeout_s) as run:
+        while not run.is_over():
+            wire = run.next_program(LOOK_S)
+            if wire is not None and _serve(wire, following):
+                following = _quits
+        try:
+            return run.end()
+        except subprocess.TimeoutExpired:
+            raise WseError(f"{file} did not end within {timeout_s:g} s; give more by --timeout") from None
+
+
+def _quits() -> str:
+    return "quit"
+
+
+def _serve(wire: Wire, following: Callable[[], str | None]) -> bool:
+    """Command one program until it ends; True if the user has quit."""
+    is_quit = False
+    while not wire.is_closed:
+        try:
+            message = wire.receive()
+        except KeyboardInterrupt:
+            wire.send({"pause": True})
+            continue
+        if message is None:
+            break
+        if "text" in message:
+            print(message["text"], flush=True)
+        if "prompt" in message:
+            answer = _answer(following)
+            is_quit = is_quit or answer["command"] in ("quit", "q")
+            wire.send(answer)
+    wire.close()
+    return is_quit
+
+
+def _answer(following: Callable[[], str | None]) -> Message:
+    """The next command; at their end the program runs on."""
+    try:
+        line = following()
+    except KeyboardInterrupt:
+        return {"command": ""}
+    return {"command": "detach" if line is None else line.strip()}

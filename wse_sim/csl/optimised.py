@@ -1,0 +1,134 @@
+"""What the vendor's compiler leaves out: rows that an optimising compiler (theirs is LLVM) has no instruction for cost nothing.
+
+The rows stay, so values are those of the plain code.  Left out are
+
+* calls of short functions that call nothing: their bodies are in their callers;
+* the control of an innermost loop whose number of turns is known, if all its turns have few instructions: it is unrolled;
+* a load of a scalar variable that is in a register: loaded or stored before in the same stretch of code, while no store, call or vector operation
+  that could name the variable comes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.code import COST, JUMPS, NO_RESULT, Code
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.opcodes import Form, Op
+
+INLINED_INSTRUCTIONS = 24
+UNROLLED_INSTRUCTIONS = 150
+"""LLVM's default limit for unrolling in full, in instructions."""
+SIZES = {COST["free"]: 0, COST["alu32"]: 2, COST["dsd_add"]: 5, COST["dsd_change"]: 2}
+"""Instructions of a row by its class of costs, where they are not one."""
+LOADS = frozenset(int(op) for op in (Op.LD_I16, Op.LD_U16, Op.LD_I32, Op.LD_U32))
+STORES = frozenset(int(op) for op in (Op.ST_16, Op.ST_32))
+OTHER_STORES = frozenset(int(op) for op in (Op.ST_64, Op.STX_16, Op.STX_32))
+CALLS = frozenset(int(op) for op in (Op.CALL, Op.CALLR, Op.SYS))
+
+
+def inlined_size(code: Code) -> int:
+    """Instructions of a function; one that reads the machine's registers has too many behind its rows."""
+    if any(row[0] == Op.SYS for row in code.rows):
+        return INLINED_INSTRUCTIONS + 1
+    return _instructions(code, 0, len(code.rows))
+
+
+def inline_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
+    """Calls of short functions that call nothing cost nothing, nor do their returns.
+
+    LLVM also puts a function that is called at one place into its caller; published products of matrices become 6 % short with that, so it is left.
+    """
+    apart = {id(code) for code in roots}
+    inside = {
+        id(code)
+        for code in order
+        if id(code) not in apart
+        and not code.cyclic
+        and _calls_nothing(code)
+        and inlined_size(code) <= INLINED_INSTRUCTIONS
+    }
+    for code in order:
+        for row, kind, callee in code.fixes:
+            if kind == "call" and id(callee) in inside:
+                code.costs[row] = COST["free"]
+        if id(code) in inside:
+            code.costs = [
+                COST["free"] if row[0] == Op.RET else cost
+                for row, cost in zip(code.rows, code.costs, strict=True)
+            ]
+
+
+def _calls_nothing(code: Code) -> bool:
+    return not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
+
+
+def unroll(code: Code, body: int, control: int, turns: int) -> None:
+    """A loop of `turns` turns whose body begins at row `body` and whose control begins at row `control`: the control is free if it is unrolled."""
+    if _has_loop(code, body, control):
+        return
+    once = _instructions(code, body, control)
+    inner = sum(more for row, more in code.unrolled.items() if body <= row < control)
+    size = (once + inner) * turns
+    if size > UNROLLED_INSTRUCTIONS:
+        return
+    code.unrolled[body] = size - once
+    code.costs[control:] = [COST["free"]] * (len(code.rows) - control)
+
+
+def _has_loop(code: Code, first: int, end: int) -> bool:
+    """Whether a loop that is not unrolled is among some rows: a map, or a jump back that costs something."""
+    return COST["map_start"] in code.costs[first:end] or any(
+        code.rows[i][0] in JUMPS
+        and code.costs[i] != COST["free"]
+        and first <= code.labels[code.rows[i][3]] <= i
+        for i in range(first, end)
+    )
+
+
+def _instructions(code: Code, first: int, end: int) -> int:
+    """Instructions of the vendor's machine behind some rows: an operation loads its descriptors, a call brings its body."""
+    issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
+    callees = {i: payload for i, kind, payload in code.fixes if kind in ("call", "tail")}
+    total = 0
+    for i in range(first, end):
+        total += SIZES.get(code.costs[i], 1)
+        if i in issues:
+            total += sum(form == Form.DSD for form in issues[i][O.V_DEST : O.V_DEST + 4])
+        elif i in callees:
+            total += len(callees[i].rows)
+    return total
+
+
+def keep_scalars(code: Code) -> None:
+    """Loads of scalar variables that are in a register cost nothing; the addresses of the rows are filled in."""
+    scalar = {i for i, kind, payload in code.fixes if kind == "address" and _is_scalar(payload.type)}
+    targets = {row[3] for row in code.rows if row[0] in JUMPS}
+    address: dict[int, int] = {}  # register -> address of a scalar variable in it
+    held: set[int] = set()  # addresses of variables that are in a register
+    for i, (op, a, b, c) in enumerate(code.rows):
+        if i in targets:
+            address, held = {}, set()
+        at = address.get(b, -1) if op in LOADS or op in STORES else -1
+        if op in LOADS:
+            if at >= 0 and c == 0:
+                if at in held:
+                    code.costs[i] = COST["free"]
+                held.add(at)
+        elif op in STORES:
+            held = (held if at >= 0 else set()) | ({at} if at >= 0 and c == 0 else set())
+        elif op in OTHER_STORES or op in CALLS:
+            held = set()
+        elif op == Op.VEC:
+            held -= {address[r] for r in range(b, b + 4) if r in address}
+        if i in scalar and op == Op.LDI:
+            address[a] = c
+        elif op not in NO_RESULT:
+            address.pop(a, None)
+        if op in CALLS:  # results and the callee's window
+            address = {r: at for r, at in address.items() if r < a}
+
+
+def _is_scalar(t: ty.Type) -> bool:
+    return t.words <= 2 and not isinstance(t, (ty.ArrayType, ty.StructType))
