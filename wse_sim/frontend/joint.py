@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from wse_sim.frontend.regions import FROZEN
-from wse_sim.frontend.trace import Trace
+from wse_sim.frontend.trace import SHAPE_ONLY, Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
 from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
@@ -324,6 +324,13 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
         return _step(run, [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad])
 
 
+def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The operand of which an operator takes the shape alone."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    operand = node.args[0] if name in SHAPE_ONLY and node.args else None
+    return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None
+
+
 class _OnMeta(torch.fx.Interpreter):
     """A captured program on "meta": of its operators, those that `results` follow from."""
 
@@ -335,11 +342,14 @@ class _OnMeta(torch.fx.Interpreter):
             node = waiting.pop()
             if node not in self.live:
                 self.live.add(node)
-                waiting += node.all_input_nodes
+                waiting += [x for x in node.all_input_nodes if x is not _said_shape(node)]
 
     def run_node(self, n: torch.fx.Node) -> object:
         if n.op in ("call_function", "get_attr") and n not in self.live:
             return None
+        shape = _said_shape(n)
+        if shape is not None and shape not in self.live:
+            self.env[shape] = _on_meta(shape.meta["val"])
         if n.op == "get_attr":
             return pytree.tree_map_only(torch.Tensor, _on_meta, super().run_node(n))
         is_frozen = (n.meta.get("custom") or {}).get(FROZEN)
