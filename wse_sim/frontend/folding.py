@@ -7,7 +7,7 @@ activations or weights stays a fault.
 Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
-Lists of tensors of which torch makes one (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
+Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
 the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
 
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
