@@ -9,8 +9,8 @@
 A source is a file, a folder (all its Python, CSL and YAML files), a function (``docs/pictures/make.py:gpt2``) or golden numbers
 (``numbers:models/gpt2-small, training, pipelined``).  Golden numbers stand for the whole simulator: tests compare them with
 what it answers, so a picture of a run is out of date if they or its drawing code changed.  Values that do not depend on a
-clock have golden numbers as sources; times have the code that takes the time.  Comments, docstrings, imports and what a
-raised fault says do not count.
+clock have golden numbers as sources; times have the code that takes the time.  Comments, docstrings, imports, what a
+raised fault says and sentences (notes, messages, help) do not count; in code that draws, sentences do.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import io
 import json
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "digests.json"
 NUMBERS = "numbers:"
+GROWING = ("fabric", "generation", "models", "plans")
+"""Groups of golden numbers in which a new run changes nothing that was made before."""
 
 _GPT2 = ("numbers:models/gpt2-small, training, pipelined", "numbers:plans/gpt2-small")
 _MAPS = ("wse_sim/report/heatmap.py", "wse_sim/report/views.py", "docs/pictures/make.py:gpt2")
@@ -57,6 +62,26 @@ _STUDIES = (
     "wse_sim/uncertainty/spread.py",
     "wse_sim/modes/weight_streaming",
 )
+
+DRAWS = ("docs/pictures", "wse_sim/report", "wse_sim/studies/plots.py")
+"""Code whose sentences are seen in a picture."""
+SENTENCE_WORDS = 3
+CHEAP = (
+    "baselines",
+    "contest_published",
+    "pictures/gpt2_compute.png",
+    "pictures/gpt2_filling.png",
+    "pictures/gpt2_links.png",
+    "pictures/gpt2_report.png",
+    "pictures/llama_links.png",
+    "pictures/random_models.png",
+    "pictures/reduce_cores.png",
+    "pictures/reduce_links.png",
+    "pictures/report_read.png",
+    "pictures/serving_report.png",
+    "pictures/wafers_for_users.png",
+)
+"""What takes less than two minutes of CPU to make: a test fails where one of them is out of date."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "pictures/decoder_cores.png": _DECODER,
@@ -153,7 +178,19 @@ def digest(name: str, root: Path = ROOT) -> Digests:
     ValueError
         If a source does not exist.
     """
-    return {source: hashlib.sha256(_text(source, root).encode()).hexdigest()[:12] for source in SOURCES[name]}
+    return {source: value(source, root) for source in SOURCES[name]}
+
+
+def value(source: str, root: Path = ROOT) -> str:
+    """Digest of a source; of a group of golden numbers that grows, one of each run."""
+    text = _text(source, root)
+    if source.removeprefix(NUMBERS) in GROWING:
+        return " ".join(sorted(_hash(run)[:6] for run in text.splitlines()))
+    return _hash(text)[:12]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=256)
@@ -162,16 +199,24 @@ def _text(source: str, root: Path) -> str:
     if kind == "numbers":
         found = json.loads((root / "docs" / "numbers.json").read_text(encoding="utf-8"))["groups"]
         group, _, run = key.partition("/")
-        return json.dumps(found[group]["numbers"][run] if run else found[group]["numbers"], sort_keys=True)
+        numbers = found[group]["numbers"]
+        if run:
+            return json.dumps(numbers[run], sort_keys=True)
+        return "\n".join(json.dumps([name, numbers[name]], sort_keys=True) for name in sorted(numbers))
     if kind == "measured":
         found = json.loads((root / "docs" / "measured.json").read_text(encoding="utf-8"))
         return json.dumps(found[key]["values"], sort_keys=True)
     at = root / kind
     if key:
-        return _without_prose(_function(at.read_text(encoding="utf-8"), key))
+        return _without_prose(_function(at.read_text(encoding="utf-8"), key), has_sentences=_draws(kind))
     if not at.exists():
         raise ValueError(f"source {source} does not exist; correct SOURCES in benchmarks/stale.py")
-    return "".join(f"{file.relative_to(root).as_posix()}\n{_read(file)}" for file in _files(at))
+    files = ((file, file.relative_to(root).as_posix()) for file in _files(at))
+    return "".join(f"{name}\n{_read(file, has_sentences=_draws(name))}" for file, name in files)
+
+
+def _draws(name: str) -> bool:
+    return name.startswith(DRAWS)
 
 
 def _files(at: Path) -> Iterator[Path]:
@@ -179,13 +224,13 @@ def _files(at: Path) -> Iterator[Path]:
     yield from [at] if at.is_file() else sorted(file for file in at.rglob("*") if file.suffix in kinds)
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, *, has_sentences: bool) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".yaml":
         return "\n".join(
             line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")
         )
-    return _without_prose(text) if file.suffix == ".py" else text
+    return _without_prose(text, has_sentences=has_sentences) if file.suffix == ".py" else text
 
 
 def _function(text: str, name: str) -> str:
@@ -195,13 +240,14 @@ def _function(text: str, name: str) -> str:
     return ast.get_source_segment(text, found) or ""
 
 
-def _without_prose(text: str) -> str:
-    """The lines of a program without docstrings, comments, imports, what a raised fault says, and blank lines.
+def _without_prose(text: str, *, has_sentences: bool) -> str:
+    """The lines of a program without docstrings, comments, imports, what a raised fault says, blank lines, and sentences if asked.
 
     Equal for every version of Python.
     """
-    lines: list[str] = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    kept = _without_comments(text)
+    lines: list[str] = (kept if has_sentences else _without_sentences(kept)).splitlines()
+    for node in ast.walk(ast.parse("\n".join(lines))):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if (is_text and isinstance(node.value.value, str)) or isinstance(node, (ast.Import, ast.ImportFrom)):
             left = ""
@@ -211,7 +257,40 @@ def _without_prose(text: str) -> str:
             continue
         first, last = node.lineno - 1, node.end_lineno or node.lineno
         lines[first:last] = [left] + [""] * (last - first - 1)
-    return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
+    return "\n".join(line.strip() for line in lines if line.strip())
+
+
+def _without_comments(text: str) -> str:
+    """A program with empty comments; every line stays where it was."""
+    lines = text.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
+    return "".join(lines)
+
+
+def _without_sentences(text: str) -> str:
+    """A program whose texts of several words are empty; a text with values in it is the expressions of its values."""
+    lines = [line.encode() for line in text.splitlines()]
+    found = [node for node in ast.walk(ast.parse(text)) if _is_sentence(node)]
+    inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
+    for node in sorted(found, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        if id(node) in inner:
+            continue
+        values = [ast.unparse(part.value) for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]
+        head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+        lines[first : last + 1] = [head + repr(" ".join(values)).encode() + tail]
+    return "\n".join(line.decode() for line in lines)
+
+
+def _is_sentence(node: ast.AST) -> TypeGuard[ast.JoinedStr | ast.Constant]:
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+        return len(" ".join(map(str, parts)).split()) >= SENTENCE_WORDS
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_text and len(str(node.value).split()) >= SENTENCE_WORDS
 
 
 def read() -> dict[str, Digests]:
@@ -231,7 +310,13 @@ def changed(name: str) -> list[str]:
     """Sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
     found = read().get(name)
     kept = found if isinstance(found, dict) else {}  # one digest of all sources, as earlier files had
-    return [source for source, value in digest(name).items() if kept.get(source) != value]
+    return [source for source, now in digest(name).items() if not _is_same(source, kept.get(source, ""), now)]
+
+
+def _is_same(source: str, kept: str, now: str) -> bool:
+    if source.removeprefix(NUMBERS) in GROWING:
+        return bool(kept) and set(kept.split()) <= set(now.split())
+    return kept == now
 
 
 def out_of_date() -> list[str]:

@@ -113,6 +113,11 @@ def compile(  # noqa: A001  (the word of the field)
 
     The second argument may be the wafer.  `phase` says how a model that is no graph yet is read.
 
+    Example
+    -------
+    >>> compile("fc-mnist", "wse3", mode="pipelined", batch=256)
+    <PipelinedPlan fc-mnist, pipelined, training, batch 256, wse3>
+
     Raises
     ------
     ModelError
@@ -150,6 +155,13 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
 
     Where modes are compared, each reads those of the shared options that it has; a mode that is named must have all
     that are given.
+
+    Example
+    -------
+    >>> from wse_sim import RunOptions
+    >>> options = RunOptions(mode="weight-streaming", batch=64)
+    >>> plan_of(read("fc-mnist", options), options)
+    <WeightStreamingPlan fc-mnist, weight-streaming, training, batch 64, wse2>
 
     Raises
     ------
@@ -218,7 +230,15 @@ def _trained(options: RunOptions) -> dict[str, Any]:
 
 
 def read(model: Model, options: RunOptions) -> KernelGraph:
-    """Read a model, as :func:`load_model` takes it; a graph is passed through."""
+    """Read a model, as :func:`load_model` takes it; a graph is passed through.
+
+    Example
+    -------
+    >>> from wse_sim import RunOptions
+    >>> graph = read("fc-mnist", RunOptions(phase="inference"))
+    >>> f"{graph.parameters:,} parameters"
+    '62,710 parameters'
+    """
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
@@ -265,6 +285,15 @@ def run(
     `model` is whatever :func:`load_model` takes; with a module of torch, `inputs` are its example arguments, else the second
     argument may be the options.  `changes` are fields of :class:`RunOptions`.  Mode "auto" takes the faster of the two modes.  Without `trace` no
     timeline is kept.
+
+    Example
+    -------
+    >>> result = run("fc-mnist", mode="pipelined", batch=256)
+    >>> result
+    <Result fc-mnist, pipelined, training, batch 256, wse2: 141,000 samples/s, bound by input_workers>
+    >>> small = run("gpt3-13b", mode="pipelined")
+    >>> small.binding, f"{small.need / small.limit:.1f} times what there is"
+    ('SRAM', '6.9 times what there is')
 
     Raises
     ------
@@ -333,6 +362,12 @@ def run_both(
 ) -> Timed | Infeasible:
     """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
 
+    Example
+    -------
+    >>> both = run_both("fc-mnist", mode="weight-streaming", batch=8)
+    >>> 0.9 < both.fabric.samples_per_s / both.model.samples_per_s < 1.1
+    True
+
     Raises
     ------
     WseError
@@ -359,7 +394,15 @@ def compare(
     trace: bool = True,
     **changes: Unpack[RunKeywords],
 ) -> Comparison:
-    """Both modes of one model side by side; a mode that does not fit is a row that states what binds."""
+    """Both modes of one model side by side; a mode that does not fit is a row that states what binds.
+
+    Example
+    -------
+    >>> for row in compare("fc-mnist", batch=64):
+    ...     print(row.mode, round(row.samples_per_s, -3))
+    pipelined 141000.0
+    weight-streaming 7000.0
+    """
     model, options = _asked(model, inputs, options, {**changes})
     return _compared(model, options, competing(options.systems), progress, trace=trace)
 

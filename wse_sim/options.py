@@ -1,6 +1,6 @@
 """Options, declared once: a field's type, default, range, unit and help are in one place.
 
-From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
+One declaration yields the object that Python callers fill (:class:`RunOptions`), the options of the command
 line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
 An option of several declarations (a run, a mode, a training script) is its own type, as :data:`Batch` is.
 A fault is one sentence with the value, the limit and the remedy, and it is raised before any work starts.
@@ -85,6 +85,13 @@ def option(
     `text` is the help; `limits` are those of pydantic (ge, gt, le, lt); `flag` names the option of the command line where it is not the
     field's name; `remedy` ends the sentence of a fault where the range alone does not say enough; `writes` says that the option names
     a file or a folder for results: a command claims it before its work.
+
+    Example
+    -------
+    >>> class Room(Declared):
+    ...     cores: int = option(4, "Cores along a side.", ge=1)
+    >>> [(found.name, found.default, found.help) for found in Room.options()]
+    [('cores', 4, 'Cores along a side.')]
     """
     extra: dict[str, Any] = {"unit": unit, "flag": flag, "remedy": remedy, "writes": writes}
     return PydanticField(default, description=text, json_schema_extra=extra, **limits)
@@ -128,7 +135,15 @@ class Option:
 
 
 class Declared(BaseModel):
-    """Base of declarations: frozen, no unknown fields, one sentence per fault."""
+    """Base of declarations: frozen, no unknown fields, one sentence per fault.
+
+    Example
+    -------
+    >>> class Room(Declared):
+    ...     cores: int = option(4, "Cores along a side.", ge=1)
+    >>> Room().cores, Room(cores=9).replace(cores=2).cores
+    (4, 2)
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
     fault: ClassVar[type[WseError]] = ConfigError
@@ -288,7 +303,17 @@ StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", u
 
 
 class RunOptions(Declared):
-    """What a run asks for; the defaults are those of the command line."""
+    """What a run asks for; the defaults are those of the command line.
+
+    Example
+    -------
+    >>> RunOptions(mode="pipelined", batch=64).replace(batch=128).batch
+    128
+    >>> RunOptions(batch=0)
+    Traceback (most recent call last):
+        ...
+    wse_sim.errors.ModelError: batch 0 is too small; give 1 to 1,000,000,000 samples
+    """
 
     fault: ClassVar[type[WseError]] = ModelError
     of_modes: ClassVar = (
@@ -392,7 +417,13 @@ class GenerationChoice(Declared):
 
 
 class GenerationOptions(GenerationChoice):
-    """What a run of generation asks for: the mode's options, the context and the machine."""
+    """What a run of generation asks for: the mode's options, the context and the machine.
+
+    Example
+    -------
+    >>> GenerationOptions(batch=4, prompt=512).prompt
+    512
+    """
 
     context: Whole = option(4096, "Tokens in the cache of a request.", unit="tokens", ge=1, le=MOST_COUNT)
     systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
@@ -402,7 +433,13 @@ class GenerationOptions(GenerationChoice):
 
 
 class KernelOptions(Declared):
-    """How one kernel is run; its own parameters are declared by its command."""
+    """How one kernel is run; its own parameters are declared by its command.
+
+    Example
+    -------
+    >>> KernelOptions(rows=4, cols=8).rows
+    4
+    """
 
     rows: Whole | None = option(None, "Rows of cores (as --param rows=).", unit="cores", ge=1, le=MOST_CORES)
     cols: Whole | None = option(

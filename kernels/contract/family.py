@@ -175,6 +175,11 @@ class Tiling:
     rest on the whole rectangle, weights stream: weight streaming) or "grid" (both tiled on a square
     grid, operands shift: inference).  `lanes` are copies of the layer inside the rectangle, each of
     ``cols // lanes`` columns, that share the batch.
+
+    Example
+    -------
+    >>> Tiling(rows=4, cols=6, mapping="streamed", lanes=2).cols // 2  # columns of a lane
+    3
     """
 
     rows: Count
@@ -187,7 +192,13 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of SRAM per core (of the fullest core)."""
+    """Bytes of SRAM per core (of the fullest core).
+
+    Example
+    -------
+    >>> Footprint(weights_bytes=2048, buffers_bytes=512).total_bytes
+    2560
+    """
 
     weights_bytes: Number = 0
     activations_bytes: Number = 0
@@ -215,6 +226,12 @@ class Cost:
     A price that knows both what the busiest core issues and the pace that the kernel keeps says the difference as
     `stalled_input` (the core waits for words or sums of others) and `stalled_output` (for room where it sends).  Both are
     part of the pace; a region is not busy meanwhile.
+
+    Example
+    -------
+    >>> cost = Cost(compute=100.0, startup=8.0) + 2 * Cost(fabric=10.0)
+    >>> cost.total, cost.parts()["fabric"]
+    (128.0, 20.0)
     """
 
     compute: Number = 0.0
@@ -236,18 +253,24 @@ class Cost:
         return parts + self.stalled_input + self.stalled_output
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Cost(*(own + more for own, more in zip(self._all, other._all, strict=True)))
 
     def __mul__(self, factor: Number) -> Cost:
-        return Cost(*(getattr(self, f.name) * factor for f in fields(self)))
+        return Cost(*(own * factor for own in self._all))
 
     __rmul__ = __mul__
 
     def or_faster(self, other: Cost) -> Cost:
         """Shape by shape the one that takes less in all."""
         is_less = np.asarray(other.total) < np.asarray(self.total)
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        pairs = zip(self._all, other._all, strict=True)
         return Cost(*(np.where(is_less, theirs, own) for own, theirs in pairs))
+
+    @property
+    def _all(self) -> tuple[Number, ...]:
+        """The parts in the order of the fields; written out, because closed forms add costs ten thousand times a plan."""
+        issued = self.compute, self.special, self.fabric, self.ramp, self.startup, self.idle
+        return *issued, self.stalled_input, self.stalled_output
 
     def parts(self) -> dict[str, Number]:
         """The parts by name; those stalled only where the price states any."""
@@ -289,6 +312,14 @@ class Case:
     """A fabric program ready to run: its inputs, and the values that buffers must hold afterwards.
 
     `inputs` and `expected` are arrays (rows, cols, length) per buffer; NaN is not compared.
+
+    Example
+    -------
+    >>> from wse_sim.hardware import load_wafer
+    >>> from wse_sim.kernels import family
+    >>> case = family("vector_op").program({"elements": 16}, Tiling(1, 1), load_wafer())
+    >>> sorted(case.expected)  # the buffer that holds the result
+    ['x']
     """
 
     program: Program
@@ -304,6 +335,13 @@ class Family:
     A family sets `name`, `dims`, `mappings`, `attributes`, `band` and overrides what it has, in this order.
     `dims` are the names of its sizes, or names and meanings (:func:`wse_sim.kernels.contract.parameters.sizes`);
     `more_dims` are further ones that a kernel may, but need not, state.
+
+    Example
+    -------
+    >>> from wse_sim.kernels import family
+    >>> vector = family("vector_op")
+    >>> vector.name, vector.mappings
+    ('vector_op', ('grid',))
     """
 
     name: str = ""
@@ -424,7 +462,7 @@ class Family:
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Small runs that measure this kernel on the fabric; none if it has no program for them.
 
-        What no probe stands for keeps its formula.
+        Terms that no probe measures keep their formula.
         """
         return ()
 

@@ -55,13 +55,24 @@ REGISTRY: dict[str, Family] = {}
 
 
 def register(family: F) -> F:
-    """Put a family in the registry under its name (a later one of the same name replaces it)."""
+    """Put a family in the registry under its name (a later one of the same name replaces it).
+
+    Example
+    -------
+    >>> register(family("gemm")) is family("gemm")
+    True
+    """
     REGISTRY[family.name] = family
     return family
 
 
 def family(name: str) -> Family:
     """The kernel family of that name.
+
+    Example
+    -------
+    >>> family("softmax").name
+    'softmax'
 
     Raises
     ------
@@ -173,6 +184,13 @@ def restored() -> Iterator[None]:
 
 def load_path(path: str | Path) -> tuple[str, ...]:
     """Import a kernel file, or every ``*.py`` of a folder; returns the families that it registered.
+
+    Example
+    -------
+    >>> load_path("no/such/folder")
+    Traceback (most recent call last):
+        ...
+    wse_sim.errors.KernelError: kernels path 'no/such/folder' has no Python file; give a file or a folder of files
 
     Raises
     ------

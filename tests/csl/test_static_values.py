@@ -1,4 +1,4 @@
-"""What a static course computes with whole numbers, opcode by opcode, against the machine of CSL."""
+"""What a static course and the compiler compute with whole numbers, opcode by opcode, against the machine of CSL."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.fabric.vm.assembler import Assembly
 from tests.fabric.vm.test_scalar import TYPES, run_rows
-from wse_sim.csl.static.values import BINARY, DIVISIONS, IMMEDIATE, JUMPS, JUMPS_IMMEDIATE
 from wse_sim.fabric.vm.opcodes import Op
+from wse_sim.fabric.vm.semantics import BINARY, DIVISIONS, IMMEDIATE, JUMPS, JUMPS_IMMEDIATE
 
 DRAWN = np.random.default_rng(7)
 
@@ -55,7 +55,7 @@ def test_operations_on_two_registers(table):
 
 
 def test_operations_with_an_immediate():
-    rows = [(op, x, small(op, y)) for op in IMMEDIATE for x, y in operands(op)]
+    rows = [(op, x, small(op, y)) for op in IMMEDIATE if op != Op.MATH for x, y in operands(op)]
     found = immediate_rows([(Op(op).name, x, y) for op, x, y in rows])
     assert [IMMEDIATE[op](x, y) for op, x, y in rows] == found
 

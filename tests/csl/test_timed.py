@@ -119,25 +119,6 @@ def test_alignments_of_two_vectors(tmp_path: Path, arch: str) -> None:
     assert max(took) - min(took) == pytest.approx(300 * (load_wafer(arch).bank_conflict_factor - 1), abs=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_alignments_of_a_vector_and_weights(tmp_path: Path, arch: str) -> None:
-    """fp16 weights into fp32 sums: as kernels of the library, colliding reads cost the operation's own rate times the factor.
-
-    Four starts of the weights two words apart: one of them collides modulo 8 words.
-    """
-    wafer, took = load_wafer(arch), []
-    body = PE.replace("@fmuls(a_dsd, a_dsd, 2.0)", "@fmachs(a_dsd, a_dsd, b_dsd, 2.0)")
-    for gap in range(4):
-        program = stated(tmp_path, over="min")
-        vector = f"var b = @zeros([400]f16);\nconst b_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{n}} -> b[i + {2 * gap}] }});"
-        (tmp_path / "pe.csl").write_text(body.replace("fn run", f"{vector}\nfn run"))
-        took.append(timed_cycles(tmp_path, timed_run(program, "point"), wafer, arch))
-    assert sum(cycles > min(took) for cycles in took) == 1
-    lost = 300 / wafer.fma_mixed_per_cycle * (wafer.bank_conflict_factor - 1)
-    assert max(took) - min(took) == pytest.approx(lost, abs=3)
-
-
 @pytest.mark.parametrize(("since", "took"), [(None, 2), (0, 1)])
 def test_a_program_that_traces_its_clock(tmp_path: Path, since: int | None, took: int) -> None:
     """Three values of one core: the cycle of the last, or its distance from an earlier one; a number too high is refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -15,7 +16,8 @@ WALKS = runpy.run_path(str(ROOT / "docs" / "pictures" / "walks.py"))
 SOURCES = sorted(path for folder in ("wse_sim", "kernels") for path in (ROOT / folder).rglob("*.py"))
 EXAMPLES = sorted({path.resolve() for path in SOURCES if "\n    >>> " in path.read_text(encoding="utf-8")})
 
-LONG = {"over_plain"}  # composes a model
+# composes a model; runs models
+LONG = {"over_plain", "api", "difference", "result", "simulation", "plan", "study"}
 
 
 @pytest.mark.parametrize("name", sorted(WALKS["WALKS"]))
@@ -59,3 +61,36 @@ def test_examples_in_docstrings_run(path: Path):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def public_names() -> dict[str, object]:
+    """What the reference page lists and what ``dir(wse_sim)`` names, each with its object."""
+    import wse_sim
+
+    found: dict[str, object] = {
+        name: getattr(wse_sim, name) for name in wse_sim.__all__ if name != "__version__"
+    }
+    for block in re.split(r"\n(?=::: )", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"))[1:]:
+        path = block.split()[1]
+        members = re.search(r"members: \[(.*?)\]", block)
+        try:
+            module = importlib.import_module(path)
+        except ImportError:
+            home, _, name = path.rpartition(".")
+            found[path] = getattr(importlib.import_module(home), name)
+            continue
+        own = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == path
+        ]
+        names = [name.strip() for name in members[1].split(",")] if members else own
+        found |= {f"{path}.{name}": getattr(module, name) for name in names if name}
+    return found
+
+
+def test_every_public_name_has_an_example():
+    """In its docstring; the test above runs them all."""
+    names = public_names()
+    assert len(names) > 60
+    assert [name for name, value in names.items() if "\n>>> " not in (inspect.getdoc(value) or "")] == []

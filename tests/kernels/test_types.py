@@ -20,8 +20,6 @@ MOST_ARGUMENTS = 10
 MOST_LINES = 120
 LONGER = {
     "wse_sim/compiler/placement/anneal.py:anneal_kernel": 176,
-    "wse_sim/fabric/vm/build.py:make_machine": 121,
-    "wse_sim/fabric/vm/operands.py:resolve": 134,
 }
 # Each of these hands on the options of `csl run` one by one; they want an object of options.
 MORE_ARGUMENTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -116,3 +117,25 @@ def test_rows_of_the_baselines_are_what_the_program_answers():
         assert kept[row.id]["systems"] == row.systems
         assert kept[row.id]["system_tokens_per_s"] == round(row.system_tokens_per_s)
         assert kept[row.id]["system_mfu"] == pytest.approx(row.system_mfu, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_what_is_cheap_to_make_is_of_these_sources():
+    """Pictures and tables whose command takes less than two minutes: run it, look at the picture, commit both."""
+    assert set(stale.CHEAP) <= set(stale.SOURCES)
+    late = [name for name in stale.CHEAP if stale.changed(name)]
+    assert {name: (stale.changed(name), stale.remedy(name)) for name in late} == {}
+
+
+def test_sentences_comments_and_new_runs_leave_a_digest():
+    """A trailing comment and a note do not move it, a number in a note and a short text do; a run that joins a growing group does not."""
+    read = functools.partial(stale._without_prose, has_sentences=False)
+    plain = 'x = 1  # one\nnotes = [f"it takes {x} more cycles"]\nkind = "fast"\n'
+    assert read(plain) == read(plain.replace("# one", "# two").replace("it takes", "the kernel takes"))
+    assert read(plain) != read(plain.replace("{x}", "{x + 1}"))
+    assert read(plain) != read(plain.replace("fast", "slow"))
+    assert stale._without_prose(plain, has_sentences=True) != read(plain)
+    assert stale._is_same("numbers:fabric", "aa bb", "aa bb cc")
+    assert not stale._is_same("numbers:fabric", "aa bb", "aa cc")
+    assert not stale._is_same("numbers:fabric", "", "aa")
+    assert not stale._is_same("numbers:validation", "aa", "aa bb")

@@ -115,3 +115,22 @@ def test_one_pass_gives_the_rates_of_pipelined_plans_that_are_priced_one_by_one(
     wanted = [dict(alone(machine)) for machine in machines(plan)]
     assert [dict(figures) for figures in (found.base, *found.drawn)] == wanted
     assert len({figures["samples_per_s"] for figures in wanted}) > SAMPLES // 2
+
+
+def test_pipelined_draws_are_priced_as_arrays(monkeypatch):
+    """Most kinds of stages go through the closed forms once, with all draws: a form that refuses arrays is the exception."""
+    graph = transformer(layers=2, hidden=256, seq=64, training=True)
+    plan = api.compile(graph, mode="pipelined", wafer=load_wafer("wse2"), cluster=load_cluster(), batch=8)
+    assert not isinstance(plan, api.Infeasible)
+    at_once = []
+    price = drawn.DrawnWafers.price
+
+    def counted(self, evaluate):
+        wafers = []
+        found = price(self, lambda wafer: wafers.append(wafer) or evaluate(wafer))
+        at_once.append(wafers == [self.together])
+        return found
+
+    monkeypatch.setattr(drawn.DrawnWafers, "price", counted)
+    plan_spread(plan, SAMPLES)
+    assert sum(at_once) > 0.7 * len(at_once) > 0

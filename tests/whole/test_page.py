@@ -24,6 +24,9 @@ def test_the_page_shows_the_counters_of_every_core() -> None:
     assert np.sum(times, axis=0) == pytest.approx(np.ones((16, 16)), abs=1e-6)
     words = sum(by_key[f"link_measured_{way}"].values.sum() for way in "nesw")
     assert words * found.fabric_step == pytest.approx(found.fabric.link_wavelets[:, :, :4].sum(), rel=1e-5)
+    laid = np.stack([by_key[f"link_laid_{way}"].values for way in "nesw"], axis=2)
+    assert laid.sum() > 0
+    assert np.all(laid * found.fabric_step <= found.fabric.link_wavelets[:, :, :4] + 0.01)
     assert shown.rows[-1][0] == "loss"
     for row, stage, region in zip(shown.rows[:-1], plan.stages, found.regions[:-1], strict=True):
         area = stage.region
@@ -42,7 +45,7 @@ def test_a_page_has_the_layers_only_where_the_fabric_ran() -> None:
     result = simulate(plan)
     shown = measured(compare_training(plan))
     keys = [layer["key"] for layer in html.payload(result, measured=shown)["layers"]]
-    assert keys[-8:] == [one.key for one in shown.maps]
+    assert keys[-12:] == [one.key for one in shown.maps]
     page, plain = html.render(result, measured=shown), html.render(result)
     assert 'id="fabric-table"' in page
     assert shown.sentence in page

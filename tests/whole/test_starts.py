@@ -69,13 +69,36 @@ def test_a_block_that_trains_starts_as_the_engine_says() -> None:
 
 
 @pytest.mark.slow
-def test_links_between_regions_carry_what_the_plan_says() -> None:
-    """Norms, attention and layers one link wide: the busiest link outside of all regions has the words that the map has.
+@pytest.mark.parametrize(("features", "heads"), [(32, 1), (32, 2), (48, 1)])
+def test_every_link_between_regions_carries_what_the_map_says(features: int, heads: int) -> None:
+    """Norms, attention in one band or two, layers of several bundles: counted words of every link are those of the ways.
 
-    Links inside regions have more: those on which inlets deal out what they took in.  One head: attention in bands has
-    other ways than the map draws.
+    Links inside regions have more: those on which inlets deal out what they took in.  Bundles of the widest tensor, 16 x 4 features of
+    two elements a word, set the busiest link: 4 of them with 32 features, and 2 with 48.
     """
-    graph = inputs_over_rows(api.lower(Block(32, 1, nn.ReLU()), (torch.zeros(1, 16, 32),)))
-    words = compare_with_engine(plan_of(graph, 96), 2).link_words
-    assert words.fabric == pytest.approx(words.plan, rel=0.1)
-    assert words.moving > words.fabric == 16 * 32 / 2
+    block = Block(features, heads, nn.ReLU())
+    graph = inputs_over_rows(api.lower(block, (torch.zeros(1, 16, features),)))
+    found = compare_with_engine(plan_of(graph, 96), 2)
+    words = found.link_words
+    assert words.unequal == 0
+    assert words.laid == words.fabric == {32: 16 * 32 / 2, 48: 16 * 4 * 48 / 2 / 2}[features]
+    assert words.moving > words.fabric
+    counted = found.fabric.link_wavelets[:, :, :4] / 4
+    assert np.all(words.streams <= counted + 1)  # a control word of a run has fewer than its samples
+    assert words.streams.sum() > 0.1 * counted.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["block", "skip", "chain"])
+def test_every_link_between_regions_that_train_carries_what_the_map_says(model: str) -> None:
+    """Activations, gradients, their stores and sums, the loss; a link of each way more or less would be unequal."""
+    made, shape, side = {
+        "block": (Block(16, 2, nn.ReLU()), (4, 16), 64),
+        "skip": (Skip(16), (4, 16), 32),
+        "chain": (nn.Sequential(nn.Linear(96, 48), nn.ReLU(), nn.Linear(48, 32)), (96,), 24),
+    }[model]
+    found = compare_training(training_plan(made, shape, side, 4))
+    words = found.link_words
+    assert words.unequal == 0
+    assert words.laid == words.fabric
+    assert np.all(words.streams <= found.fabric.link_wavelets[:, :, :4] / 4 + 0.01)

@@ -22,8 +22,8 @@ from wse_sim.cli import (
 from wse_sim.cli.strict import StrictGroup
 from wse_sim.cstorch import options as cstorch_options
 
-MODELS, LOOK, KERNELS = "Models", "What is there, and results again", "Kernels and placements"
-STUDIES, SCRIPTS, CSL = "Many runs, and how right they are", "Training scripts", "Programs in CSL"
+MODELS, LOOK, KERNELS = "Models", "Inspect, and write reports again", "Kernels and placements"
+STUDIES, SCRIPTS, CSL = "Studies, accuracy and sensitivity", "Training scripts", "Programs in CSL"
 
 app = typer.Typer(
     name="wse-sim",

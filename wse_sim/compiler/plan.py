@@ -31,7 +31,14 @@ def stalls_of(parts: Mapping[str, float]) -> tuple[float, float]:
 @saved
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of cores; its `compute_cores` run the kernel, the others are set aside."""
+    """A rectangle of cores; its `compute_cores` run the kernel, the others are set aside.
+
+    Example
+    -------
+    >>> region = Region(row=0, col=10, rows=4, cols=8, compute_cores=23)
+    >>> region.cores
+    32
+    """
 
     row: int
     col: int
@@ -66,7 +73,13 @@ class Region:
 @saved
 @dataclass(frozen=True)
 class CoreMemory:
-    """Bytes of SRAM of the fullest core of a region (or of the wafer)."""
+    """Bytes of SRAM of the fullest core of a region (or of the wafer).
+
+    Example
+    -------
+    >>> CoreMemory(weights_bytes=16_384.0, activations_bytes=8192.0).total_bytes
+    24576.0
+    """
 
     weights_bytes: float = 0.0
     activations_bytes: float = 0.0
@@ -193,7 +206,15 @@ def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
 @saved
 @dataclass(frozen=True, repr=False)
 class Infeasible(Displayed):
-    """A model that does not fit: what binds, how much it needs, how much there is."""
+    """A model that does not fit: what binds, how much it needs, how much there is.
+
+    Example
+    -------
+    >>> import wse_sim
+    >>> misfit = wse_sim.run("gpt3-13b", mode="pipelined")
+    >>> misfit.need > misfit.limit, misfit.remedy
+    (True, 'use weight streaming or a smaller model')
+    """
 
     mode: str
     model: str

@@ -303,9 +303,13 @@ class Sizer:
         return other
 
     def priced_on(self, wafer: Wafer) -> Sizer:
-        """The same stages on a wafer of other constants."""
-        other = Sizer(self.graph, wafer, Prices(wafer, self.prices.options), self.replicas, self.again)
-        self._share_samples(other)
+        """The same stages on a wafer of other constants, numbers or arrays of them; samples stay those of this wafer."""
+        other = copy(self)
+        other.wafer, other.prices = wafer, Prices(wafer, self.prices.options)
+        other.groups = make_groups(self.graph, wafer)
+        other.update_samples, other._front_of = None, None
+        other._cache, other._prices, other.tables, other._kinds = {}, {}, {}, {}
+        other.spread = 1.0 / wafer.pipeline_efficiency
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:

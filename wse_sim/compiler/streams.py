@@ -53,7 +53,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Route:
-    """A net with the stages at its ends; HOST stands for the machines at the edge."""
+    """A net with the stages at its ends; HOST represents the host machines at the edge of the wafer."""
 
     net: Net
     tensor: str

@@ -14,6 +14,14 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.lanes import integer
 from wse_sim.csl.values import Operand, Value, copy, round_float, show
+from wse_sim.fabric.vm.semantics import (
+    divided,
+    float_to_integer,
+    integer_to_f32,
+    quotient,
+    remainder,
+    shifted_left,
+)
 
 
 def misfit(value: Operand, t: ty.Type, at: int) -> CslError:
@@ -99,13 +107,13 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
             if ty.is_float(s):
                 if math.isnan(data) or math.isinf(data):
                     raise CslError(at, f"@as of {data} to '{t}': it is not an integer")
-                return Value(t, t.wrap(int(data)))
+                high = ty.U64.high if t is ty.U64 else ty.I64.high
+                return Value(t, t.wrap(float_to_integer(data, ty.I64.low, high)))
             return Value(t, t.wrap(integer(data)))
         if isinstance(t, ty.FloatType):
-            number = float(data)
             if isinstance(s, ty.IntType) and s.bits > 53:
-                number = float(data)
-            return Value(t, round_float(t, number))
+                data = integer_to_f32(int(data))
+            return Value(t, round_float(t, float(data)))
         if t is ty.BOOL:
             return Value(t, data != 0)
         if t is ty.COMPTIME_INT:
@@ -139,31 +147,6 @@ def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
     raise CslError(at, f"'{op}' between '{a}' and '{b}'; convert one side with @as")
 
 
-def truncated_div(a: int, b: int) -> int:
-    q = abs(a) // abs(b)
-    return q if (a < 0) == (b < 0) else -q
-
-
-def truncated_mod(a: int, b: int) -> int:
-    return a - truncated_div(a, b) * b
-
-
-def float_div(a: float, b: float) -> float:
-    if b == 0.0:
-        if a == 0.0 or math.isnan(a):
-            return math.nan
-        return math.copysign(math.inf, a) * math.copysign(1.0, b)
-    return a / b
-
-
-def shift_left(a: int, n: int, bits: int) -> int:
-    return 0 if n >= bits else a << n
-
-
-def shift_right(a: int, n: int) -> int:
-    return a >> min(n, 64)
-
-
 INT_OPS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -176,7 +159,7 @@ FLOAT_OPS: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": float_div,
+    "/": divided,
 }
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -196,7 +179,7 @@ def shift(op: str, left: Operand, right: Operand, at: int) -> Value:
     if n < 0:
         raise CslError(at, f"shift by {n}; the amount must not be negative")
     if isinstance(t, ty.IntType):
-        return Value(t, t.wrap(shift_left(a, n, t.bits)) if op == "<<" else shift_right(a, n))
+        return Value(t, t.wrap(shifted_left(a, n, t.bits)) if op == "<<" else a >> min(n, 64))
     if n > 4096:
         raise CslError(at, f"shift by {n}; the amount must be 4096 at most")
     return Value(t, a << n if op == "<<" else a >> n)
@@ -215,7 +198,7 @@ def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
         if op in ("/", "%"):
             if b == 0:
                 raise CslError(at, f"'{op}' by zero")
-            a = truncated_div(a, b) if op == "/" else truncated_mod(a, b)
+            a = quotient(a, b) if op == "/" else remainder(a, b)
         else:
             a = INT_OPS[op](a, b)
         return Value(t, t.wrap(a) if isinstance(t, ty.IntType) else a)

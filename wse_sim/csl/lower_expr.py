@@ -361,10 +361,10 @@ class ExpressionLowerer(PlaceLowerer):
                 return self.emit(Op.H2F if t is ty.F32 else Op.F2H, reg, 0, "convert", t, at)
             if s in ty.HALVES:
                 reg = self.emit(Op.H2F, reg, 0, "convert", ty.F32, at).reg
-            run = self.emit(Op.F2I, reg, 0, "convert", t, at)
+            run = self.emit(Op.F2U if t is ty.U64 else Op.F2I, reg, 0, "convert", t, at)
             return self.narrow(run, t, at, "free")
         if isinstance(t, ty.FloatType):
-            run = self.emit(Op.I2F, reg, 0, "convert", ty.F32, at)
+            run = self.emit(Op.U2F if s is ty.U64 else Op.I2F, reg, 0, "convert", ty.F32, at)
             return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
         if t in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
             raise CslError(at, f"a value that is known at run time only cannot become a {t}")

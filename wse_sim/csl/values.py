@@ -8,18 +8,14 @@ ranges `Range`, void `None`.
 
 from __future__ import annotations
 
-import ctypes
-import math
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
-import numpy as np
-
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
+from wse_sim.fabric.vm.semantics import F32, HALVES, round_f32
 
 
 class Operand:
@@ -216,84 +212,26 @@ class Fifo:
     name: str = ""
 
 
-def round_f32(x: float) -> float:
-    """The f32 nearest to `x`, as a double."""
-    return ctypes.c_float(x).value
-
-
-def round_f16(x: float) -> float:
-    """The f16 nearest to `x` (ties to even), as a double."""
-    if not math.isfinite(x):
-        return x
-    if abs(x) >= 65520.0:
-        return float("inf") if x > 0 else float("-inf")
-    return float(np.float16(x))
-
-
 def round_float(t: ty.Type, x: float) -> float:
+    """The value of type `t` nearest to `x`, as a double."""
     if t is ty.F32:
         return round_f32(x)
-    if t is ty.COMPTIME_FLOAT:
-        return x
-    if t is ty.BF16:
-        return round_bf16(x)
-    if t is ty.CB16:
-        return cb16_of_bits(cb16_bits(x))
-    return round_f16(x)
+    return float_of_bits(t, float_bits(t, x)) if isinstance(t, ty.FloatType) else x
 
 
-def round_bf16(x: float) -> float:
-    """The bfloat16 nearest to `x` (ties to even), as a double."""
-    bits = f32_bits(round_f32(x))
-    if (bits & 0x7FFFFFFF) > 0x7F800000:
-        return x
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return f32_of_bits(bits & 0xFFFFFFFF)
+def float_bits(t: ty.FloatType, x: float) -> int:
+    """Raw bits of the value of a float type nearest to `x`; bf16 and cb16 are rounded from f32, as the machine has no double."""
+    return F32.encode(x) if t is ty.F32 else HALVES[t.name].encode(x if t is ty.F16 else round_f32(x))
 
 
-def f32_bits(x: float) -> int:
-    return int(struct.unpack("<I", bytes(ctypes.c_float(x)))[0])
-
-
-def f32_of_bits(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0])
-
-
-def f16_bits(x: float) -> int:
-    with np.errstate(over="ignore"):
-        return int(np.float16(x).view(np.uint16))
-
-
-def f16_of_bits(bits: int) -> float:
-    return float(np.uint16(bits & 0xFFFF).view(np.float16))
-
-
-def cb16_bits(x: float) -> int:
-    """Bits of the cb16 nearest to `x`, as the machine rounds."""
-    from wse_sim.fabric.vm import halves  # machine code, which few programs need at compile time
-
-    with np.errstate(over="ignore"):
-        return int(halves.cb16_bits(np.float32(x)))
-
-
-def cb16_of_bits(bits: int) -> float:
-    """The number that a cb16 is, as the machine reads it."""
-    from wse_sim.fabric.vm import halves
-
-    return float(halves.bits_cb16(bits))
+def float_of_bits(t: ty.FloatType, bits: int) -> float:
+    """The number that raw bits of a float type are."""
+    return (F32 if t is ty.F32 else HALVES[t.name]).decode(bits)
 
 
 def register_form(t: ty.Type, data: float) -> int:
     """A scalar as a register holds it: sign- or zero-extended; raw bits of floats."""
-    if t is ty.F32:
-        return f32_bits(data)
-    if t is ty.F16:
-        return f16_bits(data)
-    if t is ty.BF16:
-        return f32_bits(data) >> 16
-    if t is ty.CB16:
-        return cb16_bits(data)
-    return int(data)
+    return float_bits(t, data) if isinstance(t, ty.FloatType) else int(data)
 
 
 def to_bits(t: ty.Type, data: float) -> int:
@@ -304,14 +242,8 @@ def to_bits(t: ty.Type, data: float) -> int:
 
 def from_bits(t: ty.Type, bits: int) -> int | float | bool:
     """The scalar of a bit pattern."""
-    if t is ty.F32:
-        return f32_of_bits(bits)
-    if t is ty.F16:
-        return f16_of_bits(bits)
-    if t is ty.BF16:
-        return f32_of_bits((bits & 0xFFFF) << 16)
-    if t is ty.CB16:
-        return cb16_of_bits(bits)
+    if isinstance(t, ty.FloatType):
+        return float_of_bits(t, bits)
     if t is ty.BOOL:
         return bool(bits & 1)
     if isinstance(t, ty.IntType):

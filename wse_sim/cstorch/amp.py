@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import T
+from wse_sim.cstorch.stores import of_run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +29,7 @@ LEAST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**15
 STEPS_PER_INCREASE = 2000
 
 HALF_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "cbfloat16": torch.float16}
-_mixed: dict[str, bool | None] = {"enabled": None}
+_mixed: dict[str, bool | None] = of_run({"enabled": None})
 
 
 # -- half types ---------------------------------------------------------------------------------------

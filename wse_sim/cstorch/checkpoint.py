@@ -33,6 +33,7 @@ from torch._ops import OpOverload
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import Location, Plain
+from wse_sim.cstorch.stores import of_run
 from wse_sim.errors import WseError
 from wse_sim.files import JSON, is_file
 from wse_sim.written import whole
@@ -203,7 +204,7 @@ def _write(
 
 _writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
 _pending: dict[Path, concurrent.futures.Future[Path]] = {}
-_kept: list[Path] = []
+_kept: list[Path] = of_run([])
 
 
 def save(
@@ -520,7 +521,7 @@ def _is_hdf5(path: Path) -> bool:
 
 # -- random state of a resumed run --------------------------------------------------------------------
 
-_random: dict[str, Any] = {}
+_random: dict[str, Any] = of_run({})
 
 
 def apply_random_state() -> None:

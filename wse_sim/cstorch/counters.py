@@ -11,6 +11,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from wse_sim.cstorch.stores import of_run
+
 # Samples that a metric keeps for percentiles.
 KEPT = 1024
 PERCENTILES = (1, 5, 10, 20, 50, 80, 90, 95, 99)
@@ -38,8 +40,8 @@ class Samples:
     samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
-_metrics: dict[str, Samples] = {}
-_counters: dict[str, int] = {}
+_metrics: dict[str, Samples] = of_run({})
+_counters: dict[str, int] = of_run({})
 
 
 def count(name: str, n: int = 1) -> None:

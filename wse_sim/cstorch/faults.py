@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from wse_sim.cstorch.stores import of_run
 from wse_sim.errors import WseError
 from wse_sim.foreign import owner_of
 
@@ -94,7 +95,7 @@ def program_error(text: str, frame: FrameType | None = None, where: str | None =
     return ProgramError(f"{where}: {text}" if where else text)
 
 
-_said: set[object] = set()
+_said: set[object] = of_run(set())
 
 
 def note(text: str) -> None:

@@ -25,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from wse_sim.cstorch import faults
 from wse_sim.cstorch.program import StepProgram, compiled_graph
+from wse_sim.cstorch.stores import of_run
 from wse_sim.cstorch.tensors import schema_facts
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def checked(graph: Graph) -> tuple[Graph, Checks]:
     return out, checks
 
 
-_CHECKS: dict[int, Checks] = {}
+_CHECKS: dict[int, Checks] = of_run({})
 
 
 def checks_key(checks: Checks) -> int:

@@ -24,6 +24,7 @@ from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
 from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
 from wse_sim.cstorch.runner_options import RunnerOptions
+from wse_sim.cstorch.stores import restore_all
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
 if TYPE_CHECKING:
@@ -166,11 +167,12 @@ def run() -> Run:
 
 
 def reset() -> None:
-    """Forget the run (for tests and notebooks: one process, one configuration)."""
+    """Forget the run and all that its modules kept of it (for tests and notebooks: one process, one configuration)."""
     global _RUN
     if _RUN.leave_device is not None:
         _RUN.leave_device()
     _RUN = Run()
+    restore_all()
     tensors.recorder = None
     tensors.device_name = "csx"
     faults.strict = False

@@ -14,13 +14,14 @@ import torch
 
 from wse_sim.cstorch import runtime
 from wse_sim.cstorch.kinds import Writer
+from wse_sim.cstorch.stores import of_run
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.roles import ExecutionRole
 
-_scopes: list[str] = []
+_scopes: list[str] = of_run([])
 # The last value of each summary, for programs that save them by hand.
-_latest: dict[str, torch.Tensor] = {}
+_latest: dict[str, torch.Tensor] = of_run({})
 
 
 @contextlib.contextmanager

@@ -32,6 +32,13 @@ class KernelUse:
     Times are per step and per system; `utilization` is arithmetic cycles over region time; `parts`
     splits the busy time by cause (seconds); `bound_fraction` is the roofline bound over the time taken and
     `bound` what makes that bound ("compute", "sram", "fabric", "io", "launch").
+
+    Example
+    -------
+    >>> import wse_sim
+    >>> use = wse_sim.run("fc-mnist", mode="pipelined", batch=256).kernels[0]
+    >>> use.busy_s + use.stalled_input_s + use.stalled_output_s + use.idle_s > 0, 0 <= use.utilization <= 1
+    (True, True)
     """
 
     name: str
@@ -63,6 +70,11 @@ class QueueUse:
     A sample waits in a stream from the start of its pass in the producer to its start in the reader, which
     is what the stream's capacity bounds.  `samples` and `capacity` are those of the fullest stream into the
     region, activations or gradients; `bytes` the most that waited in all of them at one time.
+
+    Example
+    -------
+    >>> QueueUse("fc.1", samples=3, capacity=4, bytes=3072.0).capacity
+    4
     """
 
     name: str
@@ -74,7 +86,13 @@ class QueueUse:
 @saved
 @dataclass(frozen=True)
 class Slice:
-    """A span on a track of the timeline; slices of one track never overlap partially."""
+    """A span on a track of the timeline; slices of one track never overlap partially.
+
+    Example
+    -------
+    >>> Slice("fc.1", "sample 7", "compute", start_s=1e-5, duration_s=2e-6).category
+    'compute'
+    """
 
     track: str
     name: str
@@ -133,6 +151,15 @@ class Result(Displayed):
     free, `transmission_samples_per_s` the rate the input path allows; the rate is the smaller.  No rate is more than
     the busiest link of the wafer carries.
     `binding` names what binds the step and `bindings` the step time if each resource were alone.
+
+    Example
+    -------
+    >>> import wse_sim
+    >>> result = wse_sim.run("fc-mnist", mode="pipelined", batch=256)
+    >>> result.binding, result.samples_per_s == min(result.compute_samples_per_s, result.transmission_samples_per_s)
+    ('input_workers', True)
+    >>> max(result.kernels, key=lambda use: use.busy_s).bound
+    'compute'
     """
 
     model: str

@@ -446,6 +446,13 @@ def lower(
 
     It takes whatever :func:`load_model` takes.  `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
+    Example
+    -------
+    >>> import torch
+    >>> graph = lower(torch.nn.Linear(64, 10), (torch.zeros(1, 64),))
+    >>> [(kernel.family, dict(kernel.dims)) for kernel in graph.kernels]
+    [('gemm', {'m': 1, 'k': 64, 'n': 10})]
+
     Raises
     ------
     ModelError

@@ -29,10 +29,17 @@ from wse_sim.frontend.containers import Containers, unread
 from wse_sim.frontend.decomposed import decomposed
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.fakes import as_fake, told_apart
-from wse_sim.frontend.faults import holds_cache, raised_here, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import (
+    asked_for_gradient,
+    holds_cache,
+    raised_here,
+    sentence_of,
+    unwanted_operator,
+)
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
+from wse_sim.frontend.own_gradients import captured
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
@@ -91,13 +98,14 @@ def export(
     notes: list[str] | None = None,
     *,
     is_retry: bool = False,
+    has_gradients: bool = False,
     once: list[Layers] | None = None,
 ) -> torch.export.ExportedProgram:
     """Export a module; the mode (train or eval) is set for the capture and restored after it.
 
     `notes` takes what a reader of the graph should know about the capture, `once` the equal layers that are captured once: then
     the program has marks, which :func:`trace_exported` replaces.  A result with a cache of transformers is
-    taken apart: keys and values are results.
+    taken apart: keys and values are results.  `has_gradients`: forward() asks for gradients itself.
 
     Raises
     ------
@@ -114,10 +122,12 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
-        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named), once)
+        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named), once, has_gradients)
     except (WseError, MemoryError):
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
+        if not has_gradients and asked_for_gradient(fault):
+            return export(module, args, kwargs, training, notes, is_retry=is_retry, has_gradients=True)
         if raised_here(fault):
             raise
         if not is_retry and holds_cache(fault) and take_caches_apart(module):
@@ -141,6 +151,7 @@ def _settled(
     kwargs: dict[str, Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
     once: list[Layers] | None,
+    has_gradients: bool,
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
     """The program of a module, notes, and the attributes that its first call switches.
 
@@ -148,12 +159,16 @@ def _settled(
     texts, truth values or numbers, the module is captured once more with them changed; it must then leave them alone.
     """
     state = first = plain_state(fake)
-    program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
+    program, after, caches, caught, tests, containers = _watched(
+        fake, args, kwargs, given, once, has_gradients
+    )
     if made := switched(fake, first, after):
         first_call = after
         set_plain(fake, made)
         state = plain_state(fake)
-        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given, once)
+        program, after, caches, caught, tests, containers = _watched(
+            fake, args, kwargs, given, once, has_gradients
+        )
         set_plain(fake, {name: first[name] for name in made})
         again = {name for name in made if after[name] != state[name]}  # no switches but counts
         state = {**state, **{name: first[name] for name in again}}
@@ -164,7 +179,7 @@ def _settled(
         weights = [*fake.parameters(), *fake.buffers()]
         mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
         with containers.left_behind(fake, assigned, mode):
-            again, _, kept, warned, *_ = _watched(fake, args, kwargs, given, None)
+            again, _, kept, warned, *_ = _watched(fake, args, kwargs, given, None, has_gradients)
         if set(assigned_attributes(warned, kept)) <= set(assigned):
             scratch = unread(again, assigned)
     said = reject_assigned_attributes(caught, caches, scratch)
@@ -178,9 +193,15 @@ def _watched(
     kwargs: dict[str, Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
     once: list[Layers] | None,
+    has_gradients: bool,
 ) -> tuple[Any, ...]:
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
-    after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given, fake), Containers()
+    after, caches, tests, containers = (
+        dict[str, Any](),
+        Caches(),
+        FoldedTests(*given, fake, has_gradients),
+        Containers(),
+    )
 
     def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
         after.update(plain_state(fake))
@@ -212,7 +233,9 @@ def _watched(
             tests,
         ):
             warnings.simplefilter("always")
-            program = torch.export.export(fake, args, kwargs)
+            program = (
+                captured(fake, args, kwargs) if has_gradients else torch.export.export(fake, args, kwargs)
+            )
         tests.notes += unfused
         tests.notes += [
             f"gradient: {name} has its own backward pass, which no capture sees; the graph has the gradient of its forward pass"

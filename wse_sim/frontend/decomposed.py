@@ -8,7 +8,8 @@ that the user wrote, and is refused by it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -88,7 +89,79 @@ def _summed_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
     return beta * x + alpha * torch.bmm(a, b).sum(0)
 
 
+def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """x with src on a diagonal."""
+    if x.shape[dim1] != x.shape[dim2] or offset:
+        return NotImplemented
+    places = torch.ones_like(src, dtype=torch.bool)
+    return torch.where(places.diag_embed(0, dim1, dim2), src.diag_embed(0, dim1, dim2), x)
+
+
+def _is_whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
+    """Whether sizes and strides are all elements in their order."""
+    steps = [prod(size[i + 1 :]) for i in range(len(size))]
+    ordered = all(n == 1 or a == b for n, a, b in zip(size, stride, steps, strict=True))
+    return ordered and not offset and prod(size) == x.numel()
+
+
+def _whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    return x.reshape(size) if _is_whole(x, size, stride, offset) else NotImplemented
+
+
+def _wholly_written(
+    x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Tensor:
+    return src.reshape(x.shape) if _is_whole(x, size, stride, offset) else NotImplemented
+
+
+def _convolution_gradients(
+    g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
+    groups: int, wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Gradients of operand, weights and bias as convolutions."""
+    if transposed:
+        return NotImplemented
+    spatial = range(2, x.dim())
+    first = second = third = None
+    if wanted[0]:
+        reached = [
+            (g.shape[d] - 1) * stride[d - 2]
+            - 2 * padding[d - 2]
+            + dilation[d - 2] * (weight.shape[d] - 1)
+            + 1
+            for d in spatial
+        ]
+        more = [x.shape[d] - n for d, n in zip(spatial, reached, strict=True)]
+        first = _aten.convolution(g, weight, None, stride, padding, dilation, True, more, groups)
+    if wanted[1]:
+        second = _weight_gradient(g, x, weight, stride, padding, dilation, groups)
+    if wanted[2]:
+        third = g.sum((0, *spatial))
+    return first, second, third
+
+
+def _weight_gradient(
+    g: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """The operand meets the gradient: channels are samples, samples are channels, group by group."""
+    parts = []
+    for a, b in zip(x.chunk(groups, 1), g.chunk(groups, 1), strict=True):
+        part = _aten.convolution(
+            a.transpose(0, 1), b.transpose(0, 1), None, dilation, padding, stride, False, [0] * len(stride), 1
+        )
+        for d in range(2, x.dim()):
+            part = part.narrow(d, 0, weight.shape[d])
+        parts.append(part.transpose(0, 1))
+    return torch.cat(parts)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    _aten.diagonal_scatter.default: _on_diagonal,
+    _aten.as_strided.default: _whole,
+    _aten.as_strided_scatter.default: _wholly_written,
+    _aten.convolution_backward.default: _convolution_gradients,
     _aten._cdist_forward.default: _distances,
     _aten.searchsorted.Tensor: _places,
     _aten.multinomial.default: _drawn,

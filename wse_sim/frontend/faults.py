@@ -10,8 +10,8 @@ from pathlib import Path
 _READ = "Tensor.item"
 
 OWN_GRADIENT = (
-    "forward() asks for a gradient itself (torch.func.grad, jacrev or torch.autograd.grad)",
-    "take torch.func.jvp, which goes forward, or leave the backward pass to training=True",
+    "forward() runs a backward pass, which leaves gradients in attributes",
+    "take torch.autograd.grad(result, inputs, create_graph=True), or torch.func.grad",
 )
 
 _RULES: tuple[tuple[str, str, str], ...] = (
@@ -50,7 +50,6 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "quantised tensor types are not supported",
         "use PT2E quantize/dequantize operators or int8 weights",
     ),
-    (r"'Tensor' object has no attribute 'constant'", *OWN_GRADIENT),  # inside of torch.vmap
     (
         r"_ctc_loss",
         "the paths that CTC sums over depend on the values of lengths",
@@ -83,7 +82,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "check the example arguments and what forward() hands on",
     ),
     (
-        r"does not require grad|does not have a grad_fn",
+        r"does not require grad|does not have a grad_fn|Cannot backprop through mirrored meta",
         *OWN_GRADIENT,
     ),
     (r"argument #1 'indices'", "the indices of an embedding are not integers", "give a torch.long tensor"),
@@ -95,6 +94,23 @@ def read_sentence(*, is_test: bool) -> str:
     """Reason and remedy for a value that Python reads: tested, or taken as a number."""
     _, reason, remedy = _RULES[1 if is_test else 0]
     return f"{reason}; {remedy}"
+
+
+def asked_for_gradient(fault: BaseException) -> bool:
+    """Whether torch stumbled over a gradient that forward() asks for; inside of torch.vmap it says so by a missing attribute."""
+    now: BaseException | None = fault
+    seen = list[BaseException]()
+    while now is not None and now not in seen:
+        if type(now).__name__ == "GradientAskedError" or re.search(_ASKED, str(now)):
+            return True
+        seen.append(now)
+        now = now.__cause__ or now.__context__
+    return False
+
+
+_ASKED = (
+    r"'Tensor' object has no attribute 'constant'|does not require grad|does not have a grad_fn|mirrored meta"
+)
 
 
 def holds_cache(fault: BaseException) -> bool:

@@ -7,7 +7,7 @@ activations or weights stays a fault.
 Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
-Lists of tensors of which torch makes one (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
+Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
 the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
 
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
@@ -30,8 +30,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
-from wse_sim.frontend.faults import OWN_GRADIENT, read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
+from wse_sim.frontend.own_gradients import GradientAskedError, gradient, own_detach
 from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
@@ -68,8 +69,15 @@ def _is_captured(x: torch.Tensor) -> bool:
 class FoldedTests(TorchFunctionMode):
     """While a program is captured: answers tests whose outcome the example decides; `notes` lists them."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: torch.nn.Module,
+        has_gradients: bool = False,
+    ) -> None:
         super().__init__()
+        self.has_gradients = has_gradients  # the capture has what autograd runs
         self.given = pytree.tree_leaves((args, kwargs))
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
@@ -100,9 +108,12 @@ class FoldedTests(TorchFunctionMode):
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
         if func is torch.autograd.grad:  # that of torch.func.grad, too
-            reason, remedy = OWN_GRADIENT
-            met(ModelError(f"{_caller()}: {reason}; {remedy}"), "capture", products=products_seen())
-            return args[1]
+            if not self.has_gradients:
+                raise GradientAskedError
+            return gradient(func, args, kwargs or {})
+        if func is torch.Tensor.detach and self.has_gradients:
+            with own_detach():
+                return func(*args, **(kwargs or {}))
         if func == _DATA and _is_captured(args[0]):
             return args[0].detach()
         if func in _READS and args and isinstance(args[0], torch.Tensor):

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from wse_sim.frontend.regions import FROZEN
-from wse_sim.frontend.trace import Trace
+from wse_sim.frontend.trace import SHAPE_ONLY, Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
 from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
@@ -241,8 +241,8 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
         function.forward, function.backward = staticmethod(forward), staticmethod(backward)
 
 
-def _step(run: Callable[[], object]) -> Counted:
-    """Count one call of `run` and the backward pass of what it gives."""
+def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
+    """Count one call of `run` and the backward pass of what it gives to what trains, not to what forward() lets require gradients."""
     counting = _Counting()
     attention = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
@@ -258,7 +258,7 @@ def _step(run: Callable[[], object]) -> Counted:
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             with counting.during("backward"):
-                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
+                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=trained)
     finally:
         torch.backends.mha.set_fastpath_enabled(attention)
     return counting.found
@@ -291,7 +291,7 @@ def counted_module(
     given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
     with seeded(), unchecked(), quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(lambda: own(*given[0], **given[1]))
+        return _step(lambda: own(*given[0], **given[1]), [p for p in own.parameters() if p.requires_grad])
 
 
 def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
@@ -321,11 +321,18 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
 
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(run)
+        return _step(run, [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad])
+
+
+def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The operand of which an operator takes the shape alone."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    operand = node.args[0] if name in SHAPE_ONLY and node.args else None
+    return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """A captured program on "meta": of its operators, those that `results` follow from."""
+    """A captured program on "meta": the operators that `results` follow from."""
 
     def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)
@@ -335,11 +342,14 @@ class _OnMeta(torch.fx.Interpreter):
             node = waiting.pop()
             if node not in self.live:
                 self.live.add(node)
-                waiting += node.all_input_nodes
+                waiting += [x for x in node.all_input_nodes if x is not _said_shape(node)]
 
     def run_node(self, n: torch.fx.Node) -> object:
         if n.op in ("call_function", "get_attr") and n not in self.live:
             return None
+        shape = _said_shape(n)
+        if shape is not None and shape not in self.live:
+            self.env[shape] = _on_meta(shape.meta["val"])
         if n.op == "get_attr":
             return pytree.tree_map_only(torch.Tensor, _on_meta, super().run_node(n))
         is_frozen = (n.meta.get("custom") or {}).get(FROZEN)

@@ -50,18 +50,18 @@ def frozen_marked() -> Iterator[list[str]]:
             self._wse_before = is_frozen()
             init(self, *args, **kwargs)
             if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
-                _set_frozen(not self.mode)
+                set_frozen(not self.mode)
 
         def entered(self: Any) -> None:
             if kind is not torch.set_grad_enabled:
                 self._wse_before = is_frozen()
             enter(self)
             own = frozen if frozen is not None else self.mode is (kind is torch.inference_mode)
-            _set_frozen(self._wse_before if within else own)
+            set_frozen(self._wse_before if within else own)
 
         def left(self: Any, *fault: object) -> None:
             leave(self, *fault)
-            _set_frozen(self._wse_before)
+            set_frozen(self._wse_before)
 
         return made, entered, left
 
@@ -77,12 +77,23 @@ def frozen_marked() -> Iterator[list[str]]:
             kind.__init__, kind.__enter__, kind.__exit__ = init, enter, leave
 
 
+@contextlib.contextmanager
+def marked_frozen() -> Iterator[None]:
+    """Operators of the block run without gradients."""
+    before = is_frozen()
+    set_frozen(True)
+    try:
+        yield
+    finally:
+        set_frozen(before)
+
+
 def is_frozen() -> bool:
     """Whether what is captured now runs without gradients."""
     return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
 
 
-def _set_frozen(value: bool) -> None:
+def set_frozen(value: bool) -> None:
     """Mark what follows, or do not."""
     marks.current_meta["custom"] = {**(marks.current_meta.get("custom") or {}), FROZEN: value}
 

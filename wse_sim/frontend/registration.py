@@ -35,6 +35,13 @@ def register_family(family: F) -> F:
     Family
         The same object.
 
+    Example
+    -------
+    >>> from wse_sim.kernels import family
+    >>> with temporary_registrations():
+    ...     register_family(family("gemm")).name
+    'gemm'
+
     Raises
     ------
     KernelError
@@ -58,6 +65,13 @@ def register_operator(*operators: str) -> Callable[[Handler], Handler]:
     ----------
     operators
         Names of operators as in error messages: "gelu" of ATen, "demo.cube" of a library of one's own.
+
+    Example
+    -------
+    >>> with temporary_registrations():
+    ...     @register_operator("demo.cube")
+    ...     def cube(node, trace):
+    ...         raise NotImplementedError
 
     Raises
     ------
@@ -83,6 +97,17 @@ def register_rewrite(rule: Rule) -> Rule:
     object
         The same object.
 
+    Example
+    -------
+    >>> class Same:
+    ...     name = "same"
+    ...
+    ...     def apply(self, draft, kernel):
+    ...         return None
+    >>> with temporary_registrations():
+    ...     register_rewrite(Same()).name
+    'same'
+
     Raises
     ------
     ModelError
@@ -102,7 +127,16 @@ def register_rewrite(rule: Rule) -> Rule:
 
 @contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Undo every registration of the block at its end: for tests and notebooks."""
+    """Undo every registration of the block at its end: for tests and notebooks.
+
+    Example
+    -------
+    >>> from wse_sim.kernels import family
+    >>> with temporary_registrations():
+    ...     _ = register_family(family("gemm"))
+    >>> family("gemm").name
+    'gemm'
+    """
     handlers, patterns, fusions = dict(HANDLERS), list(PATTERNS), list(FUSIONS)
     with restored():
         try:

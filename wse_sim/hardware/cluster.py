@@ -84,6 +84,11 @@ def cluster_names() -> list[str]:
 def load_cluster(name_or_path: str | Cluster = "default") -> Cluster:
     """Read a cluster by name or from a YAML file; a cluster that is already one is given back.
 
+    Example
+    -------
+    >>> load_cluster().max_systems
+    192
+
     Raises
     ------
     ConfigError

@@ -284,6 +284,14 @@ def wafer_names() -> list[str]:
 def load_wafer(name_or_path: str | Wafer = "wse2") -> Wafer:
     """Read a wafer by name or from a YAML file; a wafer that is already one is given back.
 
+    Example
+    -------
+    >>> wafer = load_wafer("wse2")
+    >>> wafer.cores, wafer.clock_hz
+    (753972, 1100000000.0)
+    >>> wafer.derive(clock_hz=1.0e9).clock_hz
+    1000000000.0
+
     Raises
     ------
     ConfigError

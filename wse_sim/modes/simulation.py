@@ -54,6 +54,14 @@ def simulate(
     skew
         Relative spread of the systems' times per step, where a collective joins them: the slowest sets the pace.
 
+    Example
+    -------
+    >>> import wse_sim
+    >>> plan = wse_sim.compile("fc-mnist", mode="weight-streaming", batch=8)
+    >>> plain, slower = simulate(plan, trace=False), simulate(plan, trace=False, timing={"forward fc": 2.0})
+    >>> plain.mode
+    'weight-streaming'
+
     Raises
     ------
     ConfigError
@@ -83,6 +91,14 @@ def simulate(
 
 def load_result(folder: str | Path) -> Result | Infeasible:
     """Read a result from the folder of a run; the plans of all modes in the list are known.
+
+    Example
+    -------
+    >>> import tempfile, wse_sim
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = wse_sim.run("fc-mnist", mode="weight-streaming", batch=8).save(folder)
+    ...     load_result(folder).mode
+    'weight-streaming'
 
     Raises
     ------

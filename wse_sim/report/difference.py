@@ -28,7 +28,13 @@ MOST_TEXT = 30  # characters of a setting
 
 @dataclass(frozen=True)
 class Change:
-    """A quantity of both results; None where one of them lacks it."""
+    """A quantity of both results; None where one of them lacks it.
+
+    Example
+    -------
+    >>> Change("links", 2e-8, 1e-8).ratio == "x 0.5"
+    True
+    """
 
     name: str
     before: float | None
@@ -52,6 +58,14 @@ class Difference(Displayed):
     `settings` are (name, first, second) of what was asked differently; `resources` the seconds of a sample that each
     resource alone would take; `links` the wavelets of a sample by direction; `kernels` the busy core-seconds of a sample,
     largest change first.
+
+    Example
+    -------
+    >>> import wse_sim
+    >>> slow, fast = (wse_sim.run("fc-mnist", mode="weight-streaming", batch=batch) for batch in (8, 64))
+    >>> found = wse_sim.diff(slow, fast)
+    >>> [(name, first, second) for name, first, second in found.settings]
+    [('batch', '8', '64')]
     """
 
     before: Result

@@ -58,14 +58,22 @@ def measured_maps(
         MeasuredMap(f"measured_{key}", title, OF_A_RUN, "mean", (state / cycles).astype(np.float32))
         for key, title, state in zip(keys, titles, states, strict=True)
     )
-    links = tuple(
+    return (*fractions, *_links("measured", "Measured", link_words[:, :, : len(DIRECTIONS)] / cycles))
+
+
+def laid_maps(words_per_cycle: NDArray[np.floating]) -> tuple[MeasuredMap, ...]:
+    """Maps of the words (rows, cols, 4) that streams alone take over links, on the ways on which a program leads them."""
+    return _links("laid", "Streams as laid", words_per_cycle)
+
+
+def _links(key: str, title: str, words_per_cycle: NDArray[np.floating]) -> tuple[MeasuredMap, ...]:
+    return tuple(
         MeasuredMap(
-            f"link_measured_{name[0]}",
-            f"Measured: link {name}",
+            f"link_{key}_{name[0]}",
+            f"{title}: link {name}",
             "words per cycle",
             "max",
-            (link_words[:, :, i] / cycles).astype(np.float32),
+            words_per_cycle[:, :, i].astype(np.float32),
         )
         for i, name in enumerate(DIRECTIONS)
     )
-    return (*fractions, *links)

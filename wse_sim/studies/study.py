@@ -34,6 +34,12 @@ class Study:
         Folder of the store; temporary, and gone with this object, if none was named.
     ran
         Counts of runs by status, and seconds.
+
+    Example
+    -------
+    >>> ran = study({"fixed": {"model": "fc-mnist", "mode": "pipelined"}, "grid": {"batch": [64, 256]}, "draws": 0})
+    >>> ran.frame()["batch"].tolist()
+    [64, 256]
     """
 
     def __init__(self, spec: StudySpec, path: Path, ran: Ran, *, held: object = None) -> None:

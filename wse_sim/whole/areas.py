@@ -62,6 +62,11 @@ class Made(Protocol):
         """The streams."""
         ...
 
+    @property
+    def laid_words(self) -> NDArray[np.float64]:
+        """(rows, cols, 4) words of a sample on every link, of all streams on their ways."""
+        ...
+
     def inputs(self, weights: dict[str, Floats], values: Floats) -> dict[str, Floats]:
         """Buffers of a run: parameters by name, and the rows of all samples (rows, K)."""
         ...

@@ -117,7 +117,7 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
 
 
 def is_chain(graph: KernelGraph) -> bool:
-    """Whether a graph trains as a chain: dense layers in a row, bias and ReLU, one row a sample.
+    """Whether a graph trains as a chain of dense layers with bias and ReLU, one row per sample.
 
     Samples of more rows are refused as such where a layer has an odd number of features, which regions that train have not.
     """

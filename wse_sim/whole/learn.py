@@ -109,6 +109,11 @@ class ComparedTraining:
         return self.fabric_step / self.engine_step - 1
 
     @property
+    def cycles_per_sample(self) -> float:
+        """On the fabric, of the whole batch."""
+        return self.fabric_step / self.samples
+
+    @property
     def same_order(self) -> bool:
         """Whether regions start their first samples in the same order."""
         return same_order(
@@ -124,7 +129,7 @@ class ComparedTraining:
             "engine_step": self.engine_step,
             "fabric_step": self.fabric_step,
             "regions": [dataclasses.asdict(region) for region in self.regions],
-            "busiest_link_words_per_sample": dataclasses.asdict(self.link_words),
+            "busiest_link_words_per_sample": self.link_words.as_json(),
             "same_order_of_starts": self.same_order,
             "alternating_step": self.alternating_step,
         }
@@ -299,7 +304,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
                 first_busy(result, area, bins, area.ahead_cycles),
             )
         )
-    links = busiest_links(plan, result.link_wavelets / plan.batch)
+    links = busiest_links(plan, made.laid_words, result.link_wavelets / plan.batch, made.loss_cells)
     return ComparedTraining(
         plan.batch,
         measure.step_cycles,

@@ -24,11 +24,13 @@ from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.laid_ways import Controls, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR, Inlet, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.side_by_side import MOST_BUNDLES
+from wse_sim.whole.skips import as_laid, make_room
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -62,6 +64,19 @@ class Network:
         """The streams: one link wide, to every region that reads them."""
         return links_of(self.trees)
 
+    def laid_plan(self) -> PipelinedPlan:
+        """The plan as this program has it."""
+        ways = tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
+        return as_laid(self.plan, self.regions, ways)
+
+    @property
+    def laid_words(self) -> NDArray[np.float64]:
+        """(rows, cols, 4) words of a sample on every link, of all streams on their ways."""
+        wafer = self.plan.wafer
+        controls = Controls(self.program, self.samples)
+        links = tree_links(self.plan.graph, self.trees, self.regions, controls, wafer.cols)
+        return link_map(links, wafer.rows, wafer.cols)
+
     def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
         """Buffers of a run: parameters of the graph by name, and the rows of all samples (samples T, K)."""
         out: dict[str, Floats] = {}
@@ -72,6 +87,15 @@ class Network:
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """(samples T, N) from what the host collected."""
         return host_outputs(self.plan.graph, self.trees, read, self.samples * self.tokens)
+
+
+def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cell]]]:
+    """Where operands end, by reader and tensor."""
+    found: dict[str, dict[str, list[Cell]]] = {}
+    for region in regions:
+        for inlet in region.inlets:
+            found.setdefault(region.name, {}).setdefault(inlet.tensor, []).append(inlet.cell)
+    return found
 
 
 def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
@@ -86,6 +110,29 @@ def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
         width = first.streams[0].width
         out.append(StreamLinks(first.tensor, width, first.bundles, planned, min(hops), max(hops)))
     return tuple(out)
+
+
+def tree_links(
+    graph: KernelGraph,
+    trees: Sequence[Tree],
+    regions: Sequence[PlacedKernel],
+    controls: Controls,
+    cols: int,
+) -> Links:
+    """Words of a sample on the links of trees, those over the edge to the host among them."""
+    senders = {region.name: region.bundle_senders for region in regions}
+    for tree in trees:
+        words = words_of(graph, tree.tensor) / tree.bundles
+        if tree.producer != HOST:
+            words += controls.of(tree.color, senders[tree.producer](tree.bundle))
+        yield from way_links(tree, words)
+        if tree.host is not None:
+            yield tree.host, off_edge(tree, tree.host, cols), words
+
+
+def words_of(graph: KernelGraph, tensor: str) -> int:
+    """Words of a sample of a tensor, with what fills its rows up to whole ones."""
+    return (graph.tensors[tensor].elements // graph.samples + filled(graph, tensor)) // PAIR
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
@@ -144,6 +191,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     regions = tuple(
         region_of(graph, forward_kernel(plan, stage.name), stage, wafer, pace) for stage in plan.stages
     )
+    make_room(plan, regions)
     own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
@@ -352,8 +400,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
 
 def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
     """The stream over the edge at the host's end of a tree."""
-    elements = graph.tensors[tree.tensor].elements // graph.samples + filled(graph, tree.tensor)
-    words = samples * elements // PAIR // tree.bundles
+    words = samples * words_of(graph, tree.tensor) // tree.bundles
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

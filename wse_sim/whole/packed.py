@@ -104,7 +104,7 @@ def turned(graph: KernelGraph) -> KernelGraph:
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
-    """Whether a product has one weight (N, K), and one kernel alone reads what it makes."""
+    """Whether a product has one weight (N, K) and exactly one kernel reads its output."""
     readers = [kernel for kernel in graph.kernels if product.outputs[0] in kernel.inputs]
     if product.family != "gemm" or len(readers) > 1 or not set(items_of(product)) <= {"bias"}:
         return False
@@ -114,7 +114,7 @@ def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
 
 
 def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
-    """One of that many equal parts of a product; its tensors go into `tensors`."""
+    """Cut one of several equal parts out of a product and add its tensors to `tensors`."""
     place, count = place_of
     features = int(product.dims["n"]) // count
     parameters = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wse_sim.fabric.result import FabricResult
-from wse_sim.report.measured import MeasuredCounters, MeasuredMap, measured_maps
+from wse_sim.report.measured import MeasuredCounters, MeasuredMap, laid_maps, measured_maps
 from wse_sim.whole.learn import ComparedTraining
 from wse_sim.whole.run import Compared
 from wse_sim.whole.streaming import ComparedStreaming
@@ -51,8 +51,9 @@ def measured(found: Compared | ComparedTraining | ComparedStreaming) -> Measured
         for region in found.regions
     )
     sentence = found.text().splitlines()[0]
+    laid = laid_maps(found.link_words.streams / found.cycles_per_sample)
     return MeasuredCounters(
-        sentence[0].upper() + sentence[1:], OF_REGIONS, HEADINGS, rows, _maps(found.fabric)
+        sentence[0].upper() + sentence[1:], OF_REGIONS, HEADINGS, rows, (*_maps(found.fabric), *laid)
     )
 
 

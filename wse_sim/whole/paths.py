@@ -23,6 +23,7 @@ SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a
 FULL = 200.0  # cost of a link that cannot carry the words of all who use it at the pace of the plan
 AROUND = 12.0  # cost of a compute core for a way that goes around
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
+PORTS = "NESW"
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
 
 

@@ -10,7 +10,7 @@ The event engine's busy time of a region is compared with that of its busiest co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,12 +33,17 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel
-from wse_sim.whole.network import leaving_of, network_program
+from wse_sim.whole.network import Network, leaving_of, network_program
 from wse_sim.whole.packed import with_slices
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.skips import FullSkip, full_skips, without_limit
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.tokens import rows_read
+
+SKIP_SETS = 0.002
+"""A full skip is named where it adds at least this fraction of a period."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,24 @@ class RegionTimes:
 
 @dataclass(frozen=True)
 class LinkWords:
-    """Words of a sample on the busiest link between regions, by the plan and on the fabric, and on that of moving cores.
+    """Words of a sample on links: the busiest one between regions, and maps.
 
-    The plan leads a stream from the middle of a region to that of the next.  On the fabric it ends at inlets in the moving
-    columns, which also deal its words out; so only links outside of all regions are the same ones.
+    The plan leads a stream from the middle of a region to that of the next (`plan`).  The program leads it to inlets, in bundles:
+    `laid` has the words of that map, `fabric` those counted, on `unequal` links outside of all regions not the same ones.  Moving
+    cores also deal out what comes in, so their busiest link (`moving`) has more.  `streams` is the map (rows, cols, 4).
     """
 
     plan: float
+    laid: float
     fabric: float
     moving: float
+    unequal: int
+    streams: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, float]:
+        """Numbers of the busiest links."""
+        names = ("plan", "laid", "fabric", "moving", "unequal")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -95,11 +109,18 @@ class Compared:
     starts_within: float  # cycles: starts on the fabric are known to a bin
     whole: Made = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
+    free_period: float = 0.0  # of the engine with room for any number of samples in skips
+    full: tuple[FullSkip, ...] = ()  # skips that set the engine's pace
 
     @property
     def difference(self) -> float:
         """Period of the fabric over that of the engine, less one."""
         return self.fabric_period / self.engine_period - 1
+
+    @property
+    def cycles_per_sample(self) -> float:
+        """The period on the fabric."""
+        return self.fabric_period
 
     @property
     def same_order(self) -> bool:
@@ -117,8 +138,10 @@ class Compared:
             "fabric_period_cycles": self.fabric_period,
             "regions": [dataclasses.asdict(region) for region in self.regions],
             "streams": [dataclasses.asdict(stream) for stream in self.streams],
-            "busiest_link_words_per_sample": dataclasses.asdict(self.link_words),
+            "busiest_link_words_per_sample": self.link_words.as_json(),
             "same_order_of_starts": self.same_order,
+            "free_skips_period_cycles": self.free_period,
+            "full_skips": [dataclasses.asdict(skip) for skip in self.full],
         }
 
     def text(self) -> str:
@@ -137,7 +160,10 @@ class Compared:
             f"links, {s.planned_hops} in the plan"
             for s in self.streams
         ]
-        return "\n".join([head, *rows, *links])
+        skips = [
+            f"  {skip.told()} ({self.free_period:.6g} cycles per sample with room)" for skip in self.full
+        ]
+        return "\n".join([head, *skips, *rows, *links])
 
 
 def run_whole(
@@ -203,8 +229,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
     second = stepped(twice.program, twice.config, None)
-    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
-    engine.execute()
+    laid = once.laid_plan()
+    engine = _engine(laid)
     bins = start_bins(engine)
     first = stepped(once.program, once.config, None, bins)
     measure = PipelinedMeasure(engine)
@@ -214,6 +240,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     }
     issued = (issued_cycles(twice.program, twice.config) - issued_cycles(once.program, once.config)) / samples
     engine_period = measure.step_cycles / plan.batch
+    free_period = PipelinedMeasure(_engine(without_limit(laid, once.regions))).step_cycles / plan.batch
+    full = full_skips(laid, once.regions) if engine_period > free_period * (1 + SKIP_SETS) else ()
     period = (second.cycles - first.cycles) / samples
     regions = []
     for area, books, start in zip(once.areas, measure.books, engine_starts(engine), strict=True):
@@ -238,17 +266,36 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         period,
         tuple(regions),
         once.stream_links,
-        busiest_links(plan, per_sample["link_wavelets"]),
+        busiest_links(plan, 2 * twice.laid_words - once.laid_words, per_sample["link_wavelets"]),
         bins.cycles,
         once,
         second,
+        free_period,
+        full,
     )
 
 
-def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords:
-    """Words of a sample on the busiest links, by the plan and of `words` (rows, cols, 4 or more)."""
+def _engine(plan: PipelinedPlan) -> PipelinedRun:
+    """A run of two batches in the event engine, its input free."""
+    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    return engine
+
+
+def busiest_links(
+    plan: PipelinedPlan,
+    laid: NDArray[np.float64],
+    words: NDArray[np.floating],
+    further: Iterable[Cell] = (),
+) -> LinkWords:
+    """Words of a sample on links: by the plan, as the program leads streams (`laid`), and of `words` (rows, cols, 4 or more).
+
+    Cells `further`, those of a loss, deal words out as regions do.
+    """
     planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4]
     between, moving = np.ones(counted.shape[:2], bool), np.zeros(counted.shape[:2], bool)
+    for cell in further:
+        between[cell] = False
     for stage in plan.stages:
         region = stage.region
         rows = slice(region.row, region.row + region.rows)
@@ -259,10 +306,18 @@ def busiest_links(plan: PipelinedPlan, words: NDArray[np.floating]) -> LinkWords
     def most(values: NDArray[np.floating], where: NDArray[np.bool_]) -> float:
         return float(values[where].max(initial=0.0))
 
-    return LinkWords(most(planned, between), most(counted, between), most(counted, moving))
+    unequal = int((~np.isclose(laid, counted))[between].sum())
+    return LinkWords(
+        most(planned, between),
+        most(laid, between),
+        most(counted, between),
+        most(counted, moving),
+        unequal,
+        laid,
+    )
 
 
-def program_of(plan: PipelinedPlan, samples: int) -> Made:
+def program_of(plan: PipelinedPlan, samples: int) -> Network:
     """The program of a plan of inference."""
     check_plan(plan)
     return network_program(plan, samples)

@@ -13,7 +13,15 @@ if TYPE_CHECKING:  # names of types alone: the command line reads the list of pl
 
 
 class Placer(ABC):
-    """A way to place; deterministic for equal problem, seed and time limit."""
+    """A way to place; deterministic for equal problem, seed and time limit.
+
+    Example
+    -------
+    >>> from wse_sim.compiler.placers.registry import placer_named
+    >>> placer = placer_named("snake")
+    >>> isinstance(placer, Placer), placer.contest
+    (True, True)
+    """
 
     name: str
     about: str
@@ -25,7 +33,14 @@ class Placer(ABC):
 
 
 class Engine(Protocol):
-    """A search for places of rectangles."""
+    """A search for places of rectangles.
+
+    Example
+    -------
+    >>> from wse_sim.compiler.placers.registry import placer_named
+    >>> hasattr(placer_named("peel").engine(), "place")
+    True
+    """
 
     def place(
         self,
@@ -38,7 +53,18 @@ class Engine(Protocol):
 
 
 class RectanglePlacer(Placer):
-    """Places the rectangles of a problem; what a stage costs it knows by its shapes alone."""
+    """Places the rectangles of a problem; what a stage costs it knows by its shapes alone.
+
+    Example
+    -------
+    >>> class Nowhere(RectanglePlacer):
+    ...     name, about = "nowhere", "places nothing"
+    ...
+    ...     def place(self, problem, *, seed=0, time_limit_s=60.0, progress=None):
+    ...         raise NotImplementedError
+    >>> Nowhere().contest
+    True
+    """
 
     contest: ClassVar[bool] = True
 
@@ -61,7 +87,14 @@ class RectanglePlacer(Placer):
 
 
 class Searching(RectanglePlacer):
-    """A placer whose search is imported when it is requested: the list of placers is read at every start."""
+    """A placer whose search is imported when it is requested: the list of placers is read at every start.
+
+    Example
+    -------
+    >>> from wse_sim.compiler.placers.registry import placers
+    >>> [placer.name for placer in placers() if isinstance(placer, Searching)]
+    ['best', 'exact', 'fast', 'normal', 'peel', 'portfolio', 'snake']
+    """
 
     @abstractmethod
     def engine(self) -> Engine:
@@ -80,7 +113,14 @@ class Searching(RectanglePlacer):
 
 
 class StagePlacer(Placer):
-    """Places the stages of a pipeline and knows their costs."""
+    """Places the stages of a pipeline and knows their costs.
+
+    Example
+    -------
+    >>> from wse_sim.compiler.placers.registry import placer_named
+    >>> isinstance(placer_named("shelves"), StagePlacer)
+    True
+    """
 
     @abstractmethod
     def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:

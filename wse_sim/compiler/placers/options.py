@@ -48,7 +48,13 @@ def _objectives(text: str) -> str:
 
 
 class PlaceOptions(Declared):
-    """What a placement asks for: of a contest instance, or of a model by several placers."""
+    """What a placement asks for: of a contest instance, or of a model by several placers.
+
+    Example
+    -------
+    >>> PlaceOptions(placers="shelves,peel", time_limit=15).placers
+    'shelves,peel'
+    """
 
     placer: Annotated[str, AfterValidator(_contest_placer)] = option(
         "portfolio", f"Contest: {', '.join(placer_names(contest=True))}, or {OWN}."

@@ -15,7 +15,13 @@ _known: dict[str, Placer] = {}
 
 
 def placers() -> tuple[Placer, ...]:
-    """All placers, by name."""
+    """All placers, by name.
+
+    Example
+    -------
+    >>> "shelves" in [placer.name for placer in placers()]
+    True
+    """
     if not _known:
         package = importlib.import_module(__package__)
         for found in pkgutil.iter_modules(package.__path__):
@@ -27,24 +33,51 @@ def placers() -> tuple[Placer, ...]:
 
 
 def placer_names(*, contest: bool = False) -> list[str]:
-    """Names of the placers in alphabetical order; with `contest` of those that take its instances."""
+    """Names of the placers in alphabetical order; with `contest` of those that take its instances.
+
+    Example
+    -------
+    >>> sorted(set(placer_names()) - set(placer_names(contest=True)))  # those that need to know the costs of stages
+    ['shelves']
+    """
     return [placer.name for placer in placers() if placer.contest or not contest]
 
 
 def register_placer(placer: Placer) -> None:
-    """Add your own placer; one of the same name is replaced."""
+    """Add your own placer; one of the same name is replaced.
+
+    Example
+    -------
+    >>> register_placer(placer_named("peel"))
+    >>> "peel" in placer_names()
+    True
+    """
     placers()
     _known[placer.name] = placer
 
 
 def forget_placer(name: str) -> None:
-    """Take a placer out of the list."""
+    """Take a placer out of the list.
+
+    Example
+    -------
+    >>> placer = placer_named("snake")
+    >>> forget_placer("snake")
+    >>> "snake" in placer_names()
+    False
+    >>> register_placer(placer)
+    """
     placers()
     _known.pop(name, None)
 
 
 def placer_named(name: str) -> Placer:
     """The placer of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers your own placer and takes it.
+
+    Example
+    -------
+    >>> placer_named("peel").name
+    'peel'
 
     Raises
     ------
@@ -66,6 +99,13 @@ def placer_named(name: str) -> Placer:
 
 def rectangle_placer(name: str) -> RectanglePlacer:
     """The placer of that name, which must take any rectangles.
+
+    Example
+    -------
+    >>> rectangle_placer("shelves")
+    Traceback (most recent call last):
+        ...
+    wse_sim.errors.ConfigError: placer 'shelves' places the stages of a model alone; use one of best, exact, fast, normal, peel, portfolio, snake
 
     Raises
     ------

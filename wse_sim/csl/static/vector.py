@@ -14,6 +14,7 @@ from wse_sim.csl.static.values import Unknown, Value
 from wse_sim.csl.static.walk import Walker
 from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.opcodes import DsdKind, Form
 from wse_sim.fabric.vm.starts import MAPPED
@@ -152,10 +153,10 @@ class VectorWalker(Walker):
         n, base = (dsd >> 20) & 0xFFFF, (dsd >> 4) & 0xFFFF
         if dsd >> 53 & 1 and issue[O.V_INDEX] >= 0:
             base = (
-                base + V.signed(self.known(self.get(first + issue[O.V_INDEX]), "an address"), 16)
+                base + M.signed(self.known(self.get(first + issue[O.V_INDEX]), "an address"), 16)
             ) & 0xFFFF
         if kind == DsdKind.MEM1D:
-            step = V.signed(dsd >> 36, 16) * width
+            step = M.signed(dsd >> 36, 16) * width
         elif kind == DsdKind.MEM4D:
             step, n = width, self._field(dsd, O.DsdField.LENGTH)
         else:
@@ -253,4 +254,4 @@ class VectorWalker(Walker):
                 last = list(self._addresses(x, n + 1))[-1] if x.dsd & 15 != DsdKind.MEM4D else x.base
                 held = self.state.dsr[x.dsr]
                 if isinstance(held, int):
-                    self.state.dsr[x.dsr] = V.signed((held & _DSD_BASE_MASK) | (last & 0xFFFF) << 4, 64)
+                    self.state.dsr[x.dsr] = M.signed((held & _DSD_BASE_MASK) | (last & 0xFFFF) << 4, 64)

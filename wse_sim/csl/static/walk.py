@@ -1,6 +1,6 @@
 """Scalar code of one core with what is known of its values: registers, memory, jumps, functions of the machine.
 
-It follows :mod:`wse_sim.fabric.vm.scalar` opcode by opcode, and adds up the same prices.
+What opcodes compute is :mod:`wse_sim.fabric.vm.semantics`; prices are those of the machine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from wse_sim.csl.static import values as V
 from wse_sim.csl.static.course import CoreState, NotStaticError, Tables
 from wse_sim.csl.static.values import Unknown, Value
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm.opcodes import DsdKind, Op, Sys
 
 MOST_OPCODES = 2_000_000
@@ -29,7 +30,6 @@ _UNKNOWN_SYSTEM = {
     Sys.TSC_VALUE: V.CLOCK, Sys.RANDOM16: V.RANDOM, Sys.PERF_COUNTER: V.CLOCK, Sys.IQ_EMPTY: V.MACHINE, Sys.OQ_EMPTY: V.MACHINE,
     Sys.IS_ACTIVE: V.MACHINE, Sys.DRAINED: V.MACHINE,
 }  # fmt: skip
-_UNARY_FLOATS = (Op.MATH, Op.FNEG, Op.FABS, Op.HNEG, Op.HABS, Op.H2F, Op.F2H, Op.I2F, Op.F2I)
 _POSITIONS = {Sys.X_COORD, Sys.Y_COORD, Sys.FABRIC_X, Sys.FABRIC_Y}
 
 
@@ -39,6 +39,7 @@ class Walker(ABC):
     def __init__(self, tables: Tables, number: int, state: CoreState, place: tuple[int, int] | None = None):
         self.t, self.cls, self.state, self.place = tables, tables.image.classes[number], state, place
         self.tasks = {task.id: task for task in self.cls.tasks}
+        self.operations = M.scalar_operations(tables.image.half)
         self.regs: dict[int, Value] = {}
         self.pc = self.window = self.spent = self.opcodes = 0
         self.calls: list[tuple[int, int]] = []
@@ -112,56 +113,39 @@ class Walker(ABC):
             if self.opcodes > MOST_OPCODES:
                 raise NotStaticError(f"more than {MOST_OPCODES:,} opcodes run, the last at {self.where()}")
             self.spent += price[self.pc]
-            if op in V.BINARY or op in V.DIVISIONS:
-                self.put(a, self._binary(op, self.get(b), self.get(c)))
-            elif op in V.IMMEDIATE:
+            if op in self.operations:
+                self.put(a, self._computed(op, self.get(b), 0 if op in M.UNARY else self.get(c)))
+            elif op in M.IMMEDIATE:
                 x = self.get(b)
-                self.put(a, x if isinstance(x, Unknown) else V.IMMEDIATE[op](x, c))
-            elif op in V.JUMPS or op in V.JUMPS_IMMEDIATE:
+                self.put(a, x if isinstance(x, Unknown) else M.IMMEDIATE[op](x, c))
+            elif op in M.JUMPS or op in M.JUMPS_IMMEDIATE:
                 x, y = self.known(self.get(a), "a branch"), b
-                if op in V.JUMPS:
+                if op in M.JUMPS:
                     y = self.known(self.get(b), "a branch")
-                if (V.JUMPS if op in V.JUMPS else V.JUMPS_IMMEDIATE)[op](x, y):
+                if (M.JUMPS if op in M.JUMPS else M.JUMPS_IMMEDIATE)[op](x, y):
                     self.spent += self.t.late[self.pc]
                     self.pc = c - 1
-            elif op in V.LOADS:
+            elif op in M.LOADS:
                 self._load(op, a, b, c)
-            elif op in V.STORES:
+            elif op in M.STORES:
                 self._store(op, a, b, c)
-            elif op in V.FLOATS:
-                self.put(a, self._float(op, a, b, c))
             else:
                 self._other(op, a, b, c)
             self.pc += 1
 
-    def _binary(self, op: int, x: Value, y: Value) -> Value:
+    def _computed(self, op: int, x: Value, y: Value) -> Value:
         if isinstance(x, Unknown) or isinstance(y, Unknown):
             return V.first_unknown(x, y) or V.MACHINE
-        if op in V.BINARY:
-            return V.BINARY[op](x, y)
-        if y == 0:
+        if op in M.DIVISIONS and y == 0:
             raise NotStaticError(f"a division by zero at {self.where()}")
-        return V.DIVISIONS[op](x, y)
-
-    def _float(self, op: int, a: int, b: int, c: int) -> Value:
-        """A result of floating point: known for the plainest operations on f32."""
-        x, y = self.get(b), 0 if op in _UNARY_FLOATS else self.get(c)
-        unknown = V.first_unknown(x, y, self.get(a) if op == Op.FMA else 0)
-        if unknown is not None:
-            return unknown
-        if op not in V.FLOAT_BINARY:
-            return V.FLOAT
-        assert isinstance(x, int)
-        assert isinstance(y, int)
-        with np.errstate(all="ignore"):
-            return V.FLOAT_BINARY[op](x, y)
+        return self.operations[op](x, y)
 
     def _address(self, b: int, c: int, scale: int) -> int:
         base = self.known(self.get(b), "an address")
         return base + (scale * self.known(self.get(c), "an address") if scale else c)
 
     def _load(self, op: int, a: int, b: int, c: int) -> None:
-        words, is_signed, scale = V.LOADS[Op(op)]
+        words, is_signed, scale = M.LOADS[Op(op)]
         base, index = self.get(b), self.get(c) if scale else 0
         for part in (base, index):
             if isinstance(
@@ -170,10 +154,10 @@ class Walker(ABC):
                 self.put(a, part)
                 return
         value = self.load(self._address(b, c, scale), words)
-        self.put(a, V.signed(value, 16 * words) if is_signed and not isinstance(value, Unknown) else value)
+        self.put(a, M.signed(value, 16 * words) if is_signed and not isinstance(value, Unknown) else value)
 
     def _store(self, op: int, a: int, b: int, c: int) -> None:
-        words, scale = V.STORES[Op(op)]
+        words, scale = M.STORES[Op(op)]
         self.store(self._address(b, c, scale), words, self.get(a))
 
     def _other(self, op: int, a: int, b: int, c: int) -> None:
@@ -181,9 +165,15 @@ class Walker(ABC):
         if op == Op.LDI:
             self.put(a, c)
         elif op == Op.LDK:
-            self.put(a, V.signed(int(self.cls.constants[c]), 64))
+            self.put(a, M.signed(int(self.cls.constants[c]), 64))
         elif op == Op.MOV:
             self.put(a, self.get(b))
+        elif op == Op.FMA:
+            d, x, y = self.get(a), self.get(b), self.get(c)
+            if isinstance(d, Unknown) or isinstance(x, Unknown) or isinstance(y, Unknown):
+                self.put(a, V.first_unknown(d, x, y) or V.MACHINE)
+            else:
+                self.put(a, M.multiply_add(d, x, y))
         elif op == Op.JMP:
             self.pc = c - 1
         elif op in (Op.CALL, Op.CALLR):
@@ -242,7 +232,7 @@ class Walker(ABC):
         low = {Op.DSD_BASE: 4, Op.DSD_ADD: 4, Op.DSD_LEN: 20, Op.DSD_STRIDE: 36}[Op(op)]
         if op == Op.DSD_ADD:
             value += dsd >> 4
-        return V.signed((dsd & ~(0xFFFF << low)) | ((value & 0xFFFF) << low), 64)
+        return M.signed((dsd & ~(0xFFFF << low)) | ((value & 0xFFFF) << low), 64)
 
     def _shape(self, row: int) -> list[int]:
         return [int(v) for v in self.t.image.shapes[row]]
@@ -260,7 +250,7 @@ class Walker(ABC):
             shape = self._shape(n)
             return int(np.prod(shape[1 : 1 + shape[0]]))
         if field == O.DsdField.STRIDE:
-            return V.signed(dsd >> 36, 16)
+            return M.signed(dsd >> 36, 16)
         return (dsd >> 4) & 31 if field == O.DsdField.COLOR else (dsd >> 9) & 15
 
     def _element_address(self, dsd: Value, n: Value, width: int) -> Value:
@@ -280,7 +270,7 @@ class Walker(ABC):
         if kind == DsdKind.CIRCBUF:
             first, size, stride = (int(v) for v in self.t.image.rings[(dsd >> 36) & 0xFFFF])
             return first + (base - first + width * n * stride) % max(size, 1)
-        return base + width * n * V.signed(dsd >> 36, 16)
+        return base + width * n * M.signed(dsd >> 36, 16)
 
     # -- functions of the machine
 

@@ -239,7 +239,7 @@ def set_target_num_replicas(number: object) -> None:
 
 
 def mesh_reduce(tag: str, data: object, reduce: Callable[[list[object]], T]) -> T:
-    """Reduce over client processes: there is one."""
+    """Reduce over the client processes; the simulator has one, so values stay as they are."""
     return reduce([data])
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.stores import of_run
 
 _live: weakref.WeakSet[Metric] = weakref.WeakSet()
-_counts: dict[str, int] = {}
+_counts: dict[str, int] = of_run({})
 
 # True while a step is looked at for its kernels only: metrics then do nothing.
 silent = False

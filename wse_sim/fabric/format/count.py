@@ -1,10 +1,12 @@
-"""Issue cycles of every core, counted from a lowered program without running it.
+"""Issue cycles of every core, and control words that it sends, counted from a program without running it.
 
 A core issues the same instructions whatever it waits for, so its busy cycles follow from lengths, rates and loops alone: a vector
 instruction of n elements takes its start and ``ceil(steps cost)`` cycles, and a loop its body as often as it says.  A control word that reaches a core takes it a cycle that is not counted.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,8 @@ from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.lower import lower
 from wse_sim.fabric.format.program import Op, Program
+
+Cores = NDArray[np.intp]
 
 
 def issued_cycles(program: Program, config: FabricConfig) -> NDArray[np.int64]:
@@ -37,26 +41,60 @@ def issued_cycles(program: Program, config: FabricConfig) -> NDArray[np.int64]:
     >>> issued_cycles(b.build(), config)
     array([[96]])
     """
+    costs = lower(program, config).costs
+    found = np.zeros(program.n_cores, np.int64)
+    for cores, row, times, count in _runs(program):
+        op = program.code[row, P.OP]
+        if op == Op.BUSY:
+            found[cores] += times * count
+        elif op >= P.FIRST_VECTOR_OP:
+            start, per, milli = costs[row]
+            steps = -(-count // per) if per else count
+            work = np.maximum((999 + steps * milli) // 1000, 1)
+            found[cores] += times * (start + np.where(count > 0, work, 0))
+    return _on_fabric(program, found)
+
+
+def control_words(program: Program) -> dict[int, NDArray[np.int64]]:
+    """Control words that each core sends until it halts, (rows, cols) without host columns, by color; colors with none are left out.
+
+    Raises
+    ------
+    ProgramError
+        If a core has tasks.
+    """
+    found: dict[int, NDArray[np.int64]] = {}
+    for cores, row, times, _ in _runs(program):
+        if program.code[row, P.OP] == Op.CONTROL:
+            color = int(program.slot_color[program.code[row, P.D + P.BUF]])
+            sent = found.setdefault(color, np.zeros(program.n_cores, np.int64))
+            sent[cores] += times
+    return {color: _on_fabric(program, sent) for color, sent in found.items()}
+
+
+def _on_fabric(program: Program, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    grid = values.reshape(program.rows, program.cols)
+    return grid[:, program.west : program.cols - program.east]
+
+
+def _runs(program: Program) -> Iterator[tuple[Cores, int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Every instruction of every class: its cores, its row of the code, how often it runs, how many elements it has on each."""
     if len(program.tasks):
         raise ProgramError(
             f"the program has {len(program.tasks)} tasks, and how often a task runs depends on words that arrive; run it to count cycles"
         )
-    costs, of_class = lower(program, config).costs, program.class_of_instruction()
-    found = np.zeros(program.n_cores, np.int64)
+    of_class = program.class_of_instruction()
     for kind in np.unique(of_class):
         cores = np.flatnonzero(program.core_class == kind)
         if cores.size:
-            rows = np.flatnonzero(of_class == kind)
-            found[cores] = _of_class(program, cores, rows, costs)
-    grid = found.reshape(program.rows, program.cols)
-    return grid[:, program.west : program.cols - program.east]
+            yield from _of_class(program, cores, np.flatnonzero(of_class == kind))
 
 
 def _of_class(
-    program: Program, cores: NDArray[np.intp], rows: NDArray[np.intp], costs: NDArray[np.int64]
-) -> NDArray[np.int64]:
+    program: Program, cores: Cores, rows: Cores
+) -> Iterator[tuple[Cores, int, NDArray[np.int64], NDArray[np.int64]]]:
     """Of the cores of one class, whose instructions are these rows of the code."""
-    found, times = np.zeros(len(cores), np.int64), np.ones(len(cores), np.int64)
+    times = np.ones(len(cores), np.int64)
     around: list[NDArray[np.int64]] = []
     for row in rows:
         line, op = program.code[row], program.code[row, P.OP]
@@ -68,11 +106,5 @@ def _of_class(
             times = times * count
         elif op == Op.ENDLOOP:
             times = around.pop()
-        elif op == Op.BUSY:
-            found += times * count
-        elif op >= P.FIRST_VECTOR_OP:
-            start, per, milli = costs[row]
-            steps = -(-count // per) if per else count
-            work = np.maximum((999 + steps * milli) // 1000, 1)
-            found += times * (start + np.where(count > 0, work, 0))
-    return found
+        else:
+            yield cores, int(row), times, count

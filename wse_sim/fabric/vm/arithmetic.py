@@ -76,9 +76,7 @@ def operation_table(config: FabricConfig, half: int = 0) -> npt.NDArray[np.int32
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
     # Colliding reads take their turns, a word of 32 bits a cycle; an operation that is slower than them anyway does not notice.
-    # Mixed operations (sums of 32 bits, the other operand of 16) read at their own rate, as kernels of the library do.
     reads = np.where(table[:, W_SRC0] == 2, 1000, config.add_milli[1])
-    reads = np.where(table[:, W_SRC0] == table[:, W_SRC1], reads, table[:, COST])
     table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
     return table
 
@@ -163,11 +161,24 @@ def to_integer(x):
     v = np.float64(x)
     if math.isnan(v):
         return np.int64(0)
-    if v >= 9.2e18:
+    if v >= 2.0**63:
         return np.int64(0x7FFFFFFFFFFFFFFF)
-    if v <= -9.2e18:
+    if v <= -(2.0**63):
         return np.int64(-0x7FFFFFFFFFFFFFFF) - np.int64(1)
     return np.int64(v)
+
+
+@helper_kernel
+def to_unsigned(x):
+    """Toward zero as a u64; not a number 0; beyond the limits of int64 below and u64 above, the limit."""
+    v = np.float64(x)
+    if v < 2.0**63 or math.isnan(v):
+        return to_integer(x)
+    return (
+        np.int64(-1)
+        if v >= 2.0**64
+        else np.int64(v - 2.0**63) + (np.int64(-0x7FFFFFFFFFFFFFFF) - np.int64(1))
+    )
 
 
 @helper_kernel
@@ -308,8 +319,8 @@ SQRT, RSQRT, EXP, LOG, SIN, COS, TAN, TANH = (
 INV, FLOOR, CEIL, ROUND, TRUNC, ASIN, ACOS, ATAN = (
     _FN[n] for n in ("inv", "floor", "ceil", "round", "trunc", "asin", "acos", "atan")
 )
-SINH, COSH, EXP2, LOG2, LOG10, SIGMOID = (
-    _FN[n] for n in ("sinh", "cosh", "exp2", "log2", "log10", "sigmoid")
+SINH, COSH, EXP2, LOG2, LOG10, SIGMOID, ERF = (
+    _FN[n] for n in ("sinh", "cosh", "exp2", "log2", "log10", "sigmoid", "erf")
 )
 
 
@@ -372,28 +383,19 @@ def math_function(fn, x):
     elif fn == SINH or fn == COSH:
         w = min(max(v, -700.0), 700.0)
         r = math.sinh(w) if fn == SINH else math.cosh(w)
+    elif fn == ERF:
+        r = math.erf(v)
     elif finite:
         if fn == SIN:
             r = math.sin(v)
         elif fn == COS:
             r = math.cos(v)
-        elif fn == TAN:
-            r = math.tan(v)
         else:
-            r = math.erf(v)
+            r = math.tan(v)
     return np.float32(r)
 
 
 @helper_kernel
 def power(x, y):
-    """f32 power."""
-    u, v = np.float64(x), np.float64(y)
-    if u < 0.0 and np.floor(v) != v:
-        return np.float32(math.nan)
-    if u == 0.0 and v < 0.0:
-        return np.float32(math.inf)
-    if u == 0.0 or u == 1.0:
-        return np.float32(1.0) if v == 0.0 or u == 1.0 else np.float32(0.0)
-    if abs(v) * math.log(abs(u)) > 709.0:
-        return np.float32(math.inf)
-    return np.float32(u**v)
+    """f32 power, with the specials of C's pow."""
+    return np.float32(math.pow(np.float64(x), np.float64(y)))

@@ -139,25 +139,7 @@ def take_over(move, x, m):
         return
     n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
     rs = e // 5
-    enter(
-        e,
-        rs % n_cores,
-        rs // n_cores,
-        move[1],
-        move[2],
-        move[3],
-        m.sets,
-        m.q_head,
-        m.q_count,
-        m.q_word,
-        m.q_flag,
-        m.q_stamp,
-        m.waiting,
-        m.occupied,
-        m.size,
-        m.router_listed,
-        m.router_list,
-    )
+    enter(e, rs % n_cores, rs // n_cores, move[1], move[2], move[3], m)
 
 
 # ---- cutting a machine, and putting it together ------------------------------------------------

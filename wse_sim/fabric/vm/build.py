@@ -113,7 +113,6 @@ def make_machine(
     n_calls = max(2, *(cls.call_depth for cls in classes))
     n_dsrs = max(1, *(cls.dsrs for cls in classes))
     n_fifos = max(1, *(len(cls.fifos) for cls in classes))
-    n_constants = max(1, *(len(cls.constants) for cls in classes))
     words = memory_words(image)
     sets = np.zeros(S.SETTINGS, np.int64)
     for name, value in {
@@ -130,22 +129,8 @@ def make_machine(
         sets[getattr(S, name)] = int(value)
     code, late_price = priced_code(image, costs)
     task_table, task_ids = S.task_tables(image)
-    constants = np.zeros((len(classes), n_constants), np.int64)
-    fifos = np.zeros((len(classes), n_fifos, 5), np.int32)
-    teardown = np.full((len(classes), COLORS), -1, np.int32)
-    empties = np.full((len(classes), 8), -1, np.int32)
-    out_color = np.full((len(classes), outputs), -1, np.int32)
-    for k, cls in enumerate(classes):
-        constants[k, : len(cls.constants)] = [_signed64(value) for value in cls.constants]
-        for i, fifo in enumerate(cls.fifos):
-            fifos[k, i] = (fifo.base, fifo.words, fifo.element_words, fifo.activate_push, fifo.activate_pop)
-        for color, entry in cls.teardown:
-            teardown[k, color] = entry
-        for queue, entry in cls.empty_handlers:
-            empties[k, queue] = entry
-        for queue, color in cls.output_colors:
-            if queue < outputs:
-                out_color[k, queue] = slot_of[color]
+    tables = _class_tables(classes, slot_of, outputs)
+    out_color = tables.pop("out_color")
     known = np.maximum(core_class, 0)
     core = _cores(image, known, core_class)
     route, rstate, filter_row, filter_count = _routes(image, colors, slots)
@@ -156,8 +141,8 @@ def make_machine(
     machine = S.Machine(
         sets=sets, die_edges=np.repeat(edges, image.cols), code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
         loads=np.ascontiguousarray(image.dsr_loads, np.int32), shapes=np.ascontiguousarray(image.shapes, np.int32),
-        rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots), constants=constants, fifos=fifos,
-        task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, owner=S.owners(image, words), vop=operation_table(config, O.HALF_FORMATS.index(image.half)), prices=np.zeros(1, np.int64),
+        rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots),
+        task_table=task_table, task_ids=task_ids, owner=S.owners(image, words), vop=operation_table(config, O.HALF_FORMATS.index(image.half)), prices=np.zeros(1, np.int64),
         slot_of=slot_of, color_of=np.array(colors or [0], np.int32), host_slot=host_slot, in_depth=in_depth, out_depth=out_depth,
         memory=lazy((n * words,), np.uint16), regs=lazy((n * n_registers + SLACK,), np.int64), calls=lazy((n * n_calls * 2 + 2,), np.int32),
         core=core, arguments=lazy((n, 16), np.int64), threads=lazy((S.N_THREADS, n, S.THREAD_FIELDS), np.int32), dsr=lazy((n, 3 * n_dsrs), np.int64),
@@ -177,7 +162,7 @@ def make_machine(
         router_list=lazy((n,), np.int32), router_listed=lazy((n,), np.uint8), ready=lazy((2, n), np.int32), listed=lazy((n,), np.uint8),
         rings_list=lazy((n,), np.int32), ring_listed=lazy((n,), np.uint8), wheel=np.full(S.WHEEL, -1, np.int32), chain=np.full(n, -1, np.int32),
         wake_at=lazy((n,), np.int64),
-        **_shadows(image, (outputs, out_deepest), (n_queues, in_deepest), (slots, cap), words, watch=watch),
+        **tables, **_shadows(image, (outputs, out_deepest), (n_queues, in_deepest), (slots, cap), words, watch=watch),
     )  # fmt: skip
     for k, cls in enumerate(classes):
         cores = np.flatnonzero(core_class == k)
@@ -190,6 +175,30 @@ def make_machine(
     machine.listed[runnable] = 1
     machine.size[S.N_READY] = len(runnable)
     return machine
+
+
+def _class_tables(classes: Sequence[CoreClass], slot_of: Array, outputs: int) -> dict[str, Array]:
+    """By class: constants, FIFOs, entries of teardown and of empty queues, slots of output queues."""
+    n = len(classes)
+    constants = np.zeros((n, max(1, *(len(cls.constants) for cls in classes))), np.int64)
+    fifos = np.zeros((n, max(1, *(len(cls.fifos) for cls in classes)), 5), np.int32)
+    teardown = np.full((n, COLORS), -1, np.int32)
+    empties = np.full((n, 8), -1, np.int32)
+    out_color = np.full((n, outputs), -1, np.int32)
+    for k, cls in enumerate(classes):
+        constants[k, : len(cls.constants)] = [_signed64(value) for value in cls.constants]
+        for i, fifo in enumerate(cls.fifos):
+            fifos[k, i] = (fifo.base, fifo.words, fifo.element_words, fifo.activate_push, fifo.activate_pop)
+        for color, entry in cls.teardown:
+            teardown[k, color] = entry
+        for queue, entry in cls.empty_handlers:
+            empties[k, queue] = entry
+        for queue, color in cls.output_colors:
+            if queue < outputs:
+                out_color[k, queue] = slot_of[color]
+    return {
+        "constants": constants, "fifos": fifos, "teardown": teardown, "empties": empties, "out_color": out_color,
+    }  # fmt: skip
 
 
 def _shadows(

@@ -90,24 +90,7 @@ def inject_words(t, injections, heads, m):
             if port < 0:
                 q = np.int64(m.color_queue[c, slot])
                 if q >= 0 and m.iq_count[q, c] < m.in_depth[q] and m.iq_last[q, c] != t:
-                    deliver(
-                        c,
-                        q,
-                        slot,
-                        word,
-                        flag,
-                        t,
-                        m.iq_head,
-                        m.iq_count,
-                        m.in_depth,
-                        m.iq_word,
-                        m.iq_meta,
-                        m.iq_last,
-                        m.core,
-                        m.size,
-                        m.listed,
-                        m.ready,
-                    )
+                    deliver(c, q, slot, word, flag, t, m)
                     if m.sets[S.WATCH] != 0:
                         came_from_host(
                             m.iq_from[q, c, (m.iq_head[q, c] + m.iq_count[q, c] - 1) % m.in_depth[q]], t
@@ -117,25 +100,7 @@ def inject_words(t, injections, heads, m):
                 e = (slot * n_cores + c) * 5 + port
                 room = has_room(e, m.sets[S.CELLS], t, m.sets, m.q_count, m.q_head, m.q_stamp)
                 if room > 0:
-                    enter(
-                        e,
-                        c,
-                        slot,
-                        word,
-                        flag,
-                        t + 1,
-                        m.sets,
-                        m.q_head,
-                        m.q_count,
-                        m.q_word,
-                        m.q_flag,
-                        m.q_stamp,
-                        m.waiting,
-                        m.occupied,
-                        m.size,
-                        m.router_listed,
-                        m.router_list,
-                    )
+                    enter(e, c, slot, word, flag, t + 1, m)
                     if m.sets[S.WATCH] != 0:
                         came_from_host(
                             m.q_from[e, (np.int64(m.q_head[e]) + np.int64(m.q_count[e]) - 1) % m.sets[S.CAP]],

@@ -186,6 +186,8 @@ class Op(IntEnum):
     BLOCK = auto()  # block r[b] of space c
     UNBLOCK = auto()
     SYS = auto()  # r[a] = function c (Sys) of r[b], r[b + 1], ...; a < 0: no result
+    U2F = auto()  # as I2F and F2I, of u64
+    F2U = auto()
 
 
 class Space(IntEnum):

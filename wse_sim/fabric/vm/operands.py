@@ -64,11 +64,11 @@ def survey(c, row, first, m):
 
     A destination that is source 0 as well is loaded once (code of the vendor's compiler; the machine has operations of that form).
     """
-    found = np.int64(0)
+    found, loads = np.int64(0), np.int64(0)
     if m.issues[row, O.V_DEST] == _DSD and m.issues[row, O.V_DEST + 1] == _DSD:
         dest = operand_dsd(c, 0, row, first, m.issues, m.regs, m.dsr, m.sets)
         if dest == operand_dsd(c, 1, row, first, m.issues, m.regs, m.dsr, m.sets):
-            found -= 257 if dest & 15 == _MEM4D else 1
+            loads -= 257 if dest & 15 == _MEM4D else 1
     if m.issues[row, O.V_ASYNC] != 0:
         found |= 32
     for place in range(4):
@@ -77,7 +77,7 @@ def survey(c, row, first, m):
             value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
             kind = value & 15
             if form == _DSD:
-                found += 257 if kind == _MEM4D else 1
+                loads += 257 if kind == _MEM4D else 1
             else:
                 load = m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)]
                 if load >= 0 and m.loads[load, O.L_ASYNC] != 0:
@@ -86,7 +86,7 @@ def survey(c, row, first, m):
                 found |= 16
             elif place > 0 and 1 + ((value >> 4) & 0xFFFF) == m.core[c, S.LAST_RESULT]:
                 found |= 64
-    return found
+    return found + loads
 
 
 @inlined_kernel
@@ -280,6 +280,87 @@ def bounded(th, length, room, on_control):
 
 
 @inlined_kernel
+def fill_operand(c, th, place, row, first, width, m):
+    """Record operand `place` of an operation: whether it is sound, and its elements; -1: it has no length."""
+    o = S.OPERAND0 + place * S.OPERAND_FIELDS
+    form = m.issues[row, O.V_DEST + place]
+    th[o + S.P_FORM], th[o + S.P_DSR] = S.NOTHING, -1
+    if form == _NO_FORM:
+        return True, np.int64(-1)
+    if form == _SCALAR:
+        th[o + S.P_FORM] = S.VALUE
+        th[o + S.P_VALUE] = np.int32(np.uint32(m.regs[first + place] & 0xFFFFFFFF))
+        return True, np.int64(-1)
+    if form == _POINTER:
+        th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
+        th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(m.regs[first + place] & 0xFFFF)
+        return True, np.int64(-1)
+    value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
+    kind = value & 15
+    if form == _DSR:
+        th[o + S.P_DSR] = np.int32(dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets))
+    if kind == _FABIN or kind == _FABOUT:
+        return fabric_operand(c, th, o, value, m), (value >> 20) & 0xFFFF
+    if kind == _FIFO:
+        th[o + S.P_FORM], th[o + S.P_ROW] = S.FIFO, np.int32((value >> 4) & 0xFFFF)
+        th[S.T_FLAGS] |= np.int32(S.FLAG_FIFO)
+        return True, np.int64(-1)
+    if kind == _MEM1D or kind == _MEM4D or kind == _CIRCBUF:
+        return True, memory_operand(th, o, value, width, np.int64(th[S.T_INDEX]), m)
+    m.core[c, S.FAULT], m.core[c, S.FAULT_A] = S.F_OPERAND, place
+    return False, np.int64(0)
+
+
+@inlined_kernel
+def element_cost(th, op, m):
+    """1/1000 cycle of an element, and whether reads of two vectors, or of one with itself, meet in a bank of memory."""
+    n_vectors, banks, collides = 0, np.int64(0), False
+    for place in range(1, 4):
+        o = S.OPERAND0 + place * S.OPERAND_FIELDS
+        stride = np.int64(th[o + S.P_STRIDE])
+        if th[o + S.P_FORM] != S.MEMORY or stride == 0:
+            continue
+        n_vectors += 1
+        is_wide = m.vop[op, place] == 2
+        # Elements 8 words apart are in one bank: such a read collides with itself.
+        in_one_bank = th[o + S.P_KIND] == S.LINE and is_wide and stride & 7 == 0
+        bank = np.int64(th[o + S.P_ADDRESS]) % m.sets[S.BANK_PERIOD_32 if is_wide else S.BANK_PERIOD_16]
+        if (n_vectors == 2 and bank == banks) or in_one_bank:
+            collides = True
+        banks = bank
+    column = A.COST_COLLIDING if collides else (A.COST_MEMORY if n_vectors >= 2 else A.COST)
+    return np.int64(m.vop[op, column]), collides
+
+
+@inlined_kernel
+def is_within(c, t, th, op, length, m):
+    """False if a memory operand leaves its variable, which is a fault; the sanitizer notes it and continues."""
+    for place in range(4):
+        o = S.OPERAND0 + place * S.OPERAND_FIELDS
+        if th[o + S.P_FORM] == S.MEMORY and leaves_variable(c, th, o, length, np.int64(m.vop[op, place]), m):
+            if m.sets[S.WATCH] == 0:
+                return False
+            core, pc = m.core, m.core[c, S.PC]
+            core[c, S.FAULT] = 0
+            W.note(W.BEYOND_VECTOR, c, t, pc, core[c, S.FAULT_A], core[c, S.FAULT_B], place == 0, 0, m)
+    return True
+
+
+@inlined_kernel
+def start_record(c, k, row, first, th, m):
+    """The record of thread `k` before its operands are known."""
+    core = m.core
+    th[S.T_LEFT], th[S.T_MILLI], th[S.T_PC] = 0, 999, np.int32(core[c, S.PC])
+    core[c, S.WAITS_INPUT] &= ~(np.int64(1) << k)
+    core[c, S.WAITS_ROOM] &= ~(np.int64(1) << k)
+    th[S.T_DONE], th[S.T_CARRY], th[S.T_FLAGS], th[S.T_RESULT], th[S.T_ENDLESS] = 0, 0, 0, -1, 0
+    index = np.int64(-1)
+    if m.issues[row, O.V_INDEX] >= 0:
+        index = m.regs[first + m.issues[row, O.V_INDEX]] & 0xFFFF
+    th[S.T_INDEX] = np.int32(index)
+
+
+@inlined_kernel
 def resolve(c, t, row, first, m):
     """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
     core, sets = m.core, m.sets
@@ -301,109 +382,38 @@ def resolve(c, t, row, first, m):
         return THREAD_BUSY
     th = m.threads[k, c]
     op = np.int64(m.issues[row, O.V_OP])
-    th[S.T_LEFT], th[S.T_MILLI], th[S.T_PC] = 0, 999, np.int32(core[c, S.PC])
+    start_record(c, k, row, first, th, m)
     th[S.T_ACTIVATE], th[S.T_UNBLOCK] = np.int32(activate), np.int32(unblock)
     th[S.T_ON_CONTROL], th[S.T_CONTROL_TASK] = np.int32(on_control), np.int32(control_task)
     th[S.T_PRIORITY] = np.int32(priority)
     core[c, S.RANKS] = core[c, S.RANKS] & ~(np.int64(3) << (2 * k)) | ((priority & 3) << (2 * k))
-    core[c, S.WAITS_INPUT] &= ~(np.int64(1) << k)
-    core[c, S.WAITS_ROOM] &= ~(np.int64(1) << k)
-    th[S.T_DONE], th[S.T_CARRY], th[S.T_FLAGS], th[S.T_RESULT], th[S.T_ENDLESS] = 0, 0, 0, -1, 0
-    index = np.int64(-1)
-    if m.issues[row, O.V_INDEX] >= 0:
-        index = m.regs[first + m.issues[row, O.V_INDEX]] & 0xFFFF
-    th[S.T_INDEX] = np.int32(index)
     length, room, has_length, endless = np.int64(0), np.int64(0), False, False
-    n_memory, banks, collides = 0, np.int64(0), False
-    for turn in range(4):
-        place = (
-            np.int64(0) if turn == 2 else (np.int64(3) if turn == 3 else np.int64(turn + 1))
-        )  # sources, destination, scalar
-        o = S.OPERAND0 + place * S.OPERAND_FIELDS
-        form = m.issues[row, O.V_DEST + place]
-        width = np.int64(m.vop[op, place])
-        th[o + S.P_FORM], th[o + S.P_DSR] = S.NOTHING, -1
-        if form == _NO_FORM:
-            continue
-        if form == _SCALAR:
-            th[o + S.P_FORM] = S.VALUE
-            th[o + S.P_VALUE] = np.int32(np.uint32(m.regs[first + place] & 0xFFFFFFFF))
-            continue
-        if form == _POINTER:
-            th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
-            th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(m.regs[first + place] & 0xFFFF)
-            continue
-        value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
-        kind = value & 15
-        if form == _DSR:
-            th[o + S.P_DSR] = np.int32(dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets))
-        n = (value >> 20) & 0xFFFF
-        is_endless = False
-        if kind == _FABIN or kind == _FABOUT:
-            is_endless = n == O.ENDLESS
-            if not fabric_operand(c, th, o, value, m):
-                return BAD
-        elif kind == _FIFO:
-            th[o + S.P_FORM], th[o + S.P_ROW] = S.FIFO, np.int32((value >> 4) & 0xFFFF)
-            th[S.T_FLAGS] |= np.int32(S.FLAG_FIFO)
-            continue
-        elif kind == _MEM1D or kind == _MEM4D or kind == _CIRCBUF:
-            n = memory_operand(th, o, value, width, index, m)
-            if place > 0 and th[o + S.P_STRIDE] != 0:
-                n_memory += 1
-                # Elements 8 words apart are in one bank: such a read collides with itself.
-                in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
-                wide = m.vop[op, A.W_SRC0] == 2
-                bank = np.int64(th[o + S.P_ADDRESS]) % (
-                    sets[S.BANK_PERIOD_32] if wide else sets[S.BANK_PERIOD_16]
-                )
-                if (n_memory == 2 and bank == banks) or in_one_bank:
-                    collides = True
-                banks = bank
-        else:
-            core[c, S.FAULT], core[c, S.FAULT_A] = S.F_OPERAND, place
+    for turn in range(4):  # source 0, source 1, destination, scalar
+        place = np.int64(0) if turn == 2 else (np.int64(3) if turn == 3 else np.int64(turn + 1))
+        is_sound, n = fill_operand(c, th, place, row, first, np.int64(m.vop[op, place]), m)
+        if not is_sound:
             return BAD
-        if place < 3:
-            has_length = True
-            if is_endless:
-                endless = True
-            elif length == 0:
-                length = n
-            if place == 0 and th[o + S.P_FORM] == S.MEMORY:
-                room = n
+        if n < 0 or place == 3:
+            continue
+        has_length = True
+        form = th[S.OPERAND0 + place * S.OPERAND_FIELDS + S.P_FORM]
+        if form != S.MEMORY and n == O.ENDLESS:
+            endless = True
+        elif length == 0:
+            length = n
+        if place == 0 and form == S.MEMORY:
+            room = n
     length = bounded(th, length, room, on_control)
     if length > 0 or not endless:
         endless = False
         if not has_length:
             length = np.int64(1)
-    if length > 0 and sets[S.BOUNDS] != 0:
-        for place in range(4):
-            o = S.OPERAND0 + place * S.OPERAND_FIELDS
-            if th[o + S.P_FORM] == S.MEMORY and leaves_variable(
-                c, th, o, length, np.int64(m.vop[op, place]), m
-            ):
-                if sets[S.WATCH] == 0:
-                    return BAD
-                core[c, S.FAULT] = 0
-                W.note(
-                    W.BEYOND_VECTOR,
-                    c,
-                    t,
-                    core[c, S.PC],
-                    core[c, S.FAULT_A],
-                    core[c, S.FAULT_B],
-                    place == 0,
-                    0,
-                    m,
-                )
+    if length > 0 and sets[S.BOUNDS] != 0 and not is_within(c, t, th, op, length, m):
+        return BAD
+    cost, collides = element_cost(th, op, m)
     reduce_into(c, row, th, op, length, m)
     th[S.T_ENDLESS] = np.int32(endless)
     th[S.T_REST] = np.int32(length)
-    cost = np.int64(m.vop[op, A.COST])
-    if n_memory >= 2:
-        cost = np.int64(m.vop[op, A.COST_MEMORY])
-    if collides:
-        cost = np.int64(m.vop[op, A.COST_COLLIDING])
     th[S.T_COST], th[S.T_WIDE] = np.int32(cost), np.int32(2 if collides else 1)
     th[S.T_OP] = np.int32(op + 1)
     core[c, S.STATUS] = k

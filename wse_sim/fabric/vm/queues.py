@@ -41,34 +41,16 @@ def wake_router(c, size, router_listed, router_list):
 
 
 @inlined_kernel
-def enter(
-    e,
-    c,
-    slot,
-    word,
-    flag,
-    stamp,
-    sets,
-    q_head,
-    q_count,
-    q_word,
-    q_flag,
-    q_stamp,
-    waiting,
-    occupied,
-    size,
-    router_listed,
-    router_list,
-):
+def enter(e, c, slot, word, flag, stamp, m):
     """Append a word to queue `e` of router `c`."""
-    i = (np.int64(q_head[e]) + np.int64(q_count[e])) % sets[S.CAP]
-    q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
-    q_flag[e, i] = np.uint8(flag)
-    q_stamp[e, i] = stamp
-    q_count[e] += np.uint8(1)
-    waiting[c] += 1
-    occupied[c] |= np.int64(1) << slot
-    wake_router(c, size, router_listed, router_list)
+    i = (np.int64(m.q_head[e]) + np.int64(m.q_count[e])) % m.sets[S.CAP]
+    m.q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
+    m.q_flag[e, i] = np.uint8(flag)
+    m.q_stamp[e, i] = stamp
+    m.q_count[e] += np.uint8(1)
+    m.waiting[c] += 1
+    m.occupied[c] |= np.int64(1) << slot
+    wake_router(c, m.size, m.router_listed, m.router_list)
 
 
 @inlined_kernel
@@ -87,32 +69,15 @@ def head_meta(c, q, iq_meta, iq_head):
 
 
 @inlined_kernel
-def deliver(
-    c,
-    q,
-    slot,
-    word,
-    flag,
-    t,
-    iq_head,
-    iq_count,
-    in_depth,
-    iq_word,
-    iq_meta,
-    iq_last,
-    core,
-    size,
-    listed,
-    ready,
-):
+def deliver(c, q, slot, word, flag, t, m):
     """Put a word into input queue `q`; the caller has checked the room."""
-    core[c, S.WAITS_INPUT] = 0
-    i = (iq_head[q, c] + iq_count[q, c]) % in_depth[q]
-    iq_word[q, c, i] = np.uint32(word)
-    iq_meta[q, c, i] = np.uint8(slot | (flag << 6))
-    iq_count[q, c] += 1
-    iq_last[q, c] = t
-    wake_next(c, size, listed, ready)
+    m.core[c, S.WAITS_INPUT] = 0
+    i = (m.iq_head[q, c] + m.iq_count[q, c]) % m.in_depth[q]
+    m.iq_word[q, c, i] = np.uint32(word)
+    m.iq_meta[q, c, i] = np.uint8(slot | (flag << 6))
+    m.iq_count[q, c] += 1
+    m.iq_last[q, c] = t
+    wake_next(c, m.size, m.listed, m.ready)
 
 
 @inlined_kernel
@@ -127,32 +92,15 @@ def take(c, q, iq_head, iq_word, iq_count, in_depth, core):
 
 
 @inlined_kernel
-def push(
-    c,
-    q,
-    slot,
-    word,
-    flag,
-    t,
-    oq_head,
-    oq_count,
-    out_depth,
-    oq_word,
-    oq_meta,
-    oq_time,
-    core,
-    size,
-    ring_listed,
-    rings_list,
-):
+def push(c, q, slot, word, flag, t, m):
     """Put a word into output queue `q`; the caller has checked the room."""
-    i = (oq_head[q, c] + oq_count[q, c]) % out_depth[q]
-    oq_word[q, c, i] = np.uint32(word & 0xFFFFFFFF)
-    oq_meta[q, c, i] = np.uint8(slot | (flag << 6))
-    oq_time[q, c, i] = t
-    oq_count[q, c] += 1
-    core[c, S.SENT] += 1
-    if ring_listed[c] == 0:
-        ring_listed[c] = 1
-        rings_list[size[S.N_RINGS]] = c
-        size[S.N_RINGS] += 1
+    i = (m.oq_head[q, c] + m.oq_count[q, c]) % m.out_depth[q]
+    m.oq_word[q, c, i] = np.uint32(word & 0xFFFFFFFF)
+    m.oq_meta[q, c, i] = np.uint8(slot | (flag << 6))
+    m.oq_time[q, c, i] = t
+    m.oq_count[q, c] += 1
+    m.core[c, S.SENT] += 1
+    if m.ring_listed[c] == 0:
+        m.ring_listed[c] = 1
+        m.rings_list[m.size[S.N_RINGS]] = c
+        m.size[S.N_RINGS] += 1

@@ -275,16 +275,7 @@ def route_router(c, t, m, x):
                         onward,
                         flag if flag == S.CONTROL_WORD else 0,
                         t,
-                        m.iq_head,
-                        m.iq_count,
-                        m.in_depth,
-                        m.iq_word,
-                        m.iq_meta,
-                        m.iq_last,
-                        m.core,
-                        m.size,
-                        m.listed,
-                        m.ready,
+                        m,
                     )
                     if sets[S.WATCH] != 0:
                         delivered(c, queue, m.q_from[e, head], m)
@@ -307,25 +298,7 @@ def route_router(c, t, m, x):
                 enter_ghost(x, f)
                 post(x, 0 if other < c else 1, PUSH, f, onward, kept, t + length)
                 continue
-            enter(
-                f,
-                other,
-                there,
-                onward,
-                kept,
-                t + length,
-                m.sets,
-                m.q_head,
-                m.q_count,
-                m.q_word,
-                m.q_flag,
-                m.q_stamp,
-                m.waiting,
-                m.occupied,
-                m.size,
-                m.router_listed,
-                m.router_list,
-            )
+            enter(f, other, there, onward, kept, t + length, m)
             if sets[S.WATCH] != 0:
                 entered(f, m.q_from[e, head], m)
     for q in range(5):
@@ -371,25 +344,7 @@ def send_ring(c, t, m):
                 if room < 0:
                     result |= 2
                 continue
-            enter(
-                e,
-                c,
-                slot,
-                word,
-                meta >> 6,
-                t + 1,
-                m.sets,
-                m.q_head,
-                m.q_count,
-                m.q_word,
-                m.q_flag,
-                m.q_stamp,
-                m.waiting,
-                m.occupied,
-                m.size,
-                m.router_listed,
-                m.router_list,
-            )
+            enter(e, c, slot, word, meta >> 6, t + 1, m)
             if m.sets[S.WATCH] != 0:
                 entered(e, m.oq_from[q, c, head], m)
         m.oq_head[q, c] = (head + 1) % m.out_depth[q]

@@ -20,7 +20,7 @@ import numpy as np
 from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
+from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer, to_unsigned
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
 from wse_sim.fabric.vm.halves import half_bits, half_value
 from wse_sim.fabric.vm.registers import FIRST_BYTE
@@ -51,7 +51,7 @@ LD_I16, LD_U16, LD_I32, LD_U32, LD_64, ST_16 = range(114, 120)
 ST_32, ST_64, LDX_I16, LDX_U16, LDX_I32, LDX_U32 = range(120, 126)
 STX_16, STX_32, DSD_BASE, DSD_ADD, DSD_LEN, DSD_STRIDE = range(126, 132)
 DSD_GET, DSD_ADDR16, DSD_ADDR32, DSR_LOAD, DSR_BASE, DSR_GET = range(132, 138)
-VEC, ACT, BLOCK, UNBLOCK, SYS = range(138, 143)
+VEC, ACT, BLOCK, UNBLOCK, SYS, U2F, F2U = range(138, 145)
 
 # Why a stretch stopped; below: a fault of state.py.
 W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET, W_REGISTER = range(32, 38)
@@ -318,6 +318,10 @@ def conversions(op, half, r, d, x, y, k):
         r[d] = f32_bits(np.float32(r[x]))
     elif op == F2I:
         r[d] = to_integer(bits_f32(r[x]))
+    elif op == U2F:
+        r[d] = f32_bits(np.float32(u64(r[x])))
+    elif op == F2U:
+        r[d] = to_unsigned(bits_f32(r[x]))
     elif op == MATH:
         r[d] = f32_bits(math_function(k, bits_f32(r[x])))
     elif op == POW:

@@ -195,24 +195,7 @@ def room(c, k, n_words, simd, ended, th, m):
 def send_word(c, word, flag, t, th, m):
     """Write a word into the output queue of the destination."""
     queue, slot = np.int64(th[S.OPERAND0 + S.P_QUEUE]), np.int64(th[S.OPERAND0 + S.P_SLOT])
-    push(
-        c,
-        queue,
-        slot,
-        word,
-        flag,
-        t,
-        m.oq_head,
-        m.oq_count,
-        m.out_depth,
-        m.oq_word,
-        m.oq_meta,
-        m.oq_time,
-        m.core,
-        m.size,
-        m.ring_listed,
-        m.rings_list,
-    )
+    push(c, queue, slot, word, flag, t, m)
     if m.sets[S.WATCH] != 0:
         sent_by(c, t, th[S.T_PC], queue, m)
 

@@ -217,7 +217,7 @@ def decoder_of(graph: KernelGraph) -> Decoder:
     ModelError
         If it is a training graph, has no attention, or its attention sees later tokens.
     """
-    return _Reader(graph).decoder()
+    return graph.remembered("decoder", lambda: _Reader(graph).decoder())
 
 
 def _is_dense(kernel: Kernel) -> bool:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -64,6 +66,16 @@ class ChunkPrices:
         self._deep = np.asarray(
             deep_cycles(plan.layer, slots, plan.grid, plan.wafer, groups=plan.groups), np.float64
         )
+        self._layers: dict[int, float] = {}  # cycles of a layer by tokens
+
+    def price(self, chunks: Sequence[int]) -> None:
+        """Price the layer for chunks of these lengths, and for what their last chunks hold, in one pass."""
+        prompt, plan = self.plan.prompt, self.plan
+        lengths = sorted({length for chunk in chunks for length in (chunk, (prompt - 1) % chunk + 1)})
+        cost = joined_layer_cycles(
+            plan.layer, np.array(lengths, np.int64), plan.grid, plan.wafer, groups=plan.groups
+        )
+        self._layers.update(zip(lengths, np.asarray(cost.total, np.float64).tolist(), strict=True))
 
     def in_chunks(self, chunk: int) -> Reading:
         """Chunks of `chunk` tokens with weights at rest, the last one with what is left."""
@@ -81,9 +93,11 @@ class ChunkPrices:
         return Reading(RESTING, chunk, (*turns, PromptTurn(1, last, cycles, *self._rest(last, is_last=True))))
 
     def _layer(self, tokens: int) -> float:
-        plan = self.plan
-        cost = joined_layer_cycles(plan.layer, tokens, plan.grid, plan.wafer, groups=plan.groups)
-        return float(np.asarray(cost.total))
+        if tokens not in self._layers:
+            plan = self.plan
+            cost = joined_layer_cycles(plan.layer, tokens, plan.grid, plan.wafer, groups=plan.groups)
+            self._layers[tokens] = float(np.asarray(cost.total))
+        return self._layers[tokens]
 
     def _rest(self, tokens: int, *, is_last: bool) -> tuple[float, float, float]:
         """Cycles of embedding and head, and the ways to the next region."""
@@ -161,13 +175,14 @@ def _faster(best: Reading, ways: int) -> str:
 def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
     """The earliest first token among chunks that fit and leave cache; of equally many chunks the shortest."""
     prompt, least = prices.plan.prompt, LEAST_CACHE * prices.cache(SHORT)
-    found = [prices.plan.reading]
     # All lengths up to the root of the prompt, then those that save a whole chunk.
-    for chunk in sorted({-(-prompt // -(-prompt // n)) for n in range(1, prompt + 1)}):
-        if not prices.fits(chunk) or prices.cache(chunk) < least:
-            break
-        found.append(prices.in_chunks(chunk))
-    best = min(found, key=prices.first_token_s)
+    lengths = sorted({-(-prompt // -(-prompt // n)) for n in range(1, prompt + 1)})
+    chunks = list(
+        itertools.takewhile(lambda chunk: prices.fits(chunk) and prices.cache(chunk) >= least, lengths)
+    )
+    if chunks:
+        prices.price(chunks)
+    best = min([prices.plan.reading, *map(prices.in_chunks, chunks)], key=prices.first_token_s)
     if best.way == MOVING:
         return (
             best,

@@ -156,7 +156,7 @@ def _wavelets(plan: GenerationPlan, regions: list[LayerRegion]) -> NDArray[np.fl
 
 
 def _add_line(out: NDArray[np.float32], area: Region, words: float, *, is_column: bool) -> None:
-    """All-reduces on all columns (or rows) of a square: twice to the middle, once back out."""
+    """Add the words of an all-reduce on every column (or row) of a square: two reductions to the middle, one broadcast back."""
     view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
     forward, back = (SOUTH, NORTH) if is_column else (EAST, WEST)
     if not is_column:

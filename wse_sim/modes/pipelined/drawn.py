@@ -13,7 +13,7 @@ import numpy as np
 
 from wse_sim.compiler.drawn_wafers import DrawnWafers, FloatArray
 from wse_sim.compiler.plan import Stage
-from wse_sim.compiler.sizing import Sizer
+from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.engine.host import InputPath
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -40,7 +40,7 @@ def _pace(plan: PipelinedPlan, wafers: DrawnWafers) -> FloatArray:
     """(draws,) cycles per sample of the slowest stage."""
     own = sizer_of(plan, plan.wafer)
     groups = {group.name: group for group in own.groups}
-    sizers: dict[int, Sizer] = {}
+    sizers: dict[int, tuple[Sizer, dict[str, Group]]] = {}
     slower = np.array([plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency for wafer in wafers.each])
     slowest = np.zeros(len(wafers.each))
     known: set[Hashable] = set()
@@ -55,10 +55,10 @@ def _pace(plan: PipelinedPlan, wafers: DrawnWafers) -> FloatArray:
             wafer: Wafer, stage: Stage = stage, rows: int = rows, cols: int = cols
         ) -> Mapping[str, object]:
             if id(wafer) not in sizers:
-                sizers[id(wafer)] = sizer_of(plan, wafer)
-            sizer = sizers[id(wafer)]
-            group = next(one for one in sizer.groups if one.name == stage.kernels[0])
-            forward, backward = sizer.stage_cost(group, rows, cols)
+                on = own.priced_on(wafer)
+                sizers[id(wafer)] = on, {group.name: group for group in on.groups}
+            sizer, of = sizers[id(wafer)]
+            forward, backward = sizer.stage_cost(of[stage.kernels[0]], rows, cols)
             return {"forward": forward.total, "backward": backward.total}
 
         priced = wafers.price(cycles)

@@ -163,13 +163,39 @@ class PlacedKernel(ABC):
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words of a sample that the region sends over links of its own: results along the cells that send in turn, at least."""
         output, found = self.kernel.outputs[0], dict[tuple[Cell, Cell], float]()
-        bundles = self.bundles.get(output, 1)
-        words = self.graph.tensors[output].elements / self.graph.samples / PAIR / bundles
+        bundles, words = self.bundles.get(output, 1), self.result_words
         for cells in map(self.bundle_senders, range(bundles)):
             for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
                 if (there[0] - here[0], there[1] - here[1]) in STEPS:
                     found[here, there] = words * behind / len(cells)
         return found
+
+    @property
+    def result_words(self) -> float:
+        """Words of a sample in every bundle of the result."""
+        output = self.kernel.outputs[0]
+        elements = self.graph.tensors[output].elements / self.graph.samples
+        return elements / PAIR / self.bundles.get(output, 1)
+
+    # ---- samples on their way -------------------------------------------------------------------------------------
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether its inlets take a whole sample in before its first word continues."""
+        return False
+
+    @property
+    def late_fraction(self) -> float:
+        """The fraction of a pass by which results leave after their sums: 1 where they leave during the next sample."""
+        return 0.0
+
+    def held_samples(self, tensor: str) -> int | None:
+        """Samples of an operand that wait in stores until the work on them begins; None of one without stores."""
+        return None
+
+    def hold(self, tensor: str, samples: int) -> None:
+        """Make room for that many, as far as there are cores for it; nothing to do without stores."""
+        return
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
@@ -225,7 +251,7 @@ def rows_in_turn(region: Region, wafer: Wafer) -> int:
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Elements of a sample in the order of their words: pixel by pixel of an image, else None.
+    """Elements of a sample in word order: pixel by pixel for an image, None for other tensors.
 
     An image is what a convolution or a pooling reads or gives, and what comes of it element by element.
     """

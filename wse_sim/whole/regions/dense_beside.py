@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.whole.paths import BACK, direction
 from wse_sim.whole.regions.contract import PAIR, Ports
-from wse_sim.whole.regions.dense_shape import DenseShape
-from wse_sim.whole.regions.turns import alternate, deal, receive_all, route_takers
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, deal, receive_all, relay, route_takers
 
-STORE, RECEIVE = 1, 1  # microthreads: of the store, of an inlet
+STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
 
 
 class WayIn(NamedTuple):
@@ -124,7 +125,10 @@ class DenseBeside(DenseShape):
         ]  # colors of sums, free next to the compute cores
         for i, cell in enumerate(self.stores):
             store = b.core_class(f"{self.name} store {i}")
-            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell) for turn in (0, 1)]
+            slots = [
+                b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell)
+                for turn in range(self.slots if i else LAST_SLOTS)
+            ]
             self._keep(
                 store,
                 slots,
@@ -135,14 +139,10 @@ class DenseBeside(DenseShape):
             )
             b.place(store, cell)
             if i:
-                b.route(links[i - 1], cell, rx="R", tx="S")
-                b.route(links[i - 1], self.stores[i - 1], rx="N", tx="R")
+                onward = direction(cell, self.stores[i - 1])
+                b.route(links[i - 1], cell, rx="R", tx=onward)
+                b.route(links[i - 1], self.stores[i - 1], rx=BACK[onward], tx="R")
         self._route_residual(b, ports.own[-1])
-
-    @property
-    def stored(self) -> int:
-        """Elements of a sample in a store."""
-        return self.tokens * self.features
 
     def _route_residual(self, b: Builder, color: int) -> None:
         """From the last store along the last row."""
@@ -163,13 +163,27 @@ class DenseBeside(DenseShape):
         def receive(turn: int) -> None:
             receive_all(store, inward, slots[turn].dsd(0, self.stored), STORE, "low")
 
-        def hand_out(turn: int) -> None:
-            if is_last:
-                self._deal_residual(store, slots[turn], outward)
-            else:
-                store.mov(fabric_out(outward), slots[turn].dsd(0, self.stored), dtype="fp16", start="none")
+        def hand_on(turn: int) -> None:
+            part = slots[turn].dsd(0, self.stored)
+            store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
 
-        alternate(store, samples, receive, hand_out, (STORE,))
+        if is_last:
+            alternate(
+                store,
+                samples,
+                receive,
+                lambda turn: self._deal_residual(store, slots[turn], outward),
+                (STORE,),
+            )
+        elif len(slots) == RELAY_SLOTS:
+            relay(store, samples, receive, hand_on, (STORE, HAND_ON))
+        else:
+
+            def at_once(turn: int) -> None:
+                hand_on(turn)
+                store.join(HAND_ON)
+
+            alternate(store, samples, receive, at_once, (STORE,))
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
         """Of every token a share to each column."""

@@ -28,7 +28,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Ports, divisor
 from wse_sim.whole.regions.dense import Sent
 from wse_sim.whole.regions.dense_beside import STORE
-from wse_sim.whole.regions.dense_shape import STORES
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, STORES
 from wse_sim.whole.regions.dense_shared import RESIDUAL, Finisher, SharedDense
 from wse_sim.whole.regions.turns import KEEP, advance_of, deal, receive_all, route_senders, route_takers
 
@@ -53,7 +53,11 @@ class KeptDense(SharedDense):
     @property
     def depth(self) -> int:
         """Stores next to a row, the keeper among them, two samples of its tokens in each."""
-        return min(STORES, self.left - self.region.col - 1)
+        return min(max(STORES, self.wanted_stores), self.left - self.region.col - 1)
+
+    def samples_in(self, stores: int) -> int:
+        """Those of every row, next to it; the other one is the core that hands tokens on."""
+        return super().samples_in(stores - 1)
 
     @property
     def finishing(self) -> int:
@@ -160,7 +164,10 @@ class KeptDense(SharedDense):
         rows = slice(self.last - self.finishing + 1, self.last + 1)
         for i in range(self.depth):
             col = self.left - 2 - i
-            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size, "fp16", (rows, col)) for turn in (0, 1)]
+            slots = [
+                b.buffer(f"{self.name}.slot{i} {turn}", size, "fp16", (rows, col))
+                for turn in range(self.slots if i else LAST_SLOTS)
+            ]
             inward = onward if i == self.depth - 1 else links[i % 2]
             if i:
                 outward = links[(i - 1) % 2]

@@ -6,7 +6,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil
 
 import numpy as np
@@ -27,10 +27,13 @@ from wse_sim.whole.regions.contract import (
     stream_order,
 )
 from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
+from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 MOST_HEARD = 3  # bundles that the core next to a row hears, on a microthread each
 STORES = 3  # cores in which a residual waits, where the region has room
+STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; with more there are two
+LAST_SLOTS = 2  # samples in the store that deals them out
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 
 
@@ -41,6 +44,8 @@ class DenseShape(RegionKind):
     title = "dense layers"
     relays = True
     """Whether its colors suffice for cores that hand words on."""
+    wanted_samples = 0
+    """Samples of a residual that have to wait, so that a skip does not set the pace."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -215,9 +220,59 @@ class DenseShape(RegionKind):
 
         They stand behind the inlets, or below the only one.
         """
-        if self.is_narrow:
-            return tuple((self.last - i, self.left - 1) for i in range(min(STORES, self.height - 1)))
-        return tuple((self.last - i, self.left - 2) for i in range(min(STORES, self.height)))
+        first, rows = self.left - 1 - (not self.is_narrow), self.height - self.is_narrow
+        columns = first - self.region.col + 1
+        count = min(max(min(STORES, rows), self.wanted_stores), rows * columns)
+        # Up the column next to the inlets, down the one west of it, and so on.
+        ways = [
+            [(self.last - i, first - j) for i in range(rows)][:: -1 if j % 2 else 1] for j in range(columns)
+        ]
+        return tuple(chain.from_iterable(ways))[:count]
+
+    @property
+    def slots(self) -> int:
+        """Samples in every other store: as many as a core has room for."""
+        each = 2.0 * (self.stored + self.cols * self.outputs)
+        return (
+            RELAY_SLOTS
+            if RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
+            else LAST_SLOTS
+        )
+
+    @property
+    def stored(self) -> int:
+        """Elements of a sample in a store."""
+        return self.tokens * self.features
+
+    @property
+    def wanted_stores(self) -> int:
+        """As many as hold the samples that a skip needs: two in the one next to the last row, three in every other."""
+        return 1 + max(0, ceil((self.wanted_samples - LAST_SLOTS) / self.slots))
+
+    @property
+    def takes_whole(self) -> bool:
+        """Every inlet holds whole samples."""
+        return self.tokens > 1 and not self.is_narrow
+
+    @property
+    def late_fraction(self) -> float:
+        """The last row finishes all tokens of a sample, which leave during the next one."""
+        return 1 - 1 / self.tokens
+
+    def hold(self, tensor: str, samples: int) -> None:
+        """Make room in the stores of a residual."""
+        if self.held_samples(tensor) is not None:
+            self.wanted_samples = samples
+
+    def held_samples(self, tensor: str) -> int | None:
+        """Count those of a residual in its stores."""
+        if "residual" not in self.items or tensor != self.kernel.inputs[-1]:
+            return None
+        return self.samples_in(len(self.stores))
+
+    def samples_in(self, stores: int) -> int:
+        """Samples that a number of stores holds, one behind the other."""
+        return LAST_SLOTS + self.slots * (stores - 1)
 
     @property
     def senders(self) -> tuple[Cell, ...]:

@@ -65,6 +65,11 @@ class SharedDense(Dense):
         return divisor(self.tokens, self.height)
 
     @property
+    def late_fraction(self) -> float:
+        """Tokens of a round leave during the next one."""
+        return self.finishing / self.tokens
+
+    @property
     def share(self) -> int:
         """Rounds of a sample: tokens that such a row finishes."""
         return self.tokens // self.finishing

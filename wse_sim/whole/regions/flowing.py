@@ -87,6 +87,11 @@ class Flowing(Dense):
     def _biases(self, each: Floats) -> Floats:
         return each[None]
 
+    @property
+    def late_fraction(self) -> float:
+        """Results leave as they are summed."""
+        return 0.0
+
     def held_up_cycles(self) -> float:
         """No row is busy for long between two tokens, or all are."""
         return 0.0

@@ -32,7 +32,7 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command, Fn
-from wse_sim.graph import Kernel, KernelGraph, TensorKind
+from wse_sim.graph import Kernel, KernelGraph, TensorKind, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
@@ -60,6 +60,7 @@ from wse_sim.whole.regions.turns import (
 )
 
 STORES = 3  # cores in which an early operand waits at most
+LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead
 STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
@@ -71,6 +72,11 @@ class PointwisePlace(PlacedKernel):
 
     family = "elementwise"
     title = "elementwise work"
+
+    @property
+    def takes_whole(self) -> bool:
+        """A slow function: its last core begins with the last words."""
+        return not SPECIAL_FUNCTIONS.isdisjoint(operators_of(self.kernel))
 
     def _make_room(self) -> None:
         """Where moving columns do not suffice for the inlets, they take the place of compute columns."""
@@ -248,6 +254,8 @@ class PointwisePlace(PlacedKernel):
         """All operands but the last to come."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
 
+    wanted_samples: Mapping[str, int] = frozen()
+    """Samples of an early operand that have to wait, so that a skip does not set the pace."""
     band = 0
     share = 1
     """Which bundle of the elements its cores have, of how many."""
@@ -436,8 +444,24 @@ class Pointwise(PointwisePlace, RegionKind):
         return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
 
     def most_stores(self, tensor: str) -> int:
-        """One for every two kernels on the longer way and the one that deals; with more an operand comes late."""
-        return min(STORES, 1 + ceil(self.kernels_before(tensor) / 2))
+        """One for every two kernels on the longer way and the one that deals; with more an operand comes late.
+
+        More where it has to wait longer.
+        """
+        wanted = ceil((self.wanted_samples.get(tensor, 0) - LAST_SLOTS - CORE_SLOTS) / RELAY_SLOTS)
+        return max(min(STORES, 1 + ceil(self.kernels_before(tensor) / 2)), 1 + wanted)
+
+    def hold(self, tensor: str, samples: int) -> None:
+        """Make room for an operand that comes early."""
+        if self.waits(tensor):
+            self.wanted_samples = {**self.wanted_samples, tensor: samples}
+
+    def held_samples(self, tensor: str) -> int | None:
+        """In the stores of an early operand, and on the cores, which take the next sample in."""
+        if not self.waits(tensor):
+            return None
+        fewest = min(len(band.stores[tensor]) for band in self.bands)
+        return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (fewest - 1)
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
@@ -446,14 +470,33 @@ class Pointwise(PointwisePlace, RegionKind):
             return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
         snake = [*pairwise(self.snake)]
         links = {*snake, *((there, here) for here, there in snake)}
-        row, col = self.snake[0]
-        for first, *_ in self.stores.values():
-            way = [
-                *((r, first[1]) for r in range(first[0], row, -1)),
-                *((row, c) for c in range(first[1], col + 1)),
-            ]
-            links |= {*pairwise(way)}
-        return frozenset(links)
+        return frozenset(links.union(*map(self._dealing, self.stores.values())))
+
+    @property
+    def result_words(self) -> float:
+        """Words of a sample in one band."""
+        return self.elements / PAIR / self.streams
+
+    def _dealing(self, cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+        """Links from the core that deals an operand out to the first of the snake."""
+        first, (row, col) = cells[0], self.snake[0]
+        up = [(r, first[1]) for r in range(first[0], row, -1)]
+        return [*pairwise([*up, *((row, c) for c in range(first[1], col + 1))])]
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Operands on their way to the snake and along it, those of the cores behind, and results back."""
+        if self.streams > 1:
+            return {link: words for band in self.bands for link, words in band.link_words.items()}
+        words, count = self.elements / PAIR, len(self.snake)
+        along = {
+            link: len(self.stores) * words * (count - i) / count
+            for i, link in enumerate(pairwise(self.snake), 1)
+        }
+        for cells in self.stores.values():
+            for link in self._dealing(cells):
+                along[link] = along.get(link, 0.0) + words
+        return {**super().link_words, **along}
 
     # ---- program -----------------------------------------------------------------------------------------------------
 

@@ -26,18 +26,31 @@ from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.laid_ways import Cycles, Ends, cells_to, legs_cycles, tree_cycles
+from wse_sim.whole.laid_ways import (
+    Controls,
+    Cycles,
+    Ends,
+    Links,
+    cells_to,
+    legs_cycles,
+    link_map,
+    tree_cycles,
+    way_links,
+)
 from wse_sim.whole.network import (
     host_inputs,
     host_outputs,
     host_streams,
+    inlet_cells,
     leaving_of,
     links_of,
     off_edge,
     own_colors,
     route_tree,
     tree_into,
+    tree_links,
     trees_of,
+    words_of,
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import divisor, stream_order
@@ -84,6 +97,7 @@ class TrainedNetwork:
     regions: tuple[TrainedKind, ...]
     trees: tuple[Tree, ...]
     backs: tuple[Back, ...]
+    from_loss: Way
     loss_place: LossPlace
     loss: str
     batch: Batch
@@ -107,17 +121,37 @@ class TrainedNetwork:
     def ways(self) -> tuple[Cycles, Cycles]:
         """Cycles of a word between regions, forward and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
-        inlets: dict[str, dict[str, list[Cell]]] = {}
-        for region in self.regions:
-            for inlet in region.inlets:
-                inlets.setdefault(region.name, {}).setdefault(inlet.tensor, []).append(inlet.cell)
         back: dict[Ends, float] = {}
         for one in self.backs:
             onward = [one.sum[1]] if one.sum else []
             for part in one.parts:
                 legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
                 back[one.tensor, makers[one.tensor], part.sent.reader] = legs_cycles(legs, wafer)
-        return tree_cycles(self.trees, inlets, wafer), back
+        return tree_cycles(self.trees, inlet_cells(self.regions), wafer), back
+
+    @property
+    def laid_words(self) -> NDArray[np.float64]:
+        """(rows, cols, 4) words of a sample on every link, of all streams and gradients on their ways."""
+        wafer = self.plan.wafer
+        return link_map(self._links(), wafer.rows, wafer.cols)
+
+    def _links(self) -> Links:
+        graph, controls = self.plan.graph, Controls(self.program, self.batch.samples)
+        yield from tree_links(graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+        by_name = {region.name: region for region in self.regions}
+        ways = [(self.from_loss, leaving_of(self.plan).tensor, self.loss_place.cores)]
+        for back in self.backs:
+            for part in back.parts:
+                senders = by_name[part.sent.reader].gradient_senders(back.tensor)
+                ways += [(way, back.tensor, senders) for way in part.ways]
+            ways += [(back.sum[1], back.tensor, ())] if back.sum else []
+        for way, tensor, senders in ways:
+            yield from way_links(way, words_of(graph, tensor) + controls.of(way.color, senders))
+
+    @property
+    def loss_cells(self) -> tuple[Cell, ...]:
+        """All cores of the loss."""
+        return self.loss_place.cells
 
     @property
     def loss_area(self) -> FabricPlace:
@@ -189,7 +223,9 @@ def trained_network(
     for i, tree in enumerate(laid.trees):
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph, samples, wafer.cols)
-    return TrainedNetwork(plan, b.build(), config, regions, laid.trees, laid.backs, laid.place, loss, batch)
+    return TrainedNetwork(
+        plan, b.build(), config, regions, laid.trees, laid.backs, laid.from_loss, laid.place, loss, batch
+    )
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def affine(self) -> tuple[str, ...]:
-        """What it has of "scale" and "shift"."""
+        """Which of "scale" and "shift" the layer has."""
         return affine_of(self.kernel.attrs)
 
     @property

@@ -57,7 +57,7 @@ def _readers(regions: Sequence[TrainedKind]) -> dict[str, int]:
 
 
 def by_tensor(sent: Sequence[SentGradient]) -> Mapping[str, tuple[SentGradient, ...]]:
-    """The gradients of every tensor, those that come first first."""
+    """The gradients of every tensor, in order of arrival."""
     out: dict[str, tuple[SentGradient, ...]] = {}
     for one in sent:
         out[one.tensor] = (*out.get(one.tensor, ()), one)

@@ -53,7 +53,7 @@ def emit_row(
     buffers: Mapping[str, Held],
     features: int,
 ) -> None:
-    """The instructions on one row of `features` elements, a start each."""
+    """Instructions on one row of `features` elements; each pays one vector start."""
     layout = RowLayout(1, features, by_row=True)
     for vector in vectors:
         wide = is_wide(vector, shapes)

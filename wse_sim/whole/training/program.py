@@ -21,8 +21,9 @@ from wse_sim.modes.pipelined.loss import LOSS, loss_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
-from wse_sim.whole.laid_ways import Cycles, Ends, legs_cycles
+from wse_sim.whole.laid_ways import Cycles, Ends, Links, leg_links, legs_cycles, link_map
 from wse_sim.whole.layout import PAIR, RegionLayout
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.training.cores import write_cores
 from wse_sim.whole.training.flight import Chains, in_flight
 from wse_sim.whole.training.layer import TrainedLayer
@@ -70,6 +71,25 @@ class TrainingProgram:
             for leg, ends in zip(legs, pairwise(names), strict=True):
                 cycles[leg.stream.tensor, *ends] = legs_cycles([leg.cells], wafer)
         return found
+
+    @property
+    def laid_words(self) -> NDArray[np.float64]:
+        """(rows, cols, 4) words of a sample on every link, of all streams and gradients on their ways."""
+        wafer = self.plan.wafer
+        return link_map(self._links(), wafer.rows, wafer.cols)
+
+    def _links(self) -> Links:
+        for leg in (*self.legs.inputs, *self.legs.forward, *self.legs.backward):
+            yield from leg_links(leg.cells, len(leg.elements) / PAIR)
+        logits = self.legs.forward[-1]
+        edge = logits.cells[-1]
+        over = "E" if edge[1] == self.plan.wafer.cols - 1 else "W"
+        yield edge, over, len(logits.elements) / PAIR
+
+    @property
+    def loss_cells(self) -> tuple[Cell, ...]:
+        """All cores of the loss."""
+        return self.legs.loss
 
     @property
     def loss_area(self) -> FabricPlace:

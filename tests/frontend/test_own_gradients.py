@@ -1,0 +1,107 @@
+"""Modules whose forward() asks for gradients: FLOPs by hand and by torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend import lower
+
+pytestmark = pytest.mark.slow
+
+SAMPLES, WIDTH, HIDDEN = 8, 16, 32
+LARGE = 2 * SAMPLES * WIDTH * HIDDEN  # FLOPs of a product with the first weight
+SMALL = 2 * SAMPLES * HIDDEN  # with the second
+
+
+class Energy(nn.Module):
+    """A scalar per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
+
+
+class Function(Energy):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: self.net(y).sum())(x)
+
+
+class EachSample(Energy):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(torch.func.grad(lambda y: self.net(y).squeeze()))(x)
+
+
+class Forces(Energy):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.detach().requires_grad_(True)
+        energy = self.net(x)
+        (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        return energy, -slope
+
+
+class Penalty(Energy):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
+        return ((slope.norm(2, dim=1) - 1) ** 2).mean()
+
+
+class Unlinked(Energy):
+    """Nothing trains through a gradient without create_graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_(True)
+        return torch.autograd.grad(self.net(x).sum(), x)[0]
+
+
+class Curvature(Energy):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(torch.func.hessian(lambda y: self.net(y).squeeze()))(x)
+
+
+class Images(nn.Module):
+    """Gradients of convolutions, of a norm and of a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.SiLU(),
+            nn.GroupNorm(2, 8),
+            nn.Conv2d(8, 8, 3, groups=2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: self.net(y).sum())(x)
+
+
+X = torch.zeros(SAMPLES, WIDTH)
+
+
+@pytest.mark.parametrize(("model", "products"), [(Function, 2), (EachSample, 2), (Forces, 2), (Penalty, 2)])
+def test_a_first_gradient_is_two_products_more(model: type[Energy], products: int) -> None:
+    # Forward with the first weight, and the gradient back through it; the second weight alike, where its result is read.
+    flops = lower(model(), X).total_flops
+    assert products * LARGE <= flops - SMALL <= products * LARGE + SMALL
+
+
+@pytest.mark.parametrize("model", [Function, EachSample, Forces, Penalty, Curvature])
+def test_its_gradients_are_those_of_torch(model: type[Energy]) -> None:
+    graph = lower(model(), X, training=True)
+    assert graph.facts["training_flops"] == "as torch counts"
+
+
+def test_gradients_of_convolutions_are_convolutions() -> None:
+    # Forward of both, and back to the image through both: 3 x 3 x 3 x 8 at 8 x 8 places, 3 x 3 x 4 x 8 at 6 x 6 places.
+    graph = lower(Images(), torch.zeros(2, 3, 16, 16))
+    first, second = 2 * 2 * 27 * 8 * 64, 2 * 2 * 36 * 8 * 36
+    # The first gradient reaches 16 x 16 places from 8 x 8.  The last result itself is not read.
+    assert graph.total_flops == 2 * first + second
+
+
+def test_nothing_trains_through_a_gradient_without_a_graph() -> None:
+    with pytest.raises(ModelError, match="no parameters that train"):
+        lower(Unlinked(), X, training=True)

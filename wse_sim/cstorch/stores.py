@@ -1,0 +1,30 @@
+"""Stores of modules that belong to one run: :func:`wse_sim.cstorch.runtime.reset` gives them back what they held at first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Store = TypeVar("Store", dict[Any, Any], list[Any], set[Any])
+_RESTORES: list[Callable[[], None]] = []
+
+
+def of_run(store: Store) -> Store:
+    """A dictionary, list or set that lasts as long as the run; returns it."""
+    first = store.copy()
+
+    def restore() -> None:
+        store.clear()
+        if isinstance(store, list):
+            store.extend(first)
+        else:
+            store.update(first)
+
+    _RESTORES.append(restore)
+    return store
+
+
+def restore_all() -> None:
+    """Every store as it was when its module was imported."""
+    for restore in _RESTORES:
+        restore()

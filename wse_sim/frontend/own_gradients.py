@@ -1,0 +1,83 @@
+"""Modules whose forward() asks for a gradient itself (``torch.func.grad``, ``torch.autograd.grad``): their backward pass is captured.
+
+Torch's capture above autograd has no operators for what autograd runs.  Such a module is captured below it, with autograd on
+while forward() runs: energies become forces, penalties meet gradients, and an inner step of training is part of the program.
+Convolutions and other operators arrive as ATen has them, and attention is spelled out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export._trace import _export
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from wse_sim.frontend.regions import marked_frozen, set_frozen
+
+DETACHED = "wse_detached"
+"""Mark of detach() where the model itself calls it."""
+_CREATES_GRAPH = 4  # place of create_graph among the arguments of torch.autograd.grad
+
+
+class GradientAskedError(Exception):
+    """forward() asked for a gradient in a capture that has none."""
+
+
+def captured(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    """The program of a module with what autograd runs inside forward()."""
+    hooks = (module.register_forward_pre_hook(_on), module.register_forward_hook(_off))
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            program = _export(module, args, kwargs, strict=False, pre_dispatch=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return _without_saved(program)
+
+
+def gradient(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """A call of torch.autograd.grad: unless it creates a graph, nothing trains through its result."""
+    creates = kwargs.get("create_graph", args[_CREATES_GRAPH] if len(args) > _CREATES_GRAPH else False)
+    with contextlib.nullcontext() if creates else marked_frozen():
+        return func(*args, **kwargs)
+
+
+def _on(*_: object) -> None:
+    torch._C._set_grad_enabled(True)
+    set_frozen(False)  # torch itself captures under no_grad
+
+
+def _off(_: torch.nn.Module, __: object, made: object) -> object:
+    torch._C._set_grad_enabled(False)
+    return pytree.tree_map_only(torch.Tensor, torch.ops.aten.detach.default, made)
+
+
+@contextlib.contextmanager
+def own_detach() -> Iterator[None]:
+    """Operators of the block are what the model itself detaches."""
+    marks = torch.fx.traceback.current_meta
+    before = marks.get("custom")
+    marks["custom"] = {**(before or {}), DETACHED: True}
+    try:
+        yield
+    finally:
+        if before is None:
+            del marks["custom"]
+        else:
+            marks["custom"] = before
+
+
+def _without_saved(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without the detach() of tensors that autograd saved: gradients go through them."""
+    graph = program.graph
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.detach.default and not (node.meta.get("custom") or {}).get(DETACHED):
+            node.target = torch.ops.aten.alias.default
+    program.graph_module.recompile()
+    return program
