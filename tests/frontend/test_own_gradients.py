@@ -68,7 +68,10 @@ class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.SiLU(), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, groups=2)
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.SiLU(),
+            nn.GroupNorm(2, 8),
+            nn.Conv2d(8, 8, 3, groups=2),
         )
 
     def forward(self, x: Tensor) -> Tensor:

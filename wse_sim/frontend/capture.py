@@ -29,7 +29,13 @@ from wse_sim.frontend.containers import Containers, unread
 from wse_sim.frontend.decomposed import decomposed
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.fakes import as_fake, told_apart
-from wse_sim.frontend.faults import asked_for_gradient, holds_cache, raised_here, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import (
+    asked_for_gradient,
+    holds_cache,
+    raised_here,
+    sentence_of,
+    unwanted_operator,
+)
 from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
@@ -116,9 +122,7 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
-        program, said, switches = _settled(
-            fake, fake_args, fake_kwargs, (given, named), once, has_gradients
-        )
+        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named), once, has_gradients)
     except (WseError, MemoryError):
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
@@ -163,8 +167,8 @@ def _settled(
         set_plain(fake, made)
         state = plain_state(fake)
         program, after, caches, caught, tests, containers = _watched(
-        fake, args, kwargs, given, once, has_gradients
-    )
+            fake, args, kwargs, given, once, has_gradients
+        )
         set_plain(fake, {name: first[name] for name in made})
         again = {name for name in made if after[name] != state[name]}  # no switches but counts
         state = {**state, **{name: first[name] for name in again}}
@@ -192,7 +196,12 @@ def _watched(
     has_gradients: bool,
 ) -> tuple[Any, ...]:
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
-    after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given, fake, has_gradients), Containers()
+    after, caches, tests, containers = (
+        dict[str, Any](),
+        Caches(),
+        FoldedTests(*given, fake, has_gradients),
+        Containers(),
+    )
 
     def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
         after.update(plain_state(fake))
@@ -224,7 +233,9 @@ def _watched(
             tests,
         ):
             warnings.simplefilter("always")
-            program = captured(fake, args, kwargs) if has_gradients else torch.export.export(fake, args, kwargs)
+            program = (
+                captured(fake, args, kwargs) if has_gradients else torch.export.export(fake, args, kwargs)
+            )
         tests.notes += unfused
         tests.notes += [
             f"gradient: {name} has its own backward pass, which no capture sees; the graph has the gradient of its forward pass"

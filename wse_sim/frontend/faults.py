@@ -101,14 +101,16 @@ def asked_for_gradient(fault: BaseException) -> bool:
     now: BaseException | None = fault
     seen = list[BaseException]()
     while now is not None and now not in seen:
-        if type(now).__name__ == "AskedForGradient" or re.search(_ASKED, str(now)):
+        if type(now).__name__ == "AskedForGradientError" or re.search(_ASKED, str(now)):
             return True
         seen.append(now)
         now = now.__cause__ or now.__context__
     return False
 
 
-_ASKED = r"'Tensor' object has no attribute 'constant'|does not require grad|does not have a grad_fn|mirrored meta"
+_ASKED = (
+    r"'Tensor' object has no attribute 'constant'|does not require grad|does not have a grad_fn|mirrored meta"
+)
 
 
 def holds_cache(fault: BaseException) -> bool:

@@ -32,7 +32,7 @@ from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
-from wse_sim.frontend.own_gradients import AskedForGradient, gradient, own_detach
+from wse_sim.frontend.own_gradients import AskedForGradientError, gradient, own_detach
 from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
@@ -109,7 +109,7 @@ class FoldedTests(TorchFunctionMode):
             return SPELLED[func](*args, **(kwargs or {}))
         if func is torch.autograd.grad:  # that of torch.func.grad, too
             if not self.has_gradients:
-                raise AskedForGradient
+                raise AskedForGradientError
             return gradient(func, args, kwargs or {})
         if func is torch.Tensor.detach and self.has_gradients:
             with own_detach():
