@@ -325,7 +325,7 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
 
 
 def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The operand of which an operator takes the shape alone."""
+    """Find the operand whose shape alone an operator takes."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     operand = node.args[0] if name in SHAPE_ONLY and node.args else None
     return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None
