@@ -6,7 +6,7 @@
 ``docs/digests.json`` holds a digest of each source of every picture of the gallery and of every entry of
 ``docs/measured.json``.  ``docs/pictures/make.py`` and the benchmarks with ``--keep`` note what they make.
 
-A source is a file, a folder (all its Python and YAML files), a function (``docs/pictures/make.py:gpt2``) or golden numbers
+A source is a file, a folder (all its Python, CSL and YAML files), a function (``docs/pictures/make.py:gpt2``) or golden numbers
 (``numbers:models/gpt2-small, training, pipelined``).  Golden numbers stand for the whole simulator: tests compare them with
 what it answers, so a picture of a run is out of date if they or its drawing code changed.  Values that do not depend on a
 clock have golden numbers as sources; times have the code that takes the time.  Comments, docstrings, imports, what a
@@ -48,6 +48,7 @@ _SIMULATOR = ("numbers:models", "numbers:plans")
 _PLACERS = ("wse_sim/compiler/placers", "wse_sim/compiler/contest.py")
 _WHOLE = ("wse_sim/whole", "numbers:fabric")
 _CSL = ("wse_sim/csl/lower.py", "wse_sim/csl/layout.py", "wse_sim/csl/link.py", "wse_sim/fabric/vm")
+_DECODER = ("wse_sim/report/heatmap.py", "docs/pictures/make.py:decoder", "examples/csl_decoder")
 _SERVED = (
     *(f"wse_sim/serving/{name}.py" for name in ("workload", "scheduler", "loop", "metrics")),
     "numbers:generation",
@@ -83,6 +84,8 @@ CHEAP = (
 """What takes less than two minutes of CPU to make: a test fails where one of them is out of date."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
+    "pictures/decoder_cores.png": _DECODER,
+    "pictures/decoder_links.png": _DECODER,
     "pictures/gpt2_compute.png": (*_MAPS, *_GPT2),
     "pictures/gpt2_filling.png": (*_MAPS, *_GPT2),
     "pictures/gpt2_links.png": (*_MAPS, *_GPT2),
@@ -129,6 +132,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "contest": ("benchmarks/placement.py", *_PLACERS),
     "contest_published": ("benchmarks/placement.py", "wse_sim/compiler/contest.py"),
     "contest_weighted": ("benchmarks/placement.py", *_PLACERS),
+    "csl_decoder": ("benchmarks/csl_decoder.py", "examples/csl_decoder", *_CSL),
     "csl_scripts": _CSL,
     "csl_speed": ("benchmarks/csl.py", *_CSL),
     "cstorch": (
@@ -216,7 +220,7 @@ def _draws(name: str) -> bool:
 
 
 def _files(at: Path) -> Iterator[Path]:
-    kinds = {".py", ".yaml", ".j2", ".js", ".css"}
+    kinds = {".py", ".csl", ".yaml", ".j2", ".js", ".css"}
     yield from [at] if at.is_file() else sorted(file for file in at.rglob("*") if file.suffix in kinds)
 
 

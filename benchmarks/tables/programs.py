@@ -311,6 +311,41 @@ def _csl_scripts() -> str:
     return markdown(("program", "cores", "cycles", "CPU", "memory"), rows)
 
 
+@table("csl.decoder")
+def _csl_decoder() -> str:
+    found, rows = measured.read("csl_decoder")["values"], []
+    for arch, run in found.items():
+        generation = arch.upper().replace("WSE", "WSE-")
+        for row in run["phases"]:
+            rest = row["cycles"] - row["products"] - row["sums"]
+            numbers_of = (row["cycles"], row["products"], row["sums"], rest)
+            rows.append((generation, row["phase"], *(f"{value:,}" for value in numbers_of)))
+        all_of = [sum(row[key] for row in run["phases"]) for key in ("products", "sums")]
+        rest = run["cycles"] - sum(all_of)
+        rows.append((generation, "**all**", *(f"{value:,}" for value in (run["cycles"], *all_of, rest))))
+    return markdown(("generation", "phase", "cycles", "products", "sums", "rest"), rows)
+
+
+@table("csl.decoder_speed")
+def _csl_decoder_speed() -> str:
+    rows = [
+        (
+            arch.upper().replace("WSE", "WSE-"),
+            f"{run['cycles_per_s']:,}",
+            f"{run['cpu_s']:.0f} s",
+            f"{run['difference']:.1e}",
+        )
+        for arch, run in measured.read("csl_decoder")["values"].items()
+    ]
+    head = (
+        "generation",
+        "cycles per CPU second",
+        "CPU of the command file, five tokens",
+        "difference to PyTorch",
+    )
+    return markdown(head, rows)
+
+
 @table("csl.two_ways")
 def _csl_two_ways() -> str:
     rows = [

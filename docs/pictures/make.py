@@ -74,6 +74,33 @@ def reduce() -> None:
     heatmap.draw_fabric_map(links, HERE / "reduce_links.png", title=title, label="wavelets over each link")
 
 
+def decoder() -> None:
+    """A token through the decoder layer in CSL, of the size of Qwen2.5-0.5B: what each PE does, words over its links."""
+    import os
+
+    from wse_sim.csl.host.commands import cs_python, cslc
+    from wse_sim.csl.host.record import kept
+
+    example, here = HERE.parents[1] / "examples" / "csl_decoder", Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(shutil.copytree(example, Path(folder) / "decoder"))
+        sizes = "columns:38,heads:14,groups:2,head_size:64,hidden:896,inner:4864,slots:4"
+        cslc(["--arch=wse2", "layout.csl", f"--params={sizes}", "-o", "out", "--memcpy", "--channels=1"])
+        if cs_python(["run.py", "--name", "out", "--filled", "64", "--tokens", "1"]):
+            raise SystemExit("the values are wrong")
+        record = kept("out")
+        os.chdir(here)
+    if record is None:
+        raise SystemExit("the run was not kept")
+    counters = record.session.counters()
+    waiting = counters["stalled_in"] + counters["stalled_out"]
+    title = "one token through a decoder layer of the size of Qwen2.5-0.5B, 36 x 38 PEs"
+    found = {"computing": counters["busy"], "waiting for words": waiting}
+    heatmap.draw_fabric_map(found, HERE / "decoder_cores.png", title=title, label="cycles of each PE")
+    links = {name: counters["links"][:, :, i] for i, name in enumerate(heatmap.DIRECTIONS)}
+    heatmap.draw_fabric_map(links, HERE / "decoder_links.png", title=title, label="words over each link")
+
+
 def film() -> None:
     """A batch of training of a chain of dense layers on 32 x 32 cores, stepped: how busy every core is, 60 cycles a frame."""
     import matplotlib as mpl
@@ -232,6 +259,7 @@ PICTURES = {
     "gpt2": gpt2,
     "llama": llama,
     "reduce": reduce,
+    "decoder": decoder,
     "film": film,
     "place": place,
     "random_models": random_models,

@@ -222,6 +222,16 @@ def test_copies_and_launches_keep_their_order(runner: SdkRuntime) -> None:
     assert runner.read_symbol(0, 1, "data", np.uint16).size == 1
 
 
+def test_fractions_leave_out_what_the_host_takes(runner: SdkRuntime) -> None:
+    """Two copies take over 1,500 cycles, four cores scale three numbers each meanwhile; the report's fractions are of the latter."""
+    runner.launch("scale", 3, nonblock=False)
+    runner.memcpy_d2h(np.zeros(12, np.float32), runner.get_id("data"), 0, 0, 2, 2, 3, streaming=False)
+    runner.stop()
+    at_work = runner.session.cycle - runner.session.quiet_cycles
+    assert runner.session.quiet_cycles > 1000
+    assert 0.5 * at_work < runner.session.counters()["busy"].max() <= at_work
+
+
 def test_what_waits_for_ever_is_named(runner: SdkRuntime) -> None:
     """A core that does not release its command stream is named by the next command."""
     runner.launch("wait_on_one")

@@ -86,6 +86,17 @@ def test_one_operation_at_a_time() -> None:
     assert combine_in_place("add", row, 1) is row
 
 
+def test_operators_in_classes(tmp_path: Path) -> None:
+    """A class mangles names that begin with two underscores: those of the calls behind operators begin with one."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import numpy as np\nclass Stamp:\n    shift = 8 * int('2')\n    def __init__(self, low, high):\n"
+        "        self.__high = high\n        value = low\n        value += self.__high << self.shift\n        self.value = value\n"
+        "assert int(Stamp(np.uint16(7), np.uint16(2)).value) == 7 + (2 << 16)\n"
+    )
+    run_script(script)
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [

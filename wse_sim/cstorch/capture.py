@@ -41,7 +41,7 @@ class Capture:
         self._recording.__enter__()
 
     def stop(self) -> None:
-        """Operators are not recorded any more."""
+        """Operators are no longer recorded."""
         if self._recording is not None:
             self._recording.__exit__(None, None, None)
             self._recording = None

@@ -349,7 +349,7 @@ def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """A captured program on "meta": of its operators, those that `results` follow from."""
+    """A captured program on "meta": the operators that `results` follow from."""
 
     def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)

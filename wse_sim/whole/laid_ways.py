@@ -2,7 +2,7 @@
 
 The plan leads a stream from the middle of a region to the middle of the next, on as many links as its words need.  A program sends from
 the last row, or from the cores that collect gradients, to an inlet, in bundles (one for every band of attention), and gradients
-go ways of their own.  So its ways are longer, have more corners, and cross other links.
+go separate ways.  So its ways are longer, have more corners, and cross other links.
 """
 
 from __future__ import annotations

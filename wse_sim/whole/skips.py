@@ -1,4 +1,4 @@
-"""Samples that wait on the fabric: where a skip passes by slow regions, and what a plan says of it once it is laid.
+"""Samples that wait on the fabric: where a skip passes by slow regions, and what a laid-out plan states about it.
 
 Symbols: T the pace; region v with s cycles of a pass, n rows of a sample, f cycles by which results leave late; h cycles of a word
 on its way.  Regions of a program take in and give words otherwise than a plan counts before it is laid: inlets of dense layers take a whole sample

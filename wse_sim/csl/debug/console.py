@@ -32,7 +32,7 @@ class Commands:
         self._frame = 0
 
     def execute(self, line: str) -> str:
-        """What a command says; a fault of the command is said as well."""
+        """The answer to a command; a fault of the command is said as well."""
         name, _, rest = line.strip().partition(" ")
         if not name or name.startswith("#"):
             return ""
@@ -178,7 +178,7 @@ class Commands:
         return self._moved(self.debugger.step(INTO))
 
     def c_next(self, rest: str) -> str:
-        """next: over functions"""
+        """next: a line, over functions"""
         del rest
         return self._moved(self.debugger.step(OVER))
 
@@ -206,7 +206,7 @@ class Commands:
         return self._moved(self.debugger.step_back(INTO))
 
     def c_reverse_next(self, rest: str) -> str:
-        """reverse-next: over functions"""
+        """reverse-next: a line back, over functions"""
         del rest
         return self._moved(self.debugger.step_back(OVER))
 

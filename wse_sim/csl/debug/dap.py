@@ -172,7 +172,7 @@ class DapFront:
         self.debugger.detach()
 
     def r_terminate(self, _: Answer) -> None:
-        """End the program."""
+        """End the program and the session with it."""
         self.r_disconnect({"terminateDebuggee": True})
 
     # -- break points
@@ -226,7 +226,7 @@ class DapFront:
         return {"id": point.id, "verified": True, "line": point.line, "source": _source(point.file)}
 
     def r_setExceptionBreakpoints(self, _: Answer) -> Answer:
-        """Faults always stop."""
+        """Accept the request: faults stop the program in any case."""
         return {"breakpoints": []}
 
     def r_dataBreakpointInfo(self, arguments: Answer) -> Answer:
@@ -243,7 +243,7 @@ class DapFront:
         return {"dataId": f"{name} core {x},{y}", "description": described, "accessTypes": ["write"]}
 
     def r_setDataBreakpoints(self, arguments: Answer) -> Answer:
-        """All watch points."""
+        """Replace all watch points by those of the request."""
 
         def add(item: Answer) -> Answer:
             before = set(self.debugger.watches)

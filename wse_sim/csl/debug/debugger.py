@@ -315,7 +315,7 @@ class Debugger:
         return self._run(Goal(how, chosen, self.view.depth(chosen)))
 
     def step_cycles(self, cycles: int) -> Event | None:
-        """Let all cores do so many cycles."""
+        """Step all cores by that number of cycles."""
         return self._run(Goal(), self.session.cycle + cycles)
 
     def detach(self) -> None:
@@ -327,7 +327,7 @@ class Debugger:
     # -- back
 
     def back(self, cycles: int) -> Event:
-        """To the state of all cores so many cycles ago."""
+        """Return to the state of all cores that number of cycles ago."""
         return self._arrived(self.session.go_back(cycles))
 
     def reverse(self) -> Event:

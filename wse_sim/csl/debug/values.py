@@ -232,7 +232,7 @@ class Expression:
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
             base = self._place(node.value)
             if base is None:
-                raise DebugError("a slice has no elements of its own; write one index")
+                raise DebugError("a slice has no element; write one index")
             items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             return self._element(base, [self._whole(item) for item in items])
         return None

@@ -64,7 +64,7 @@ class View:
     # -- cores and rows
 
     def name(self, core: int) -> str:
-        """``core (x, y)``."""
+        """Return the name of a core, ``core (x, y)``."""
         return f"core ({core % self.image.cols}, {core // self.image.cols})"
 
     def where(self, row: int) -> str:

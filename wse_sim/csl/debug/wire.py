@@ -57,6 +57,6 @@ class Wire:
         return not self.is_closed and bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection and its socket."""
         self.is_closed = True
         self.socket.close()

@@ -143,7 +143,7 @@ class Adapter:
         self.editor.send({**told, **said})
 
     def event(self, name: str, **body: object) -> None:
-        """Send an event."""
+        """Send an event to the editor."""
         self.editor.send({"type": "event", "event": name, "body": body})
 
     def output(self, source: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-_NAME, _NAME_IN_PLACE = "__wse_sim_combine", "__wse_sim_combine_in_place"
+_NAME, _NAME_IN_PLACE = "_wse_sim_combine", "_wse_sim_combine_in_place"  # not "__": a class would mangle them
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
     ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift", ast.BitOr: "or_", ast.BitXor: "xor", ast.BitAnd: "and_",

@@ -22,7 +22,7 @@ class WatchPoint(Protocol):
     core: int
 
     def reset(self, machine: S.Machine) -> None:
-        """From here on."""
+        """Forget what happened before: look at changes from here on."""
 
     def is_hit(self, machine: S.Machine) -> bool:
         """Whether it happened since the last reset."""
@@ -47,7 +47,7 @@ class MemoryWatch:
         machine.written[self._span(machine)] = 0
 
     def now(self, machine: S.Machine) -> tuple[int, ...]:
-        """The present words."""
+        """Return the words that the variable holds now."""
         return tuple(int(word) for word in machine.memory[self._span(machine)])
 
     def is_hit(self, machine: S.Machine) -> bool:
@@ -70,7 +70,7 @@ class ColorWatch:
         machine.merged[self._row(machine), 1] = _NOBODY
 
     def is_hit(self, machine: S.Machine) -> bool:
-        """Whether one passed."""
+        """Return whether a watched word passed since the last look."""
         return bool(machine.merged[self._row(machine), 1] != _NOBODY)
 
 

@@ -82,7 +82,7 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """A place in the run: within an action, before a cycle, or within it where some cores stopped at rows after so many opcodes."""
+    """A place in the run: within an action, before a cycle, or within it where some cores stopped at rows after a number of opcodes."""
 
     action: int
     cycle: int
@@ -199,7 +199,7 @@ class ReplaySession(Session):
         if outcome.reason in ("fault", "waits", "still"):
             said = {
                 "fault": str(outcome.fault),
-                "waits": "nothing can happen any more",
+                "waits": "nothing can happen now",
                 "still": "nothing comes forward",
             }
             self._tell(Event("fault", self.cycle, text=said[outcome.reason]))
@@ -367,7 +367,7 @@ class ReplaySession(Session):
     # -- the past
 
     def here(self) -> Moment:
-        """The present place."""
+        """Return the present place in the run."""
         stopped = self.stopped()
         rows = tuple(self.row(c) for c in stopped)
         opcodes = tuple(int(n) for n in self.machine.core[:, S.OPCODES]) if stopped else ()
@@ -403,7 +403,7 @@ class ReplaySession(Session):
         ]
 
     def go_back(self, cycles: int) -> Event:
-        """To the state so many cycles before, or to the first one that is known."""
+        """Return to the state that number of cycles before, or to the first one that is known."""
         first = self.snapshots[0].cycle if self.snapshots else self.cycle
         wanted = max(first, self.cycle - cycles + bool(self.stopped()))
         self._leave_present()

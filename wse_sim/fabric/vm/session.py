@@ -147,9 +147,9 @@ class Session:
         self._profiles = profile
         self._sent, self._received = SentWords(image.n_cores), ReceivedWords()
         self._printed: list[PrintedText] = []
-        self._picks: list[Array] = []
-        self.warnings: list[str] = []
+        self._picks, self.warnings = list[Array](), list[str]()
         self.fault: Fault | None = None
+        self.quiet_cycles = 0  # passed for the host alone, while nothing could happen
 
     # -- time
 
@@ -196,6 +196,7 @@ class Session:
             quiet = self.cycle
             if cycles is not None and not asked:  # nothing happens, but time passes for whoever comes next
                 m.size[S.CLOCK] = max(last, self.cycle)
+                self.quiet_cycles += self.cycle - quiet
             return Outcome("waits" if asked else "idle", self.cycle, quiet=quiet)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
 

@@ -1,7 +1,7 @@
 """Stops of single cores before a row of code, without a price for machines that nobody debugs.
 
 A row at which cores may stop is replaced by BREAK.  No opcode has this number, so it ends a stretch of scalar code as a fault would, at the
-core and the cycle; the other cores complete the cycle.  A core that is in none of the row's groups goes on with a copy of the row behind the
+core and the cycle; the other cores complete the cycle.  A core that is in none of the row's groups continues with a copy of the row behind the
 code.  :func:`complete_cycle` lets the cores that stopped go on within the same cycle, so results and cycles stay as they are.
 
 Code of a machine with stops, of n rows: n rows as compiled, then three rows for each of them: its copy and a jump back.
@@ -91,7 +91,7 @@ def mark_stops(machine: S.Machine) -> None:
 
 
 def stopped_cores(machine: S.Machine) -> Array:
-    """Cores that stand at a stop within the present cycle; none if a core has a fault of the program."""
+    """Cores that are at a stop within the present cycle; none if a core has a fault of the program."""
     fault = machine.core[:, S.FAULT]
     stopped = np.flatnonzero(fault == S.F_STOP)
     return stopped if np.count_nonzero(fault) == len(stopped) else stopped[:0]

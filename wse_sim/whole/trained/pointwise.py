@@ -93,7 +93,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def moving(self) -> frozenset[Cell]:
-        """With the stores."""
+        """Return these regions with the places of their stores."""
         return super().moving | {cell for cells in self.stores.values() for cell in cells}
 
     @property

@@ -57,6 +57,10 @@ class Core:
         self.main_priority = int(self.cls.main_priority)
         self.dsr: dict[int, int] = {}
         self.load_of: dict[int, int] = {}
+        self.written: tuple[int | None, int] = (
+            None,
+            0,
+        )  # the one element of the last vector operation, when others could issue
         self.random, self.clock_on, self.clock_base, self.clock_held = 0xDEADBEEF, False, 0, 0
         self.inputs: dict[int, deque[Word]] = {q: deque() for q in range(8)}
         self.outputs: list[deque[Word]] = [deque() for _ in machine.output_depth]
@@ -179,7 +183,7 @@ class Core:
             cycles = run_at_once(self, thread)
             self.left += cycles
             self.held += cycles
-            self.finish(thread)
+            self.finish(thread, t + self.left)
             return True
         self.threads[number] = thread
         if number == 0:
@@ -190,14 +194,14 @@ class Core:
             self.put(target, 1)
         return True
 
-    def finish(self, thread: Thread) -> None:
-        """An operation is through."""
+    def finish(self, thread: Thread, free: int) -> None:
+        """An operation is through; from cycle `free` on another one can issue."""
         if thread.activate >= 0:
             self.active.add(thread.activate)
         self.blocked.discard(thread.unblock)
         finish_addresses(self, thread)
         if thread.number == 0:
-            self.mode = RUN
+            self.mode, self.written = RUN, (thread.only_result, free)
             if (target := self.m.code[self.pc][1]) >= 0:
                 self.put(target, 1)
             self.pc += 1
@@ -209,8 +213,12 @@ class Core:
             op, a, b, c = self.m.code[self.pc]
             price, late = self.m.price[self.pc], self.m.late[self.pc]
             if op == Op.VEC:
-                loads, is_local = surveyed(self, c, b)
-                self.left += late + self.m.costs["dsr_load"] * loads
+                loads, shapes, reads, is_local = surveyed(self, c, b)
+                last, free = self.written
+                start = late + self.m.costs["dsr_load"] * loads + self.m.costs["dsr_shape"] * shapes
+                if last in reads:  # it waits until the element is written
+                    start += max(self.m.costs["vector_dependent"] - (t + self.left - free), 0)
+                self.left = max(self.left + start, 0)
                 self.mode, self.at_once = LAUNCH, is_local
                 return False
             if op == Op.SYS and self.left and c not in AT_ONCE:
@@ -241,7 +249,8 @@ class Core:
         elif op in M.JUMPS or op in M.JUMPS_IMMEDIATE:
             test, y = (M.JUMPS[op], self.get(b)) if op in M.JUMPS else (M.JUMPS_IMMEDIATE[op], b)
             if test(self.get(a), y):
-                self.pc, self.left = c, self.left + self.m.costs["branch_taken"]
+                self.left += self.m.late[self.pc - 1]
+                self.pc = c
         elif op in M.LOADS:
             words, is_signed, scale = M.LOADS[Op(op)]
             value = self.load(self.get(b) + (scale * self.get(c) if scale else c), words)
@@ -343,7 +352,7 @@ class Core:
                 thread = self.threads[number]
                 did = step(self, thread, t)
                 if thread.is_done:
-                    self.finish(thread)
+                    self.finish(thread, t + 1)
                     return BUSY
             if did == BUSY:
                 return BUSY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable
@@ -54,7 +55,9 @@ class Machine:
 
     def __init__(self, image: Image) -> None:
         wafer = load_wafer(image.arch)
-        self.image, self.config = image, FabricConfig.from_wafer(wafer)
+        plain = FabricConfig.from_wafer(wafer)
+        sums = (round(1000 / wafer.csl_add_fp32_memory_per_cycle), *plain.add_memory_milli[1:])
+        self.image, self.config = image, dataclasses.replace(plain, add_memory_milli=sums)
         self.is_wse3, self.costs = image.arch == "wse3", wafer.scalar_costs()
         self.words = memory_words(image)
         code, late = priced_code(image, self.costs)
@@ -82,7 +85,10 @@ class Machine:
             name: self.noting(fn, (M.F32 if name.endswith("s") else half) if "f" in name else None)
             for name, fn in M.vector_operations(image.half).items()
         }
-        self.bank_period = {1: self.config.sram_banks // 2, 2: self.config.fp32_bank_period_words}
+        self.bank_period = {
+            1: 1 << 20,
+            2: wafer.csl_bank_period_words,
+        }  # vectors of 16-bit elements never collide
         self.output_depth = [n + self.config.ring_delay_cycles for n in wafer.output_queue_wavelets]
         depths = [*self.config.input_queue_wavelets, *[self.config.default_input_wavelets] * 8]
         self.input_depth = depths[:8]

@@ -49,6 +49,13 @@ class Thread:
     done: int = 0
     carry: int = 0
     is_done: bool = False
+    stays: bool = False  # behind its last element it waits for a control wavelet
+
+    @property
+    def only_result(self) -> int | None:
+        """Address of the one element that it wrote."""
+        d = self.operands[0]
+        return d.base if self.done == 1 and d.form == MEMORY else None
 
 
 def widths(name: str) -> tuple[int, int, int, int]:
@@ -77,16 +84,25 @@ def is_async(core: Any, issue: list[int]) -> bool:
     return bool(issue[O.V_ASYNC]) or any(row[O.L_ASYNC] for row in rows if row)
 
 
-def surveyed(core: Any, row: int, first: int) -> tuple[int, bool]:
-    """DSDs that the operation loads itself (a destination that is source 0 as well once), and whether it touches memory alone and is synchronous."""
+def surveyed(core: Any, row: int, first: int) -> tuple[int, int, set[int], bool]:
+    """What the operation loads and reads.
+
+    DSDs that it loads itself (a destination that is source 0 as well once), how many of them have several dimensions, where
+    its sources in memory begin, and whether it touches memory alone and is synchronous.
+    """
     issue = core.m.image.vector_issues[row].tolist()
     forms = issue[O.V_DEST : O.V_DEST + 4]
     values = [dsd_of(core, issue, place, first) for place in range(4)]
-    loads = forms.count(Form.DSD)
+    loaded = [value for value, form in zip(values, forms, strict=True) if form == Form.DSD]
     if forms[0] == forms[1] == Form.DSD and values[0] == values[1]:
-        loads -= 1
+        loaded.pop(0)
+    shapes = sum(value & 15 == DsdKind.MEM4D for value in loaded)
+    described = [
+        value for value, form in zip(values[1:], forms[1:], strict=True) if form in (Form.DSD, Form.DSR)
+    ]
+    reads = {value >> 4 & 0xFFFF for value in described if value & 15 not in FABRIC}
     kinds = {value & 15 for value, form in zip(values, forms, strict=True) if form in (Form.DSD, Form.DSR)}
-    return loads, not is_async(core, issue) and not kinds & set(FABRIC)
+    return len(loaded), shapes, reads, not is_async(core, issue) and not kinds & set(FABRIC)
 
 
 def option(core: Any, value: int, first: int) -> int:
@@ -165,6 +181,7 @@ def resolve(core: Any, thread: Thread, issue: list[int], first: int) -> bool:
     order = [lengths[place] for place in (1, 2, 0) if place in lengths]
     thread.rest = next((n for n in order if n), 0) if lengths else 1
     if thread.operands[0].form == MEMORY and lengths.get(0) and thread.rest:
+        thread.stays = thread.rest > lengths[0] and thread.on_control != 0
         thread.rest = min(thread.rest, lengths[0])
     if endless and not thread.rest:
         thread.rest = None
@@ -233,6 +250,7 @@ def run_at_once(core: Any, thread: Thread) -> int:
         result = element(core, thread, [local(core, x) for x in thread.operands[1:]])
         core.store(address(core, d), d.width, result)
         d.at += 1
+    thread.done = n
     width = core.m.rates[thread.name][3]
     if width == 1:
         return -(-n * thread.cost_milli // 1000)
@@ -253,9 +271,9 @@ def step(core: Any, thread: Thread, t: int) -> str:
 
     if thread.left:
         thread.left -= 1
-        thread.is_done = thread.left == 0 and thread.rest == 0
+        thread.is_done = thread.left == 0 and thread.rest == 0 and not thread.stays
         return BUSY
-    if thread.rest == 0:
+    if thread.rest == 0 and not thread.stays:
         thread.is_done = True
         return BUSY
     rest = 1 << 30 if thread.rest is None else thread.rest
@@ -286,6 +304,9 @@ def step(core: Any, thread: Thread, t: int) -> str:
             why = INPUT
     if why != BUSY:
         return why
+    if thread.rest == 0:  # a data word follows, no control wavelet
+        thread.is_done = True
+        return BUSY
     if d.form == OUT:
         free = core.m.output_depth[d.queue] - len(core.outputs[d.queue])
         words = 1 if simd == O.Simd.SIMD_32_OR_64 and free == 1 else words
@@ -321,5 +342,5 @@ def step(core: Any, thread: Thread, t: int) -> str:
     thread.done += n
     if thread.rest is not None:
         thread.rest -= n
-        thread.is_done = thread.rest == 0 and cycles == 1
+        thread.is_done = thread.rest == 0 and cycles == 1 and not thread.stays
     return BUSY
