@@ -11,7 +11,7 @@ _READ = "Tensor.item"
 
 OWN_GRADIENT = (
     "forward() runs a backward pass, which leaves gradients in attributes",
-    "take torch.autograd.grad(result, inputs, create_graph=True), or torch.func.grad",
+    "take torch.autograd.grad(result, inputs, create_graph=True), or leave the backward pass to training=True",
 )
 
 _RULES: tuple[tuple[str, str, str], ...] = (
@@ -101,7 +101,7 @@ def asked_for_gradient(fault: BaseException) -> bool:
     now: BaseException | None = fault
     seen = list[BaseException]()
     while now is not None and now not in seen:
-        if type(now).__name__ == "AskedForGradientError" or re.search(_ASKED, str(now)):
+        if type(now).__name__ == "GradientAskedError" or re.search(_ASKED, str(now)):
             return True
         seen.append(now)
         now = now.__cause__ or now.__context__

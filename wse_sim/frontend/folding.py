@@ -7,7 +7,7 @@ activations or weights stays a fault.
 Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
-Lists of tensors of which torch makes one (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
+Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
 the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
 
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
@@ -32,7 +32,7 @@ from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
-from wse_sim.frontend.own_gradients import AskedForGradientError, gradient, own_detach
+from wse_sim.frontend.own_gradients import GradientAskedError, gradient, own_detach
 from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
@@ -109,7 +109,7 @@ class FoldedTests(TorchFunctionMode):
             return SPELLED[func](*args, **(kwargs or {}))
         if func is torch.autograd.grad:  # that of torch.func.grad, too
             if not self.has_gradients:
-                raise AskedForGradientError
+                raise GradientAskedError
             return gradient(func, args, kwargs or {})
         if func is torch.Tensor.detach and self.has_gradients:
             with own_detach():

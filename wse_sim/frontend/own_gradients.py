@@ -22,7 +22,7 @@ DETACHED = "wse_detached"
 _CREATES_GRAPH = 4  # place of create_graph among the arguments of torch.autograd.grad
 
 
-class AskedForGradientError(Exception):
+class GradientAskedError(Exception):
     """forward() asked for a gradient in a capture that has none."""
 
 
