@@ -61,7 +61,7 @@ RULES = (
         "subject and verb first",
         82,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 52),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 51),
     Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 88),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
