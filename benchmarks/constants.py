@@ -155,11 +155,11 @@ def system() -> tuple[Wafer, Cluster]:
 
 
 def names() -> list[str]:
-    """Every constant of a wafer and a cluster but the prices of scalar code, which no model runs."""
+    """Every constant of a wafer and a cluster but the prices of scalar code and of CSL, which no model runs."""
     from wse_sim.hardware.cluster import CLUSTER_UNITS
     from wse_sim.hardware.wafer import UNITS
 
-    return [name for name in (*UNITS, *CLUSTER_UNITS) if not name.startswith("scalar_")]
+    return [name for name in (*UNITS, *CLUSTER_UNITS) if not name.startswith(("scalar_", "csl_"))]
 
 
 def changes(

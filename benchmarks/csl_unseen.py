@@ -14,7 +14,7 @@ import json
 import random
 import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from wse_sim.csl.compiler import compile_program
 from wse_sim.fabric.vm.session import Session
@@ -56,6 +56,8 @@ ROWS = (
     Row((100, 100), (20, 20), 2, 4548, 4570),
     Row((44, 29), (14, 9), 1, 841, 676),
 )
+Measured: TypeAlias = dict[str, Any]
+"""A row with what was measured, as written to the file."""
 HELD = frozenset(random.Random(32).sample(range(len(ROWS)), 4))
 
 
@@ -82,7 +84,7 @@ def _run(folder: Path, row: Row, arch: str, iterations: int) -> int:
     return session.cycle
 
 
-def measured(folder: Path, *, only_seen: bool) -> list[dict[str, Any]]:
+def measured(folder: Path, *, only_seen: bool) -> list[Measured]:
     """Rows with what was published and what comes out here."""
     rows = []
     for number, row in enumerate(ROWS):
@@ -96,7 +98,7 @@ def measured(folder: Path, *, only_seen: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(rows: list[dict[str, Any]], *, held: bool) -> dict[str, float]:
+def summary(rows: list[Measured], *, held: bool) -> dict[str, float]:
     """Number, median and largest error, rows beyond 35 %, of the rows that were held back or seen."""
     errors = [
         abs(row["cycles"][arch] / row["published"][arch] - 1)
@@ -113,7 +115,7 @@ def summary(rows: list[dict[str, Any]], *, held: bool) -> dict[str, float]:
     }
 
 
-def ordered(rows: list[dict[str, Any]]) -> int:
+def ordered(rows: list[Measured]) -> int:
     """Rows whose faster generation is the published one."""
     return sum(
         (row["cycles"]["wse2"] < row["cycles"]["wse3"])

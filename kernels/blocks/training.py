@@ -195,6 +195,9 @@ def _weights_alone(
     matrices = [p for p in kernel.parameters if _is_matrix(kernel, tape.tensors[p])]
     vectors = [p for p in tape.weights(kernel) if p not in matrices]
     first, second = matrices[0], matrices[-1]
+    if len(matrices) == 1 and (known := [p for p in kernel.parameters[:2] if p not in (*matrices, *vectors)]):
+        # One number for all elements of an operand.
+        first, second = (known[0], second) if kernel.parameters[0] == known[0] else (first, known[0])
     for suffix, target, other, dims, attrs in (
         ("dw", second, first, of_second, unfused(kernel)),
         ("dx", first, second, *of_first),

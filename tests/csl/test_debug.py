@@ -18,7 +18,7 @@ from wse_sim.csl.debug.console import Commands
 from wse_sim.csl.debug.debugger import Debugger
 from wse_sim.csl.debug.values import Types, shown
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm.replay import Event, ReplaySession
+from wse_sim.fabric.vm.replay import ReplaySession, StopEvent
 from wse_sim.fabric.vm.session import Session
 from wse_sim.fabric.vm.snapshot import Snapshot, take_snapshot
 from wse_sim.hardware.wafer import load_wafer
@@ -42,7 +42,7 @@ fn go(n: i16) void {
 }
 comptime { @export_symbol(go); @export_symbol(total); }
 """
-Steps = Callable[[Debugger, Event], None]
+Steps = Callable[[Debugger, StopEvent], None]
 
 
 def debugged(program: CompiledProgram, front: Steps) -> ReplaySession:
@@ -50,7 +50,7 @@ def debugged(program: CompiledProgram, front: Steps) -> ReplaySession:
     session = ReplaySession(program.image, load_wafer("wse2"))
     debugger = Debugger(front)
     debugger.attach(session, program.image)
-    debugger.stopped(Event("loaded", 0))
+    debugger.stopped(StopEvent("loaded", 0))
     session.launch(0, 0, 1, 1, "go", (6,), arm=False)
     assert session.advance().reason == "idle"
     session.ended()
@@ -79,7 +79,7 @@ def test_stops_at_every_line_change_nothing(program: CompiledProgram) -> None:
     """Six rounds of five lines and of one function: as many stops, and byte for byte the state of a run without them."""
     lines: list[int] = []
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             for line in (4, 7, 8, 9, 10, 11, 13):
                 debugger.break_at("pe.csl", line)
@@ -97,7 +97,7 @@ def test_values_are_those_of_the_program(program: CompiledProgram) -> None:
     """w = 2 * 1.5 + i, total = the sum so far; the condition holds in the fourth round alone."""
     seen: dict[str, Any] = {}
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             debugger.break_at("pe.csl", 10, condition="i == 3 and w > 5")
         elif event.kind == "stop":
@@ -127,7 +127,7 @@ def test_back_ends_at_the_last_hit_that_forward_lists(program: CompiledProgram) 
         core = debugger.session.machine.core[0]
         return debugger.session.cycle, int(core[S.OPCODES]), debugger.session.row(0)
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             debugger.break_at("pe.csl", 9)
             debugger.break_in("add")
@@ -151,7 +151,7 @@ def test_cycles_on_and_back_give_the_same_state(program: CompiledProgram) -> Non
     kept: list[Snapshot] = []
     found: list[str] = []
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         session = debugger.session
         if event.kind == "loaded":
             debugger.step_cycles(50)
@@ -175,7 +175,7 @@ def test_cycles_on_and_back_give_the_same_state(program: CompiledProgram) -> Non
 def test_a_watched_variable_names_line_and_old_value(program: CompiledProgram) -> None:
     told: list[str] = []
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             debugger.watch_variable("total", 0)
         elif event.kind == "watch":
@@ -195,7 +195,7 @@ def test_a_word_has_a_sender(tmp_path: Path) -> None:
     program = compile_text(tmp_path, "", LAYOUT.format(through="EAST"), **files)
     told: list[str] = []
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             debugger.watch_color(3, 1)
             debugger.watch_queue(2, 2, is_input=True)
@@ -210,7 +210,7 @@ def test_a_word_has_a_sender(tmp_path: Path) -> None:
     session = ReplaySession(program.image, load_wafer("wse2"))
     debugger = Debugger(front)
     debugger.attach(session, program.image)
-    debugger.stopped(Event("loaded", 0))
+    debugger.stopped(StopEvent("loaded", 0))
     for x in (0, 2):
         session.launch(x, 0, 1, 1, "f", arm=False)
     assert session.advance().reason == "idle"
@@ -223,7 +223,7 @@ def test_a_word_has_a_sender(tmp_path: Path) -> None:
 def test_descriptors_and_bad_expressions_are_told(program: CompiledProgram) -> None:
     said: list[str] = []
 
-    def front(debugger: Debugger, event: Event) -> None:
+    def front(debugger: Debugger, event: StopEvent) -> None:
         if event.kind == "loaded":
             commands = Commands(debugger)
             said.extend(

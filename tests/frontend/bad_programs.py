@@ -194,14 +194,6 @@ class Inverse(nn.Module):
         return torch.linalg.inv(x)
 
 
-@bad("bad_programs.py", "runs a backward pass", "torch.autograd.grad")
-class OwnGradient(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.clone().requires_grad_(True)
-        (x * x).sum().backward()
-        return x.grad
-
-
 @bad("bad_programs.py", "CTC", "return log_softmax", args=(torch.randn(6, 2, 8),))
 class Paths(nn.Module):
     def forward(self, x: Tensor) -> Tensor:

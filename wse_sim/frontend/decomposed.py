@@ -90,7 +90,7 @@ def _summed_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 
 
 def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """x with src on a diagonal."""
+    """Put src on a diagonal of x."""
     if x.shape[dim1] != x.shape[dim2] or offset:
         return NotImplemented
     places = torch.ones_like(src, dtype=torch.bool)
@@ -98,7 +98,7 @@ def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: i
 
 
 def _is_whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
-    """Whether sizes and strides are all elements in their order."""
+    """Tell whether sizes and strides take all elements in their order."""
     steps = [prod(size[i + 1 :]) for i in range(len(size))]
     ordered = all(n == 1 or a == b for n, a, b in zip(size, stride, steps, strict=True))
     return ordered and not offset and prod(size) == x.numel()
@@ -114,12 +114,14 @@ def _wholly_written(
     return src.reshape(x.shape) if _is_whole(x, size, stride, offset) else NotImplemented
 
 
+_How = tuple[Sequence[int], Sequence[int], Sequence[int], bool, Sequence[int], int, Sequence[bool]]
+
+
 def _convolution_gradients(
-    g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
-    groups: int, wanted: Sequence[bool],
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of operand, weights and bias as convolutions."""
+    g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *how: object
+) -> tuple[Tensor | None, ...]:
+    """Compute the gradients of operand, weights and bias as convolutions; `how` is what torch gives from the stride on."""
+    stride, padding, dilation, transposed, _, groups, wanted = cast(_How, how)
     if transposed:
         return NotImplemented
     spatial = range(2, x.dim())
@@ -135,26 +137,24 @@ def _convolution_gradients(
         more = [x.shape[d] - n for d, n in zip(spatial, reached, strict=True)]
         first = _aten.convolution(g, weight, None, stride, padding, dilation, True, more, groups)
     if wanted[1]:
-        second = _weight_gradient(g, x, weight, stride, padding, dilation, groups)
+        parts = []
+        for a, b in zip(x.chunk(groups, 1), g.chunk(groups, 1), strict=True):
+            met = _operand_by_gradient(a, b, stride, padding, dilation)
+            for d in spatial:
+                met = met.narrow(d, 0, weight.shape[d])
+            parts.append(met.transpose(0, 1))
+        second = torch.cat(parts)
     if wanted[2]:
         third = g.sum((0, *spatial))
     return first, second, third
 
 
-def _weight_gradient(
-    g: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], groups: int,
-) -> Tensor:  # fmt: skip
-    """The operand meets the gradient: channels are samples, samples are channels, group by group."""
-    parts = []
-    for a, b in zip(x.chunk(groups, 1), g.chunk(groups, 1), strict=True):
-        part = _aten.convolution(
-            a.transpose(0, 1), b.transpose(0, 1), None, dilation, padding, stride, False, [0] * len(stride), 1
-        )
-        for d in range(2, x.dim()):
-            part = part.narrow(d, 0, weight.shape[d])
-        parts.append(part.transpose(0, 1))
-    return torch.cat(parts)
+def _operand_by_gradient(
+    x: Tensor, g: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Convolve so that channels are samples, samples are channels, and steps of the gradient are the stride."""
+    x, g = x.transpose(0, 1), g.transpose(0, 1)
+    return _aten.convolution(x, g, None, dilation, padding, stride, False, [0] * len(stride), 1)
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {

@@ -11,7 +11,7 @@ _READ = "Tensor.item"
 
 OWN_GRADIENT = (
     "forward() runs a backward pass, which leaves gradients in attributes",
-    "take torch.autograd.grad(result, inputs, create_graph=True), or torch.func.grad",
+    "take torch.autograd.grad(result, inputs, create_graph=True), or leave the backward pass to training=True",
 )
 
 _RULES: tuple[tuple[str, str, str], ...] = (

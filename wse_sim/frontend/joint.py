@@ -258,10 +258,27 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             with counting.during("backward"):
-                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=trained)
+                # A checkpoint that is entered again takes no list of inputs.
+                into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
+                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
     finally:
         torch.backends.mha.set_fastpath_enabled(attention)
     return counting.found
+
+
+def _leaves_of(results: Sequence[torch.Tensor]) -> set[int]:
+    """Find the tensors that get a gradient from results, by identity."""
+    found, seen = set[int](), set[object]()
+    waiting = [x.grad_fn for x in results]
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        if (variable := getattr(function, "variable", None)) is not None:
+            found.add(id(variable))
+        waiting += [after for after, _ in function.next_functions]
+    return found
 
 
 def _on_meta(x: torch.Tensor) -> torch.Tensor:
@@ -325,7 +342,7 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
 
 
 def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The operand of which an operator takes the shape alone."""
+    """Find the operand whose shape alone an operator takes."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     operand = node.args[0] if name in SHAPE_ONLY and node.args else None
     return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None

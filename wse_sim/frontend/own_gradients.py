@@ -8,8 +8,7 @@ Convolutions and other operators arrive as ATen has them, and attention is spell
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch.export._trace import _export
@@ -28,9 +27,9 @@ class GradientAskedError(Exception):
 
 
 def captured(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> torch.export.ExportedProgram:
-    """The program of a module with what autograd runs inside forward()."""
+    """Export a module together with what autograd runs inside forward()."""
     hooks = (module.register_forward_pre_hook(_on), module.register_forward_hook(_off))
     try:
         with sdpa_kernel(SDPBackend.MATH):
@@ -41,8 +40,8 @@ def captured(
     return _without_saved(program)
 
 
-def gradient(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """A call of torch.autograd.grad: unless it creates a graph, nothing trains through its result."""
+def gradient(func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Run torch.autograd.grad: unless it creates a graph, nothing trains through its result."""
     creates = kwargs.get("create_graph", args[_CREATES_GRAPH] if len(args) > _CREATES_GRAPH else False)
     with contextlib.nullcontext() if creates else marked_frozen():
         return func(*args, **kwargs)
@@ -60,7 +59,7 @@ def _off(_: torch.nn.Module, __: object, made: object) -> object:
 
 @contextlib.contextmanager
 def own_detach() -> Iterator[None]:
-    """Operators of the block are what the model itself detaches."""
+    """Mark the operators of the block: the model itself detaches."""
     marks = torch.fx.traceback.current_meta
     before = marks.get("custom")
     marks["custom"] = {**(before or {}), DETACHED: True}
@@ -74,7 +73,7 @@ def own_detach() -> Iterator[None]:
 
 
 def _without_saved(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without the detach() of tensors that autograd saved: gradients go through them."""
+    """Take out the detach() of tensors that autograd saved: gradients go through them."""
     graph = program.graph
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.detach.default and not (node.meta.get("custom") or {}).get(DETACHED):

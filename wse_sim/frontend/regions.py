@@ -79,7 +79,7 @@ def frozen_marked() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def marked_frozen() -> Iterator[None]:
-    """Operators of the block run without gradients."""
+    """Mark the operators of the block: they run without gradients."""
     before = is_frozen()
     set_frozen(True)
     try:

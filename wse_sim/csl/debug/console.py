@@ -8,10 +8,10 @@ from collections.abc import Callable
 from wse_sim.csl.debug.debugger import INTO, OUT, OVER, Debugger
 from wse_sim.csl.debug.lines import DebugError
 from wse_sim.csl.debug.values import shown
-from wse_sim.csl.debug.wire import Wire
+from wse_sim.csl.debug.wire import EditorWire
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.looks import MemoryWatch
-from wse_sim.fabric.vm.replay import Event
+from wse_sim.fabric.vm.replay import StopEvent
 
 _PART = re.compile(r"(\d{1,6})(?::(\d{1,6}))?,(\d{1,6})(?::(\d{1,6}))?")
 _KIND_TEXT = {
@@ -71,7 +71,7 @@ class Commands:
             found += [y * image.cols + x for y in range(y0, y1) for x in range(x0, x1)]
         return found
 
-    def event_text(self, event: Event) -> str:
+    def event_text(self, event: StopEvent) -> str:
         """Why the program stands, and where the chosen core is."""
         debugger, self._frame = self.debugger, 0
         view, core = debugger.view, debugger.core
@@ -109,7 +109,7 @@ class Commands:
         row = frames[0].row
         return [f"{view.where(row)}    {view.lines.text(row).strip()}"]
 
-    def _moved(self, event: Event | None) -> str:
+    def _moved(self, event: StopEvent | None) -> str:
         return "" if event is None else self.event_text(event)
 
     # -- commands
@@ -214,7 +214,7 @@ class Commands:
         """present: back to where the host waits"""
         del rest
         self.debugger.session.return_to_present()
-        return self.event_text(Event("present", self.debugger.session.cycle))
+        return self.event_text(StopEvent("present", self.debugger.session.cycle))
 
     def c_core(self, rest: str) -> str:
         """core [X,Y]: choose a core, or say what the chosen one does"""
@@ -343,11 +343,11 @@ def _number(text: str) -> int:
 class ConsoleFront:
     """Reads commands from the other end of a wire, one at each prompt."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: EditorWire) -> None:
         self.wire = wire
         self._commands: Commands | None = None
 
-    def __call__(self, debugger: Debugger, event: Event) -> None:
+    def __call__(self, debugger: Debugger, event: StopEvent) -> None:
         """Ask for commands until one lets the program run on."""
         if self._commands is None:
             self._commands = Commands(debugger)

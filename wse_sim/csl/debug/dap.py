@@ -17,9 +17,9 @@ from wse_sim.csl.debug.console import Commands
 from wse_sim.csl.debug.debugger import INTO, OUT, OVER, BreakPoint, Debugger, NamedWatch
 from wse_sim.csl.debug.lines import DebugError
 from wse_sim.csl.debug.values import Datum, shown
-from wse_sim.csl.debug.wire import Message, Wire
+from wse_sim.csl.debug.wire import EditorWire, Message
 from wse_sim.errors import WseError
-from wse_sim.fabric.vm.replay import Event
+from wse_sim.fabric.vm.replay import StopEvent
 
 MOST_THREADS = 64
 FRAMES = 1000
@@ -41,7 +41,7 @@ Children = Callable[[], list[tuple[str, Datum, str]]]
 class DapFront:
     """Answers requests that come over a wire as ``{"dap": request}``, and sends events the same way."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: EditorWire) -> None:
         self.wire = wire
         self._is_configured = False
         self._stops_first = False
@@ -51,7 +51,7 @@ class DapFront:
         self._children: list[Children] = []
         self._ends = False
         self._debugger: Debugger | None = None
-        self._event = Event("loaded", 0)
+        self._event = StopEvent("loaded", 0)
 
     @property
     def debugger(self) -> Debugger:
@@ -59,7 +59,7 @@ class DapFront:
         assert self._debugger is not None
         return self._debugger
 
-    def __call__(self, debugger: Debugger, event: Event) -> None:
+    def __call__(self, debugger: Debugger, event: StopEvent) -> None:
         """Tell the editor of an event and answer it until it lets the program run on."""
         self._debugger, self._children, self._event = debugger, [], event
         debugger.asks_pause = self.asks_pause
@@ -94,7 +94,7 @@ class DapFront:
     def _send(self, message: Message) -> None:
         self.wire.send({"dap": message})
 
-    def _stopped(self, event: Event) -> None:
+    def _stopped(self, event: StopEvent) -> None:
         debugger = self.debugger
         reason = "breakpoint" if debugger.hits and event.kind == "stop" else _REASONS.get(event.kind, "step")
         body: Answer = {"reason": reason, "threadId": self._thread(debugger.core), "allThreadsStopped": True}
@@ -116,7 +116,7 @@ class DapFront:
             if action is None:
                 raise DebugError(f"the request '{command}' is not supported")
             moved, body = None, action(arguments)
-            if isinstance(body, Event):
+            if isinstance(body, StopEvent):
                 moved, body = body, {}
             self._send({**response, "success": True, "body": body or {}})
             if moved is not None:
@@ -257,27 +257,27 @@ class DapFront:
 
     # -- running
 
-    def r_continue(self, _: Answer) -> Answer | Event:
+    def r_continue(self, _: Answer) -> Answer | StopEvent:
         """To the next stop."""
         return self.debugger.resume() or {"allThreadsContinued": True}
 
-    def r_next(self, arguments: Answer) -> Event | None:
+    def r_next(self, arguments: Answer) -> StopEvent | None:
         """A line of one core, over functions."""
         return self.debugger.step(OVER, self._core(arguments))
 
-    def r_stepIn(self, arguments: Answer) -> Event | None:
+    def r_stepIn(self, arguments: Answer) -> StopEvent | None:
         """A line of one core."""
         return self.debugger.step(INTO, self._core(arguments))
 
-    def r_stepOut(self, arguments: Answer) -> Event | None:
+    def r_stepOut(self, arguments: Answer) -> StopEvent | None:
         """Out of a function."""
         return self.debugger.step(OUT, self._core(arguments))
 
-    def r_stepBack(self, arguments: Answer) -> Event:
+    def r_stepBack(self, arguments: Answer) -> StopEvent:
         """A line of one core back."""
         return self.debugger.step_back(OVER, self._core(arguments))
 
-    def r_reverseContinue(self, _: Answer) -> Event:
+    def r_reverseContinue(self, _: Answer) -> StopEvent:
         """To the last stop before."""
         return self.debugger.reverse()
 

@@ -17,9 +17,9 @@ from wse_sim.csl.debug.view import View
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.looks import ColorWatch, MemoryWatch, QueueWatch, WatchPoint
-from wse_sim.fabric.vm.replay import FINE, FOR_EVER, Event, ReplaySession
+from wse_sim.fabric.vm.replay import FINE, FOR_EVER, ReplaySession, StopEvent
 
-Front = Callable[["Debugger", Event], None]
+Front = Callable[["Debugger", StopEvent], None]
 STEP = FINE - 1
 """The group of the core that is stepped; those below are of break points."""
 INTO, OVER, OUT = "into", "over", "out"
@@ -76,7 +76,7 @@ class Debugger:
         self.until = FOR_EVER
         self.breaks: dict[int, BreakPoint] = {}
         self.watches: dict[int, NamedWatch] = {}
-        self.event: Event | None = None
+        self.event: StopEvent | None = None
         self.hits: list[BreakPoint | NamedWatch] = []
         self.is_released = True
         """Whether the program may run on from its present place."""
@@ -105,7 +105,7 @@ class Debugger:
 
     # -- what the session asks
 
-    def accepts(self, event: Event) -> bool:
+    def accepts(self, event: StopEvent) -> bool:
         """Whether to stop at an event; what was hit is noted."""
         if self.is_detached:
             return False
@@ -143,7 +143,7 @@ class Debugger:
             )
         return goal.step == INTO
 
-    def stopped(self, event: Event) -> None:
+    def stopped(self, event: StopEvent) -> None:
         """The program stands; the front decides what comes next."""
         self._take(event)
         self.is_released, self.until, self._goal = False, FOR_EVER, Goal()
@@ -156,7 +156,7 @@ class Debugger:
         """Whether the front wants the program to stop now."""
         return self.asks_pause()
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: StopEvent) -> None:
         self.event = event
         if event.kind == "stop" and not self.hits and self._goal.core in event.cores:
             self.core = self._goal.core
@@ -287,7 +287,7 @@ class Debugger:
 
     # -- forward: in the past at once (the event is returned), else when the front returns
 
-    def _run(self, goal: Goal, until: int = FOR_EVER) -> Event | None:
+    def _run(self, goal: Goal, until: int = FOR_EVER) -> StopEvent | None:
         self._goal, self.until = goal, until
         self._arm()
         if self.session.present is None:
@@ -296,7 +296,7 @@ class Debugger:
         event = self.session.forward(self.accepts, until)
         return self._arrived(event)
 
-    def _arrived(self, event: Event) -> Event:
+    def _arrived(self, event: StopEvent) -> StopEvent:
         if event.kind in ("present", "begin", "cycle"):
             self.hits = []
         self._take(event)
@@ -304,17 +304,17 @@ class Debugger:
         self._arm()
         return event
 
-    def resume(self) -> Event | None:
+    def resume(self) -> StopEvent | None:
         """Run to the next break point, watch point, fault or end."""
         return self._run(Goal())
 
-    def step(self, how: str = INTO, core: int | None = None) -> Event | None:
+    def step(self, how: str = INTO, core: int | None = None) -> StopEvent | None:
         """Run until a core is at its next line: into functions, over them, or out of the present one."""
         chosen = self.core if core is None else core
         self.core = chosen
         return self._run(Goal(how, chosen, self.view.depth(chosen)))
 
-    def step_cycles(self, cycles: int) -> Event | None:
+    def step_cycles(self, cycles: int) -> StopEvent | None:
         """Step all cores by that number of cycles."""
         return self._run(Goal(), self.session.cycle + cycles)
 
@@ -326,17 +326,17 @@ class Debugger:
 
     # -- back
 
-    def back(self, cycles: int) -> Event:
+    def back(self, cycles: int) -> StopEvent:
         """Return to the state of all cores that number of cycles ago."""
         return self._arrived(self.session.go_back(cycles))
 
-    def reverse(self) -> Event:
+    def reverse(self) -> StopEvent:
         """To the last break point or watch point that was hit before this place."""
         self._goal = Goal()
         self._arm()
         return self._arrived(self.session.reverse(self.accepts))
 
-    def step_back(self, how: str = INTO, core: int | None = None) -> Event:
+    def step_back(self, how: str = INTO, core: int | None = None) -> StopEvent:
         """To the line at which a core was before its present one."""
         chosen = self.core if core is None else core
         self.core = chosen

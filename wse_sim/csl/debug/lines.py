@@ -22,7 +22,7 @@ class DebugError(WseError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a source with the rows that begin it."""
 
     file: str
@@ -66,7 +66,7 @@ class LineTable:
             )
         return found[0]
 
-    def line(self, name: str, line: int) -> Line:
+    def line(self, name: str, line: int) -> SourceLine:
         """The code of a line, or of the next one below it that has some.
 
         Raises
@@ -82,14 +82,14 @@ class LineTable:
             raise DebugError(f"line {line} of {file} has no code below it; lines with code are {known}")
         at = min(below)
         rows = [r for r in self.starts.tolist() if self.places[r][:2] == (file, at)]
-        return Line(file, at, tuple(r for r in rows if not self._is_count(r, rows)))
+        return SourceLine(file, at, tuple(r for r in rows if not self._is_count(r, rows)))
 
     def _is_count(self, row: int, rows: list[int]) -> bool:
         """Whether a row counts a loop whose head has a row before it."""
         is_known = any(r < row and self.places[r] == self.places[row] for r in rows)
         return is_known and int(self.image.code[row, 0]) in _COUNTS
 
-    def function(self, name: str) -> Line:
+    def function(self, name: str) -> SourceLine:
         """The first line of a function or task, in every copy of it.
 
         Raises
@@ -101,7 +101,7 @@ class LineTable:
         if not rows:
             known = ", ".join(sorted({p[3] for p in self.places if p[3] and not p[0].startswith("<")}))
             raise DebugError(f"no function or task '{name}' has code; there are {known}")
-        return Line(self.places[rows[0]][0], self.places[rows[0]][1], tuple(rows))
+        return SourceLine(self.places[rows[0]][0], self.places[rows[0]][1], tuple(rows))
 
     def _enters(self, row: int) -> bool:
         """Whether a row is the first of its function; one that only hands arguments of the host on does not count."""

@@ -7,7 +7,7 @@ import dataclasses
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def shown(value: Datum) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ValuePlace:
     """A variable, or a part of one: its type, and where it is: an address in words, or (-1) the bits of a register."""
 
     name: str
@@ -158,11 +158,11 @@ class Place:
     bits: int = 0
 
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+_BINARY: Mapping[type[ast.operator], Callable[..., float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
 }  # fmt: skip
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_COMPARED: Mapping[type[ast.cmpop], Callable[..., float]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 
@@ -171,11 +171,11 @@ class Expression:
     """An expression over variables: names, fields, elements, slices, numbers, sums, comparisons, `and`, `or`, `not`."""
 
     def __init__(
-        self, types: Types, name: Callable[[str], Place], read: Callable[[int, int], Sequence[int]]
+        self, types: Types, name: Callable[[str], ValuePlace], read: Callable[[int, int], Sequence[int]]
     ) -> None:
         self.types, self.name, self.read = types, name, read
 
-    def place(self, text: str) -> Place | None:
+    def place(self, text: str) -> ValuePlace | None:
         """The variable or part of one that a text names; None if it is another expression."""
         node = self._parsed(text)
         return self._place(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else None
@@ -193,7 +193,7 @@ class Expression:
         except (TypeError, ZeroDivisionError, OverflowError) as fault:
             raise DebugError(f"'{text}' cannot be computed: {fault}") from None
 
-    def of_place(self, place: Place) -> Datum:
+    def of_place(self, place: ValuePlace) -> Datum:
         """The value of a place."""
         if place.address < 0:
             return self.types.of_bits(place.type, place.bits)
@@ -209,7 +209,7 @@ class Expression:
                 f"'{text.strip()[:60]}' is no expression; use names, .fields, [elements], [a:b], .*, numbers and operators"
             ) from None
 
-    def _place(self, node: ast.expr) -> Place | None:
+    def _place(self, node: ast.expr) -> ValuePlace | None:
         """What a name, a field or an element is; None for a slice, which has several."""
         if isinstance(node, ast.Name):
             name = node.id.removesuffix(_DEREF)
@@ -223,7 +223,7 @@ class Expression:
                 base = self._target(base)
             for name, kind, at in self.types.fields(base.type):
                 if name == field and base.address >= 0:
-                    found = Place(f"{base.name}.{name}", kind, base.address + at)
+                    found = ValuePlace(f"{base.name}.{name}", kind, base.address + at)
                     return self._target(found) if field != node.attr else found
             known = ", ".join(name for name, _, _ in self.types.fields(base.type)) or "none"
             raise DebugError(
@@ -243,13 +243,13 @@ class Expression:
             raise DebugError(f"an index is {shown(value)}; it must be an integer")
         return value
 
-    def _target(self, place: Place) -> Place:
+    def _target(self, place: ValuePlace) -> ValuePlace:
         target, address = self.types.target(place.type), self.of_place(place)
         if target is None or not isinstance(address, int):
             raise DebugError(f"{place.name} of type '{place.type}' is no pointer")
-        return Place(f"{place.name}.*", target, address)
+        return ValuePlace(f"{place.name}.*", target, address)
 
-    def _element(self, base: Place, index: list[int]) -> Place:
+    def _element(self, base: ValuePlace, index: list[int]) -> ValuePlace:
         shape = self.types.array(base.type)
         if shape is None:
             target = self._target(base)
@@ -257,12 +257,12 @@ class Expression:
             if within is not None and not base.type.startswith("[*]"):
                 return self._element(target, index)
             at = target.address + index[0] * self.types.words(target.type)
-            return Place(f"{base.name}[{index[0]}]", target.type, at)
+            return ValuePlace(f"{base.name}[{index[0]}]", target.type, at)
         if len(index) != len(shape[0]) or any(not 0 <= i < n for i, n in zip(index, shape[0], strict=True)):
             raise DebugError(f"{base.name} of type '{base.type}' has no element {index}")
         flat = int(np.ravel_multi_index(index, shape[0]))
         name = f"{base.name}[{', '.join(map(str, index))}]"
-        return Place(name, shape[1], base.address + flat * self.types.words(shape[1]))
+        return ValuePlace(name, shape[1], base.address + flat * self.types.words(shape[1]))
 
     def _slice(self, base: ast.expr, part: ast.Slice) -> Datum:
         place = self._place(base)
@@ -289,7 +289,7 @@ class Expression:
         if place is not None:
             return self.of_place(place)
         if isinstance(node, ast.UnaryOp):
-            inner: Any = self._value(node.operand)
+            inner = cast("float", self._value(node.operand))
             return (
                 not inner
                 if isinstance(node.op, ast.Not)

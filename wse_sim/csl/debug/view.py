@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from wse_sim.csl.debug.lines import DebugError, LineTable
-from wse_sim.csl.debug.values import Datum, Expression, Place, Types
+from wse_sim.csl.debug.values import Datum, Expression, Types, ValuePlace
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import stops
 from wse_sim.fabric.vm.image import CONTROL, DATA, CoreClass, Image, Symbol
@@ -124,7 +124,7 @@ class View:
 
     # -- variables
 
-    def locals(self, core: int, frame: int = 0) -> list[Place]:
+    def locals(self, core: int, frame: int = 0) -> list[ValuePlace]:
         """Names of a function that are visible at its present row."""
         frames = self.frames(core)
         if not 0 <= frame < len(frames):
@@ -133,11 +133,11 @@ class View:
             frames[frame].row,
             core * int(self.session.machine.sets[S.REGISTERS]) + frames[frame].window,
         )
-        found: dict[str, tuple[int, Place]] = {}
+        found: dict[str, tuple[int, ValuePlace]] = {}
         for name, kind, reg, address, begin, end in self.image.local_names:
             if begin <= row < end and (name not in found or found[name][0] <= begin):
                 bits = int(self.session.machine.regs[first + reg]) if reg >= 0 else 0
-                found[name] = (begin, Place(name, kind, address, bits))
+                found[name] = (begin, ValuePlace(name, kind, address, bits))
         return [place for _, place in found.values()]
 
     def globals(self, core: int) -> list[Symbol]:
@@ -145,7 +145,7 @@ class View:
         cls = self.cls(core)
         return [s for s in cls.symbols if s.kind == "var"] if cls is not None else []
 
-    def named(self, core: int, name: str, frame: int = 0) -> Place:
+    def named(self, core: int, name: str, frame: int = 0) -> ValuePlace:
         """A local name, or a variable of the core; the variable of the text before the exported pointer to it that has its name.
 
         Raises
@@ -159,7 +159,7 @@ class View:
         variables = self.globals(core)
         hidden = [s for s in variables if "#" in s.name and s.name.partition(".")[2] == name]
         for symbol in (*hidden, *(s for s in variables if s.name == name)):
-            return Place(name, symbol.type, symbol.address)
+            return ValuePlace(name, symbol.type, symbol.address)
         known = [place.name for place in self.locals(core, frame)] + [s.name for s in variables]
         raise DebugError(
             f"{self.name(core)} has no variable '{name}' here; it has {', '.join(known) or 'none'}"
@@ -177,11 +177,11 @@ class View:
         """The value of an expression on a core."""
         return self._expression(core, frame).value(text)
 
-    def of_place(self, core: int, place: Place) -> Datum:
+    def of_place(self, core: int, place: ValuePlace) -> Datum:
         """The value of a variable."""
         return self._expression(core, 0).of_place(place)
 
-    def place(self, core: int, text: str, frame: int = 0) -> Place:
+    def place(self, core: int, text: str, frame: int = 0) -> ValuePlace:
         """The variable or part of one that a text names.
 
         Raises

@@ -12,7 +12,7 @@ Message = dict[str, Any]
 MOST_BYTES = 1 << 26
 
 
-class Wire:
+class EditorWire:
     """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -21,7 +21,7 @@ class Wire:
         self.is_closed = False
 
     @classmethod
-    def connect(cls, path: Path, timeout_s: float = 30.0) -> Wire:
+    def connect(cls, path: Path, timeout_s: float = 30.0) -> EditorWire:
         """Connect to the front that listens at a path."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)

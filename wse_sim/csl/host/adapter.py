@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from wse_sim.csl.debug.dap import CAPABILITIES
-from wse_sim.csl.debug.wire import Message, Wire
+from wse_sim.csl.debug.wire import EditorWire, Message
 from wse_sim.csl.host.debugged import DAP
 from wse_sim.csl.host.debugging import LOOK_S, Run, running
 from wse_sim.errors import WseError
@@ -188,7 +188,7 @@ class Adapter:
         self.event("terminated")
         self._is_over = True
 
-    def _program(self, run: Run) -> Wire | None:
+    def _program(self, run: Run) -> EditorWire | None:
         """The next program of the command file; requests that come before it are answered here."""
         while (wire := run.next_program(LOOK_S)) is None and not run.is_over():
             request = self._next(0.0)
@@ -204,7 +204,7 @@ class Adapter:
                 self._answer(request, threads, "no program runs yet")
         return wire
 
-    def _serve_program(self, wire: Wire) -> None:
+    def _serve_program(self, wire: EditorWire) -> None:
         """Hand messages to and fro until the program ends."""
         again = [dict(m, seq=-1) for m in self._sets.values()]
         for message in again:
@@ -224,7 +224,7 @@ class Adapter:
                 came = wire.receive(0.0)
         wire.close()
 
-    def _forward(self, request: Message, wire: Wire) -> None:
+    def _forward(self, request: Message, wire: EditorWire) -> None:
         command = request["command"]
         if command in _SETS:
             key = f"{command} {(request.get('arguments') or {}).get('source', {}).get('path', '')}"

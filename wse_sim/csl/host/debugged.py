@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from wse_sim.csl.debug.console import ConsoleFront
 from wse_sim.csl.debug.dap import DapFront
 from wse_sim.csl.debug.debugger import Debugger
-from wse_sim.csl.debug.wire import Wire
+from wse_sim.csl.debug.wire import EditorWire
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.replay import Event, ReplaySession
+from wse_sim.fabric.vm.replay import ReplaySession, StopEvent
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import Wafer
 
@@ -25,14 +24,14 @@ def is_debugged() -> bool:
     return bool(os.environ.get(DEBUG_VARIABLE))
 
 
-def debugged_session(image: Image, wafer: Wafer, **how: Any) -> ReplaySession:
+def debugged_session(image: Image, wafer: Wafer, **how: object) -> ReplaySession:
     """A session whose front is at the socket that the environment names; the front is asked before the first cycle."""
     kind, path = os.environ[DEBUG_VARIABLE].split("|", 1)
-    wire = Wire.connect(Path(path))
+    wire = EditorWire.connect(Path(path))
     debugger = Debugger(ConsoleFront(wire) if kind == CONSOLE else DapFront(wire))
     session = ReplaySession(image, wafer, **how)
     debugger.attach(session, image)
-    debugger.stopped(Event("loaded", 0))
+    debugger.stopped(StopEvent("loaded", 0))
     return session
 
 

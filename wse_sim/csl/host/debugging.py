@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wse_sim.csl.debug.wire import Message, Wire
+from wse_sim.csl.debug.wire import EditorWire, Message
 from wse_sim.csl.host.commands import run_commands
 from wse_sim.csl.host.debugged import CONSOLE
 from wse_sim.errors import WseError
@@ -43,10 +43,10 @@ class Run:
         """Whether the command file has ended."""
         return not self._work.is_alive()
 
-    def next_program(self, timeout_s: float) -> Wire | None:
+    def next_program(self, timeout_s: float) -> EditorWire | None:
         """The next program, if one connects in time."""
         ready = select.select([self._listener], [], [], timeout_s)[0]
-        return Wire(self._listener.accept()[0]) if ready else None
+        return EditorWire(self._listener.accept()[0]) if ready else None
 
     def end(self) -> int:
         """The exit status of the command file, once it has ended."""
@@ -119,7 +119,7 @@ def _quits() -> str:
     return "quit"
 
 
-def _serve(wire: Wire, following: Callable[[], str | None]) -> bool:
+def _serve(wire: EditorWire, following: Callable[[], str | None]) -> bool:
     """Command one program until it ends; True if the user has quit."""
     is_quit = False
     while not wire.is_closed:

@@ -36,7 +36,7 @@ Words = Sequence[int] | npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Event:
+class StopEvent:
     """Why a run stopped: `kind`, the cores and rows that stopped, the watch point that was hit, `row` of the code that did it (-1: unknown).
 
     Kinds: "stop", "watch", "cycle", "pause", "fault" (`text` has the sentence), "ended"; going through the past also "begin" and "present".
@@ -59,10 +59,10 @@ class Controller(Protocol):
     until: int
     """Cycle at which to stop."""
 
-    def accepts(self, event: Event) -> bool:
+    def accepts(self, event: StopEvent) -> bool:
         """Whether to stop there."""
 
-    def stopped(self, event: Event) -> None:
+    def stopped(self, event: StopEvent) -> None:
         """The session stands; it runs on when this returns."""
 
     def poll(self) -> bool:
@@ -96,9 +96,11 @@ class Moment:
 class ReplaySession(Session):
     """See the module's docstring; ``controller`` is told of events."""
 
-    def __init__(self, image: Image, wafer: Wafer, controller: Controller | None = None, **how: Any) -> None:
+    def __init__(
+        self, image: Image, wafer: Wafer, controller: Controller | None = None, **how: object
+    ) -> None:
         own = {"profile": False, "threads": 1, "sanitize": True, "executor": "fast"}
-        super().__init__(image, wafer, **{**how, **own})
+        super().__init__(image, wafer, **{**how, **own})  # type: ignore[arg-type]
         self.n_rows = len(image.code)
         self.machine = stops.with_stops(self.machine)
         self._clean = self.machine.code.copy()
@@ -119,7 +121,7 @@ class ReplaySession(Session):
 
     # -- what the host does
 
-    def _kept(self, name: str, *arguments: Any, **keywords: Any) -> None:
+    def _kept(self, name: str, *arguments: object, **keywords: object) -> None:
         """Note an action, except within the past or within another one."""
         self.actions.append(Action(name, arguments, keywords, self.cycle, self.cycle))
         self.at = len(self.actions) - 1
@@ -179,11 +181,13 @@ class ReplaySession(Session):
         if event is not None:
             self._tell(event)
 
-    def _written_by_host(self) -> Event | None:
+    def _written_by_host(self) -> StopEvent | None:
         hit = [w for w in self.watches if isinstance(w, MemoryWatch) and w.before and w.is_hit(self.machine)]
         if not hit:
             return None
-        return Event("watch", self.cycle, (hit[0].core,), watch=hit[0], text="the host", before=hit[0].before)
+        return StopEvent(
+            "watch", self.cycle, (hit[0].core,), watch=hit[0], text="the host", before=hit[0].before
+        )
 
     # -- time, with the host
 
@@ -202,14 +206,14 @@ class ReplaySession(Session):
                 "waits": "nothing can happen now",
                 "still": "nothing comes forward",
             }
-            self._tell(Event("fault", self.cycle, text=said[outcome.reason]))
+            self._tell(StopEvent("fault", self.cycle, text=said[outcome.reason]))
         return outcome
 
     def ended(self) -> None:
         """The host has given its last command."""
-        self._tell(Event("ended", self.cycle, text="the host has stopped the program"))
+        self._tell(StopEvent("ended", self.cycle, text="the host has stopped the program"))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: StopEvent) -> None:
         if self.controller is not None and self.controller.accepts(event):
             self.controller.stopped(event)
             assert self.present is None
@@ -231,7 +235,7 @@ class ReplaySession(Session):
             elif why != L.AT_CYCLE or self.cycle >= last:
                 return why
             elif who is not None and (who.until == self.cycle or who.poll()):
-                self._tell(Event("cycle" if who.until == self.cycle else "pause", self.cycle))
+                self._tell(StopEvent("cycle" if who.until == self.cycle else "pause", self.cycle))
             if look is not None:
                 look(self)
             if still_cycles and self.cycle >= look_at:
@@ -293,7 +297,7 @@ class ReplaySession(Session):
         fault[fault == S.F_STOP] = S.F_NONE  # the fault of another core ends the run
         return L.FAULTED
 
-    def _part(self, end: int, asked: int) -> tuple[int, Event | None]:
+    def _part(self, end: int, asked: int) -> tuple[int, StopEvent | None]:
         """Run to a cycle, a stop or a watch point."""
         if not self.watches:
             why = self._run_to(end, asked)
@@ -308,21 +312,23 @@ class ReplaySession(Session):
         self._span = min(2 * self._span, MOST_SPAN)
         return why, self._stop_event() if why == STOPPED else None
 
-    def _stop_event(self) -> Event | None:
+    def _stop_event(self) -> StopEvent | None:
         """Cores that stopped for others than this session; None if there are none."""
         found = []
         for c in self.stopped():
             mask = self._rows.get(self.row(c), 0) & ~(1 << MARK | 1 << FINE)
             if any(mask >> g & 1 and c in cores for g, cores in self._groups.items()):
                 found.append(c)
-        return Event("stop", self.cycle, tuple(found), tuple(self.row(c) for c in found)) if found else None
+        return (
+            StopEvent("stop", self.cycle, tuple(found), tuple(self.row(c) for c in found)) if found else None
+        )
 
     # -- watch points: the cycle, then the line
 
     def _hits(self) -> list[WatchPoint]:
         return [watch for watch in self.watches if watch.is_hit(self.machine)]
 
-    def _find(self, low: Snapshot, high: int, asked: int) -> Event:
+    def _find(self, low: Snapshot, high: int, asked: int) -> StopEvent:
         """From a state before the first hit: halve the span down to its cycle, then stop core by line within this cycle."""
         first = low
         while high - low.cycle > 1:
@@ -346,7 +352,7 @@ class ReplaySession(Session):
         watch = self._hits()[0]
         before = watch.before if isinstance(watch, MemoryWatch) else ()
         row = row if row >= 0 else self._writer(watch.core)
-        return Event("watch", self.cycle, (watch.core,), watch=watch, row=row, before=before)
+        return StopEvent("watch", self.cycle, (watch.core,), watch=watch, row=row, before=before)
 
     def _writer(self, c: int) -> int:
         """The row of an operation that a core has in flight, one of a microthread first."""
@@ -402,13 +408,13 @@ class ReplaySession(Session):
             s for s in reversed(self.snapshots) if (s.action, s.cycle) <= place and s.cycle <= moment.cycle
         ]
 
-    def go_back(self, cycles: int) -> Event:
+    def go_back(self, cycles: int) -> StopEvent:
         """Return to the state that number of cycles before, or to the first one that is known."""
         first = self.snapshots[0].cycle if self.snapshots else self.cycle
         wanted = max(first, self.cycle - cycles + bool(self.stopped()))
         self._leave_present()
         self.go_to(self.moment_of(wanted))
-        return Event("begin" if self.cycle - first <= 0 else "cycle", self.cycle)
+        return StopEvent("begin" if self.cycle - first <= 0 else "cycle", self.cycle)
 
     def go_to(self, moment: Moment) -> None:
         """To a place of the past."""
@@ -423,7 +429,7 @@ class ReplaySession(Session):
         finally:
             self.watches = watches
 
-    def reverse(self, accepts: Callable[[Event], bool]) -> Event:
+    def reverse(self, accepts: Callable[[StopEvent], bool]) -> StopEvent:
         """To the last event before this place that is accepted, or to the first known state ("begin")."""
         limit = self.here()
         self._leave_present()
@@ -431,7 +437,7 @@ class ReplaySession(Session):
             self._set_back(snapshot)
             if not limit.stopped and self.cycle == limit.cycle and not limit.is_included:
                 continue
-            last: tuple[Snapshot, Event] | None = None
+            last: tuple[Snapshot, StopEvent] | None = None
             with self._marked(limit):
                 event = self._replay(limit)
                 while event is not None:
@@ -443,9 +449,9 @@ class ReplaySession(Session):
                 return last[1]
             limit = Moment(snapshot.action, snapshot.cycle, is_included=True)
         self._set_back(self.snapshots[0])
-        return Event("begin", self.cycle)
+        return StopEvent("begin", self.cycle)
 
-    def forward(self, accepts: Callable[[Event], bool], until: int = FOR_EVER) -> Event:
+    def forward(self, accepts: Callable[[StopEvent], bool], until: int = FOR_EVER) -> StopEvent:
         """Through the past to the next event that is accepted, or to the place where the host waits ("present")."""
         assert self.present is not None
         limit = self._place_of_present()
@@ -458,9 +464,9 @@ class ReplaySession(Session):
         if event is not None:
             return event
         if self.cycle == until and (self.at, self.cycle) != (self.present.action, self.present.cycle):
-            return Event("cycle", self.cycle)
+            return StopEvent("cycle", self.cycle)
         self.return_to_present()
-        return Event("present", self.cycle)
+        return StopEvent("present", self.cycle)
 
     def _place_of_present(self) -> Moment:
         assert self.present is not None
@@ -479,7 +485,7 @@ class ReplaySession(Session):
         with self._stops(rows, {**self._groups, MARK: np.array(limit.stopped, np.int64)}):
             yield
 
-    def _replay(self, limit: Moment) -> Event | None:
+    def _replay(self, limit: Moment) -> StopEvent | None:
         """Do the kept actions again, to the next event or to a place (None)."""
         while True:
             action = self.actions[self.at]
@@ -511,7 +517,7 @@ class ReplaySession(Session):
                     self._sent.clear()
                 self.at += 1
 
-    def _replay_within(self, limit: Moment) -> Event | None:
+    def _replay_within(self, limit: Moment) -> StopEvent | None:
         """Within the cycle of the limit."""
         while limit.stopped and self.cycle == limit.cycle:
             why, event = self._part(limit.cycle + 1, 0)
@@ -531,7 +537,7 @@ class ReplaySession(Session):
                 return event
         return None
 
-    def _repeat(self, action: Action) -> Event | None:
+    def _repeat(self, action: Action) -> StopEvent | None:
         """An action of the host, as it was; it is not kept again."""
         self._reset_watches()
         getattr(Session, action.name)(self, *action.arguments, **action.keywords)
