@@ -51,7 +51,7 @@ def test_draws_fill_the_ranges_and_keep_correlations():
 def test_special_elements_are_drawn_down_to_the_exponential_of_the_fabric():
     """One draw in twenty is below it."""
     wafer, cluster = load_wafer("wse2"), load_cluster()
-    machines = draws(wafer, cluster, ranged(wafer, cluster), 256)
+    machines = draws(wafer, cluster, ranged(wafer, cluster), 1024)
     elements = np.array([m.wafer.special_element_cycles for m in machines])
     assert np.mean(elements < wafer.exp_cycles) == pytest.approx(0.05, abs=0.02)
 

@@ -160,10 +160,13 @@ def _check_whole(options: RunCommand) -> None:
     """Refuse before the model is read what the whole fabric does not do."""
     if not options.whole_fabric:
         return
-    if options.mode not in ("pipelined", "weight-streaming"):
+    from wse_sim.modes import resting, streaming
+
+    rests, streams = resting().name, streaming().name
+    if options.mode not in (rests, streams):
         raise WseError(
-            f"--whole-fabric steps a pipeline or streamed weights, not mode {options.mode}; give --mode pipelined or "
-            "--mode weight-streaming"
+            f"--whole-fabric steps a pipeline or streamed weights, not mode {options.mode}; give --mode {rests} or "
+            f"--mode {streams}"
         )
     if options.systems != 1:
         raise WseError(f"--whole-fabric steps one wafer, not {options.systems} systems; give --systems 1")
@@ -175,7 +178,7 @@ def _check_whole(options: RunCommand) -> None:
 
     wafer = load_wafer(options.wafer)
     check_wafer(wafer)
-    if options.mode == "weight-streaming":
+    if options.mode == streams:
         check_outer_rows(wafer)
 
 

@@ -29,7 +29,7 @@ def debugged_session(image: Image, wafer: Wafer, **how: object) -> ReplaySession
     kind, path = os.environ[DEBUG_VARIABLE].split("|", 1)
     wire = EditorWire.connect(Path(path))
     debugger = Debugger(ConsoleFront(wire) if kind == CONSOLE else DapFront(wire))
-    session = ReplaySession(image, wafer, **how)
+    session = ReplaySession(image, wafer, **how)  # type: ignore[arg-type]
     debugger.attach(session, image)
     debugger.stopped(StopEvent("loaded", 0))
     return session

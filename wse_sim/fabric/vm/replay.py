@@ -74,8 +74,8 @@ class Action:
     """Something that the host did: a method of the session and its arguments; of an advance the first cycle and the last."""
 
     name: str
-    arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: tuple[object, ...] = ()
+    keywords: dict[str, object] = dataclasses.field(default_factory=dict)
     begin: int = 0
     end: int = FOR_EVER
 
@@ -152,10 +152,10 @@ class ReplaySession(Session):
         super().launch(x, y, w, h, name_or_entry, values, arm=arm)
         self._kept("launch", x, y, w, h, name_or_entry, values, arm=arm)
 
-    def inject(self, x: int, y: int, color: int, words: npt.ArrayLike, **how: Any) -> None:
+    def inject(self, x: int, y: int, color: int, words: npt.ArrayLike, **how: object) -> None:
         """As of :class:`Session`; kept."""
         data = np.array(words, np.uint32)
-        super().inject(x, y, color, data, **how)
+        super().inject(x, y, color, data, **how)  # type: ignore[arg-type]
         self._kept("inject", x, y, color, data, **how)
 
     def inject_region(
