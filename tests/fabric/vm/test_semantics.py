@@ -54,12 +54,14 @@ def run_all(half, ops, values, constants, r, found):
 
 @bare_kernel
 def jump_all(ops, values, constants, r, found):
-    """Jumps of r1 and r2, or of r1 and a constant, to row 7 for 2 cycles."""
+    """Jumps of r1 and r2, or of r1 and a constant, to row 7, or on to row 1."""
     for i in range(len(ops)):
         r[1], r[2] = values[i, 0], values[i, 1]
         b = np.uint64(2)
-        is_jump, row, toll = jumps(ops[i], r, np.uint64(1), b, constants[i], np.int64(1), np.int64(7), np.int64(2))  # fmt: skip
-        found[i] = 1 if is_jump and row == 7 and toll == 2 else 0
+        is_jump, is_taken, row = jumps(ops[i], r, np.uint64(1), b, constants[i], np.int64(1), np.int64(7))
+        found[i] = 1 if is_jump and is_taken and row == 7 else 0
+        if not is_jump or is_taken != (row == 7) or (row != 7 and row != 1):
+            found[i] = -1
 
 
 @bare_kernel
