@@ -132,7 +132,7 @@ READ = (
 )
 BRANCH = (
     "control flow depends on the values of a tensor (aten::_local_scalar_dense), which a compiled program "
-    "does not know; compute both sides and choose with torch.where"
+    "does not know; compute both sides and choose with torch.where, or leave out a check that only raises"
 )
 SHAPE = "the shape of a result depends on values; use fixed shapes, torch.where with a mask"
 OUTSIDE = "the compiled model is called outside of a traced step; put it into a function under @cstorch.trace"

@@ -119,6 +119,7 @@ def export(
     given, named = told_apart((tuple(args), dict(kwargs or {})))
     fake, fake_args, fake_kwargs = as_fake(module, given, named)
     modes = {m: m.training for m in fake.modules()}
+    program: torch.export.ExportedProgram | None
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
@@ -127,15 +128,23 @@ def export(
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
         if not has_gradients and asked_for_gradient(fault):
-            return export(module, args, kwargs, training, notes, is_retry=is_retry, has_gradients=True)
-        if raised_here(fault):
+            has_gradients, once = True, None
+        elif raised_here(fault):
             raise
-        if not is_retry and holds_cache(fault) and take_caches_apart(module):
-            return export(module, args, kwargs, training, notes, is_retry=True, once=once)
-        raise ModelError(sentence_of(fault, type(module).__name__)) from fault
+        elif not is_retry and holds_cache(fault) and take_caches_apart(module):
+            is_retry = True
+        else:
+            raise ModelError(sentence_of(fault, type(module).__name__)) from fault
+        program = None
     finally:
         for part, mode in modes.items():
             part.training = mode
+    if (
+        program is None
+    ):  # once more; out of the handler, so that a fault then names its own line and not that of this one
+        return export(
+            module, args, kwargs, training, notes, is_retry=is_retry, has_gradients=has_gradients, once=once
+        )
     if notes is not None:
         notes += said
         notes += [

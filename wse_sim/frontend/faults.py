@@ -23,7 +23,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"data-dependent|GuardOnDataDependent|DataDependentOutput",
         "control flow depends on the values of a tensor, which a compiled program does not know",
-        "compute both sides and choose with torch.where",
+        "compute both sides and choose with torch.where, or leave out a check that only raises",
     ),
     (
         r"no fake impl|register_fake|fake impl registered|Meta kernel|meta implementation",
@@ -96,12 +96,16 @@ def read_sentence(*, is_test: bool) -> str:
     return f"{reason}; {remedy}"
 
 
+class GradientAskedError(Exception):
+    """forward() asked for a gradient in a capture that has none."""
+
+
 def asked_for_gradient(fault: BaseException) -> bool:
     """Whether torch stumbled over a gradient that forward() asks for; inside of torch.vmap it says so by a missing attribute."""
     now: BaseException | None = fault
     seen = list[BaseException]()
     while now is not None and now not in seen:
-        if type(now).__name__ == "GradientAskedError" or re.search(_ASKED, str(now)):
+        if isinstance(now, GradientAskedError) or re.search(_ASKED, str(now)):
             return True
         seen.append(now)
         now = now.__cause__ or now.__context__

@@ -30,9 +30,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
-from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
-from wse_sim.frontend.own_gradients import GradientAskedError, gradient, own_detach
+from wse_sim.frontend.own_gradients import gradient, own_detach
 from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand

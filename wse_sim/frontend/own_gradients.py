@@ -22,10 +22,6 @@ DETACHED = "wse_detached"
 _CREATES_GRAPH = 4  # place of create_graph among the arguments of torch.autograd.grad
 
 
-class GradientAskedError(Exception):
-    """forward() asked for a gradient in a capture that has none."""
-
-
 def captured(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> torch.export.ExportedProgram:
