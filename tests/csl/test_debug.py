@@ -57,6 +57,20 @@ def debugged(program: CompiledProgram, front: Steps) -> ReplaySession:
     return session
 
 
+def test_there_is_no_way_back_from_a_program_that_has_not_begun(program: CompiledProgram) -> None:
+    """Where nothing has happened, the state is the first one known."""
+    said: list[tuple[str, int]] = []
+
+    def front(debugger: Debugger, event: StopEvent) -> None:
+        if event.kind == "loaded":
+            for back in (lambda: debugger.back(5), debugger.reverse, debugger.step_back):
+                found = back()
+                said.append((found.kind, found.cycle))
+
+    debugged(program, front)
+    assert said == [("begin", 0)] * 3
+
+
 def plain(program: CompiledProgram) -> Session:
     session = Session(program.image, load_wafer("wse2"), sanitize=True)
     session.launch(0, 0, 1, 1, "go", (6,), arm=False)
@@ -405,3 +419,23 @@ def test_an_editor_is_answered(tmp_path: Path) -> None:
         assert client.process.wait(60) == 0
     finally:
         client.process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"Content-Length: -5\r\n\r\n{}", "bytes"),
+        (b"Content-Length: 200000\r\n\r\n" + b"[" * 200000, "no request"),
+        (b'Content-Length: 53\r\n\r\n{"seq": 1, "command": "initialize", "arguments": [5]} ', "no request"),
+        (b'Content-Length: 100\r\n\r\n{"seq": 1', "within a message"),
+    ],
+)
+def test_what_is_not_the_protocol_is_refused_in_one_sentence(sent: bytes, said: str) -> None:
+    """An editor that errs is told so, and the exit status is 2."""
+    command = [sys.executable, "-m", "wse_sim.cli", "csl", "debug", "--dap"]
+    done = subprocess.run(command, input=sent, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert said in done.stdout.decode()
+    assert "terminated" in done.stdout.decode()
+    assert "Traceback" not in done.stdout.decode() + done.stderr.decode()

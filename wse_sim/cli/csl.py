@@ -271,8 +271,7 @@ def debug_command(
             raise WseError("--dap and --port leave the program to the editor: give one of them, alone")
         from wse_sim.csl.host.adapter import serve_port, serve_standard
 
-        serve_standard() if port is None else serve_port(port)
-        return
+        raise typer.Exit(serve_standard() if port is None else serve_port(port))
     from wse_sim.csl.host.debugging import debug_console
 
     if file is None:

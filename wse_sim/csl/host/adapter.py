@@ -10,7 +10,7 @@ import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeGuard
 
 from wse_sim.csl.debug.dap import CAPABILITIES
 from wse_sim.csl.debug.wire import EditorWire, Message
@@ -79,23 +79,31 @@ class Editor:
         self._buffer = rest[length:]
         try:
             message = json.loads(rest[:length])
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
-        if (
-            not isinstance(message, dict)
-            or not isinstance(message.get("command"), str)
-            or "seq" not in message
-        ):
+        if not _is_request(message):
             raise WseError(
-                "a message of the Debug Adapter Protocol is no request: it needs 'seq' and 'command'"
+                "a message of the Debug Adapter Protocol is no request: it needs 'seq', 'command' and an object as 'arguments'"
             )
-        return message
+        return dict(message)
 
     def read(self) -> None:
         """Take what has come; waits for something."""
         data = os.read(self.number, 1 << 16)
         self.has_gone = self.has_gone or not data
+        if self.has_gone and self._buffer:
+            raise WseError("the editor closed the connection within a message of the Debug Adapter Protocol")
         self._buffer += data
+
+
+def _is_request(message: object) -> TypeGuard[Message]:
+    """Whether a message has what every request of the protocol has."""
+    return (
+        isinstance(message, dict)
+        and isinstance(message.get("command"), str)
+        and isinstance(message.get("seq"), int)
+        and isinstance(message.get("arguments") or {}, dict)
+    )
 
 
 class Adapter:
@@ -237,22 +245,25 @@ class Adapter:
         wire.send({"dap": request})
 
 
-def serve_standard() -> None:
+def serve_standard() -> int:
     """Serve an editor on standard input and output; what programs print becomes events."""
-    serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
+    return serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
 
 
-def serve_port(port: int) -> None:
+def serve_port(port: int) -> int:
     """Serve the first editor that connects to a TCP port of this machine; 0 takes a free one and says which."""
     with socket.create_server(("127.0.0.1", port)) as server:
         print(f"waiting for an editor on port {server.getsockname()[1]}", flush=True)
         connection = server.accept()[0]
     with connection, connection.makefile("wb") as writer:
-        serve(Editor(connection.fileno(), writer))
+        return serve(Editor(connection.fileno(), writer))
 
 
-def serve(editor: Editor) -> None:
-    """Serve an editor; this process and its children print to the editor from here on, and read nothing."""
+def serve(editor: Editor) -> int:
+    """Serve an editor; this process and its children print to the editor from here on, and read nothing.
+
+    Returns the exit status: 2 if what the editor sends is not the protocol.
+    """
     source, target = os.pipe()
     for number in (1, 2):
         os.dup2(target, number)
@@ -267,3 +278,5 @@ def serve(editor: Editor) -> None:
     except WseError as fault:
         adapter.event("output", category="stderr", output=f"wse-sim: {fault}\n")
         adapter.event("terminated")
+        return 2
+    return 0

@@ -71,10 +71,8 @@ def running(file: Path, kind: str, timeout_s: float | None = None) -> Iterator[R
             listener.close()
 
 
-def lines_of(script: Path | None, *, batch: bool) -> Callable[[], str | None]:
-    """What gives the next command: lines of a file, then, unless `batch`, those of standard input; None at the end."""
-    left = [] if script is None else read_text(script, "the commands", WseError).splitlines()
-    left.reverse()
+def lines_of(left: list[str], *, batch: bool) -> Callable[[], str | None]:
+    """What gives the next command: the last of `left`, which it removes, then, unless `batch`, lines of standard input; None at the end."""
 
     def following() -> str | None:
         if left:
@@ -103,12 +101,18 @@ def debug_console(file: Path, script: Path | None, *, batch: bool, timeout_s: fl
     WseError
         If the command file or the commands cannot be read.
     """
-    following = lines_of(script, batch=batch)
+    left = [] if script is None else read_text(script, "the commands", WseError).splitlines()[::-1]
+    following = lines_of(left, batch=batch)
     with running(file, CONSOLE, timeout_s) as run:
         while not run.is_over():
             wire = run.next_program(LOOK_S)
             if wire is not None and _serve(wire, following):
-                following = _quits
+                following, left = _quits, []
+        if left:
+            print(
+                f"wse-sim: note: {file} ended before the last {len(left)} lines of {script} were read",
+                file=sys.stderr,
+            )
         try:
             return run.end()
         except subprocess.TimeoutExpired:

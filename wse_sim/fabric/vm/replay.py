@@ -410,7 +410,9 @@ class ReplaySession(Session):
 
     def go_back(self, cycles: int) -> StopEvent:
         """Return to the state that number of cycles before, or to the first one that is known."""
-        first = self.snapshots[0].cycle if self.snapshots else self.cycle
+        if not self.snapshots:  # nothing has happened yet
+            return StopEvent("begin", self.cycle)
+        first = self.snapshots[0].cycle
         wanted = max(first, self.cycle - cycles + bool(self.stopped()))
         self._leave_present()
         self.go_to(self.moment_of(wanted))
@@ -431,6 +433,8 @@ class ReplaySession(Session):
 
     def reverse(self, accepts: Callable[[StopEvent], bool]) -> StopEvent:
         """To the last event before this place that is accepted, or to the first known state ("begin")."""
+        if not self.snapshots:
+            return StopEvent("begin", self.cycle)
         limit = self.here()
         self._leave_present()
         for snapshot in self._before(limit):
