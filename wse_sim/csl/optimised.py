@@ -78,7 +78,7 @@ def unroll(code: Code, body: int, control: int, turns: int) -> None:
 
 
 def _has_loop(code: Code, first: int, end: int) -> bool:
-    """Whether a loop that is not unrolled is among some rows: a map, or a jump back that costs something."""
+    """Return whether these rows contain a loop that is not unrolled: a map, or a backward jump that is not free."""
     return COST["map_start"] in code.costs[first:end] or any(
         code.rows[i][0] in JUMPS
         and code.costs[i] != COST["free"]

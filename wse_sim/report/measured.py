@@ -62,7 +62,7 @@ def measured_maps(
 
 
 def laid_maps(words_per_cycle: NDArray[np.floating]) -> tuple[MeasuredMap, ...]:
-    """Maps of the words (rows, cols, 4) that streams alone take over links, on the ways on which a program leads them."""
+    """Words per link, (rows, cols, 4), of the streams alone, on the routes of the program."""
     return _links("laid", "Streams as laid", words_per_cycle)
 
 

@@ -47,7 +47,7 @@ class FullSkip:
 
 
 def as_laid(plan: PipelinedPlan, regions: Sequence[PlacedKernel], ways: Cycles) -> PipelinedPlan:
-    """The plan with regions and streams as the program has them: when words leave, their ways, samples that skips hold."""
+    """Return the plan with the routes, the times of results and the buffered samples of the program."""
     plan = with_ways(_flowing(plan, regions), ways, {})
     by_name = {region.name: region for region in regions}
     streams = []

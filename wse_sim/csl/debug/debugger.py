@@ -61,7 +61,7 @@ class NamedWatch:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """How far to run: to the next event, or a step of a core."""
+    """Where a run ends: at the next event, or after a step of one core."""
 
     step: str = ""
     core: int = -1

@@ -17,7 +17,7 @@ _NOBODY = -99
 
 
 class WatchPoint(Protocol):
-    """Something of one core that can happen."""
+    """An event of one core."""
 
     core: int
 

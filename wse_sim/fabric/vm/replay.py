@@ -90,7 +90,7 @@ class Moment:
     rows: tuple[int, ...] = ()
     opcodes: tuple[int, ...] = ()
     is_included: bool = False
-    """An event at this very cycle lies before it."""
+    """An event at this cycle is before it."""
 
 
 class ReplaySession(Session):

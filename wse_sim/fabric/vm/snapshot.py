@@ -1,4 +1,4 @@
-"""A copy of all that changes while a session runs, and its way back."""
+"""A copy of the state of a session, which can be restored."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def set_stops(machine: S.Machine, clean: Array, rows: Mapping[int, int], cores: 
 
 
 def mark_stops(machine: S.Machine) -> None:
-    """Tell stops from faults of the program, after a run that ended with either."""
+    """Separate stops of the debugger from faults of the program after a run."""
     core = machine.core
     at_stop = machine.code[4 * core[:, S.PC]] == S.BREAK
     core[at_stop & (core[:, S.FAULT] == S.F_OPCODE), S.FAULT] = S.F_STOP

@@ -93,7 +93,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def moving(self) -> frozenset[Cell]:
-        """Return these regions with the places of their stores."""
+        """Cells that move data, those of the stores included."""
         return super().moving | {cell for cells in self.stores.values() for cell in cells}
 
     @property
