@@ -63,9 +63,11 @@ def percents(fraction: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction of one in percent, one decimal; two digits where it is small but not zero."""
+    """A fraction of one in percent, one decimal; two digits where it is small but not zero, no smaller than 0.001."""
     if not math.isfinite(fraction):
         return "n/a"
+    if 0 < fraction < 1e-5:
+        return "under 0.001 %"
     if fraction and abs(fraction) < 5e-4:  # small, but not nothing
         return f"{100 * fraction:.2g} %"
     return f"{100 * fraction:.1f} %"
