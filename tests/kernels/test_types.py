@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,15 +36,24 @@ FOLDERS = (*PACKAGE, "benchmarks", "examples")
 
 
 @functools.cache
-def files(folders: tuple[str, ...] = FOLDERS) -> tuple[tuple[Path, ast.Module], ...]:
-    if folders != FOLDERS:  # parsed once for all tests
-        return tuple(found for found in files(FOLDERS) if found[0].relative_to(ROOT).parts[0] in folders)
-    return tuple(
+def files() -> tuple[tuple[Path, ast.Module], ...]:
+    gc.disable()  # it would look at a million nodes again and again
+    found = tuple(
         (path, ast.parse(path.read_text(encoding="utf-8")))
-        for folder in folders
+        for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "wse_sim/kernels/" not in path.as_posix()  # a link to the folder above
     )
+    gc.enable()
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """A million nodes would slow every later collection of garbage in this process."""
+    yield
+    files.cache_clear()
+    nodes.cache_clear()
 
 
 def annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr | None]:
@@ -139,7 +151,9 @@ def arguments(function: ast.FunctionDef) -> int:
 def test_functions_outside_jitted_code_take_few_arguments() -> None:
     """What takes more declares a group of keywords once (``**how: Unpack[...]``) or an object of options."""
     long = set()
-    for path, tree in files(PACKAGE):
+    for path, tree in files():
+        if path.relative_to(ROOT).parts[0] not in PACKAGE:
+            continue
         for node in nodes(tree):
             if isinstance(node, ast.FunctionDef) and arguments(node) > MOST_ARGUMENTS and not is_jitted(node):
                 long.add(f"{path.relative_to(ROOT)}:{node.name}")
