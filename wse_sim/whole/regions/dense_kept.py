@@ -38,6 +38,9 @@ COLLECT = 2  # microthread of a keeper
 class KeptDense(SharedDense):
     """A product with a weight and a residual that several rows finish."""
 
+    apart = 1
+    """The core next to a row hands tokens on."""
+
     @property
     def own_colors(self) -> int:
         """Inputs, two of sums, sums back up of even and odd rounds; a residual, results on their way to the keepers."""
@@ -51,13 +54,14 @@ class KeptDense(SharedDense):
         return self.height > 1 and self.finishing > 1 and self.depth > 1
 
     @property
+    def store_room(self) -> int:
+        """Cores of a row that may be stores."""
+        return self.left - self.region.col - 1
+
+    @property
     def depth(self) -> int:
         """Stores next to a row, the keeper among them, two samples of its tokens in each."""
-        return min(max(STORES, self.wanted_stores), self.left - self.region.col - 1)
-
-    def samples_in(self, stores: int) -> int:
-        """Those of every row, next to it; the other one is the core that hands tokens on."""
-        return super().samples_in(stores - 1)
+        return min(max(STORES, self.wanted_stores), self.store_room)
 
     @property
     def finishing(self) -> int:

@@ -46,6 +46,8 @@ class DenseShape(RegionKind):
     """Whether its colors suffice for cores that hand words on."""
     wanted_samples = 0
     """Samples of a residual that have to wait, so that a skip does not set the pace."""
+    apart = 0
+    """Stores that hold no samples."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -222,7 +224,7 @@ class DenseShape(RegionKind):
         """
         first, rows = self.left - 1 - (not self.is_narrow), self.height - self.is_narrow
         columns = first - self.region.col + 1
-        count = min(max(min(STORES, rows), self.wanted_stores), rows * columns)
+        count = min(max(min(STORES, rows), self.wanted_stores), self.store_room)
         # Up the column next to the inlets, down the one west of it, and so on.
         ways = [
             [(self.last - i, first - j) for i in range(rows)][:: -1 if j % 2 else 1] for j in range(columns)
@@ -230,14 +232,20 @@ class DenseShape(RegionKind):
         return tuple(chain.from_iterable(ways))[:count]
 
     @property
+    def store_room(self) -> int:
+        """Cores that may be stores."""
+        return (self.left - (not self.is_narrow) - self.region.col) * (self.height - self.is_narrow)
+
+    @property
     def slots(self) -> int:
-        """Samples in every other store: as many as a core has room for."""
+        """Samples in every other store: three where they are wanted and a core has room, and two where that is enough.
+
+        A store of three hands on beside what it receives, which costs short samples some cycles.
+        """
         each = 2.0 * (self.stored + self.cols * self.outputs)
-        return (
-            RELAY_SLOTS
-            if RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
-            else LAST_SLOTS
-        )
+        is_wanted = self.wanted_samples > LAST_SLOTS * (min(STORES, self.store_room) - self.apart)
+        has_room = RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
+        return RELAY_SLOTS if is_wanted and has_room else LAST_SLOTS
 
     @property
     def stored(self) -> int:
@@ -247,7 +255,7 @@ class DenseShape(RegionKind):
     @property
     def wanted_stores(self) -> int:
         """As many as hold the samples that a skip needs: two in the one next to the last row, three in every other."""
-        return 1 + max(0, ceil((self.wanted_samples - LAST_SLOTS) / self.slots))
+        return 1 + self.apart + max(0, ceil((self.wanted_samples - LAST_SLOTS) / self.slots))
 
     @property
     def takes_whole(self) -> bool:
@@ -272,7 +280,7 @@ class DenseShape(RegionKind):
 
     def samples_in(self, stores: int) -> int:
         """Samples that a number of stores holds, one behind the other."""
-        return LAST_SLOTS + self.slots * (stores - 1)
+        return LAST_SLOTS + self.slots * (stores - self.apart - 1)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
