@@ -47,7 +47,7 @@ class DenseShape(RegionKind):
     wanted_samples = 0
     """Samples of a residual that have to wait, so that a skip does not set the pace."""
     apart = 0
-    """Stores that hold no samples."""
+    """Stores without samples."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -240,7 +240,7 @@ class DenseShape(RegionKind):
     def slots(self) -> int:
         """Samples in every other store: three where they are wanted and a core has room, and two where that is enough.
 
-        A store of three hands on beside what it receives, which costs short samples some cycles.
+        A store of three sends while it receives, which costs short samples some cycles.
         """
         each = 2.0 * (self.stored + self.cols * self.outputs)
         is_wanted = self.wanted_samples > LAST_SLOTS * (min(STORES, self.store_room) - self.apart)
