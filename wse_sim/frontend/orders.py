@@ -52,11 +52,11 @@ def reordered(
     return tuple(dict.fromkeys(found))
 
 
-def taken_turned(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """The weight that a product takes as it lies, as (K, N), by name; none if it has no such."""
+def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> str:
+    """The weight that a product takes as (K, N), by name; "" if there is none."""
     weight = trace.node(node.args[WEIGHT_OF[node.op]]) if node.op in WEIGHT_OF else None
     is_plain = weight is not None and weight.kind == "parameter" and len(weight.shape) == 2
-    return (tensor_of[weight.name],) if weight is not None and is_plain and weight.name in tensor_of else ()
+    return tensor_of.get(weight.name, "") if weight is not None and is_plain else ""
 
 
 def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
     return tuple(names) if len(names) == len(bases) and all(names) else ()
 
 
-def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
     """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.

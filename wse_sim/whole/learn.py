@@ -28,7 +28,7 @@ from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.front import finished, loss_of
 from wse_sim.whole.laid_ways import with_ways
 from wse_sim.whole.network import leaving_of
-from wse_sim.whole.packed import with_slices, without_slices
+from wse_sim.whole.packed import with_derived, without_derived
 from wse_sim.whole.run import (
     LinkWords,
     busiest_links,
@@ -174,7 +174,7 @@ def train_whole(
     """
     check_plan(plan, True, check_any)
     loss_of(plan.graph, loss)
-    weights = with_slices(plan.graph, weights)
+    weights = with_derived(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     classes = np.asarray(labels).reshape(-1)
@@ -198,8 +198,8 @@ def train_whole(
         made,
         mean,
         finished(plan.graph, made.outputs(result)),
-        without_slices(gradients),
-        without_slices(updated),
+        without_derived(plan.graph, gradients),
+        without_derived(plan.graph, updated),
         result,
     )
 

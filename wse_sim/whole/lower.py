@@ -19,7 +19,7 @@ from wse_sim.whole.front import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.packed import turned, unpacked
+from wse_sim.whole.packed import transposed, unpacked
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
@@ -38,7 +38,7 @@ PASSES: tuple[Pass, ...] = (
     with_affine,
     with_scales,
     with_steps,
-    turned,
+    transposed,
     unpacked,
     summed_apart,
 )
@@ -52,7 +52,7 @@ TRAINING_PASSES: tuple[Pass, ...] = (
     with_pooled_tokens,
     with_scales,
     with_steps,
-    turned,
+    transposed,
     unpacked,
     summed_apart,
 )
