@@ -220,7 +220,7 @@ def cut_cell(
     node: int,
     s: Slicing,
 ) -> None:
-    """Give the two children of an inner `node` their x, y, w, h in `cell`, centred across the cut."""
+    """Set x, y, w, h of the two children of an inner `node` in `cell`, centred across the cut."""
     tree, pool, big_n = s.tree, s.pool, 2 * s.n - 1
     kind, a, b = tree[3 * big_n + node], tree[node], tree[big_n + node]
     x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
@@ -313,7 +313,8 @@ def realise_changes(
     s: Slicing,
     c: Cells,
 ) -> int:
-    """As :func:`realise`, only where it differs from `cell`; returns how many nodes are in `moved`.
+    """Update the layout of :func:`realise` where it differs from `cell`; return the number of nodes in
+    `moved`.
 
     A subtree that is not stamped in `changed` with this move and keeps its size keeps
     its inner layout: it is shifted, or left alone where it stays in place.
