@@ -41,10 +41,10 @@ _CHECKS = frozenset(
 
 @dataclass
 class LoweredModel:
-    """A kernel graph and the record of how it came about.
+    """A kernel graph and the record of its construction.
 
-    `nodes_of` gives the operators that each forward kernel covers, in order: the kernel's result is that
-    of the last one.  `tensor_of` gives the tensor of the graph that holds an operator's result.
+    `nodes_of` maps each forward kernel to its operators, in order: the kernel's result is that of the last
+    one. `tensor_of` maps an operator to the tensor of the graph with its result.
     """
 
     graph: KernelGraph
@@ -203,7 +203,7 @@ class _Builder:
 
     @staticmethod
     def _factor(nodes: tuple[Node, ...]) -> float:
-        """What these operators multiply by; 0 where that is not one number."""
+        """Return the factor of these operators; 0 if it is not a single number."""
         found = 1.0
         for node in nodes[1:]:
             if node.op in ("mul", "div", "true_divide"):
@@ -306,7 +306,7 @@ class _Builder:
         return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:
-        """Whether a kernel has parameters, and none of them trains."""
+        """Return whether a kernel has parameters and none of them trains."""
         own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
         return bool(own) and not any(t.trains for t in own)
 

@@ -48,7 +48,7 @@ class Phase(StrEnum):
 
 @saved
 class TensorKind(StrEnum):
-    """What a tensor is for."""
+    """Role of a tensor."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -94,7 +94,7 @@ def frozen(mapping: Mapping[str, Any] | None = None, /, **items: object) -> Mapp
 
 
 def _thawed(proxy: Mapping[str, object]) -> tuple[Callable[..., object], tuple[dict[str, object]]]:
-    """A read-only mapping is pickled as what it shows."""
+    """Pickle a read-only mapping by its content."""
     return frozen, (dict(proxy),)
 
 
@@ -233,7 +233,7 @@ class KernelGraph(Displayed):
                     )
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of that name.
+        """Look up a kernel by name.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class KernelGraph(Displayed):
 
     @property
     def trained_parameters(self) -> int:
-        """Those of the parameters that a training graph updates."""
+        """Number of parameters that a training graph updates."""
         return sum(t.elements for t in self.tensors.values() if t.kind is TensorKind.PARAMETER and t.trains)
 
     @property
@@ -313,9 +313,10 @@ class KernelGraph(Displayed):
         return self.remembered(("samples", samples), lambda: self._stated_for(samples))
 
     def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
-        """What `make` gives, computed once per graph and kept next to it: of facts that follow from the graph alone.
+        """The value of `make()`, computed once per graph and cached with it; for facts that depend on the
+        graph alone.
 
-        Pickled and saved graphs leave it out; at most a few are kept.
+        Pickled and saved graphs omit the cache; it has only a few entries.
         """
         known: dict[Hashable, Any] = self.__dict__.setdefault("_remembered", {})
         if key not in known:
