@@ -1,10 +1,10 @@
 """Programs of embeddings other than the streamed gather: stationary tables, and gradients.
 
-    gather, stationary table    token ids arrive down every column; each core runs a data task per id; the core of the row
-                                that owns the vector sends its piece southward, the rows below relay it word by word
-    gradient, stationary table  an id and the gradient's piece arrive down every column; the owner adds, the others discard
-    gradient, streamed          cores send the gradients of their tokens west, the nearest first: its last word switches the
-                                router to pass words from the east
+gather, stationary table    token ids arrive down every column; each core runs a data task per id; the core of the row
+                            that owns the vector sends its piece southward, the rows below relay it word by word
+gradient, stationary table  an id and the gradient's piece arrive down every column; the owner adds, the others discard
+gradient, streamed          cores send the gradients of their tokens west, the nearest first: its last word switches the
+                            router to pass words from the east
 """
 
 from __future__ import annotations
