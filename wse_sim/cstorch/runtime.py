@@ -22,7 +22,7 @@ from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
 from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
-from wse_sim.cstorch.roles import BackendRole, LegacyRole, ExecutionRole
+from wse_sim.cstorch.roles import BackendRole, ExecutionRole, LegacyRole
 from wse_sim.cstorch.runner_options import RunnerOptions
 from wse_sim.cstorch.stores import restore_all
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
