@@ -89,7 +89,7 @@ def _shared(options: RunOptions) -> dict[str, Any]:
 
 
 def _simulation(options: RunOptions) -> dict[str, Any]:
-    """What a simulation reads of the options."""
+    """Keyword arguments of a simulation that come from the options."""
     steps, rate = options.checkpoint_steps, 1e9 * options.checkpoint_gbytes_per_s
     checkpoints = None if steps is None else Checkpoints(steps, rate)
     return {
@@ -223,7 +223,7 @@ def _silent(_: str) -> None:
 
 
 def _trained(options: RunOptions) -> dict[str, Any]:
-    """What of the parameters trains, where the options state this."""
+    """Keyword arguments that state which parameters train; empty unless the phase is training."""
     if options.phase != "training":
         return {}
     return {"train": options.train, "lora": options.lora} | (
@@ -259,7 +259,7 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
 
 
 def _with_inputs(model: Model, inputs: Inputs) -> Model:
-    """A model together with its example arguments, where they are given apart."""
+    """A model combined with its example arguments, if they are given separately."""
     return model if inputs is None else (model, inputs)
 
 
@@ -321,7 +321,7 @@ def run(
 
 
 def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: Progress = _silent) -> Result:
-    """The result with the intervals that the options ask for."""
+    """The result with the intervals that the options request."""
     if options.interval is None:
         return result
     from wse_sim import uncertainty

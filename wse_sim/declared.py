@@ -101,7 +101,7 @@ def said_timings() -> Iterator[None]:
 
 
 def _claim(options: Iterable[Option], given: Declared) -> None:
-    """Claim what the options state is written, before any work."""
+    """Claim the paths of all options that write files, before any work."""
     for option in options:
         path = getattr(given, option.name)
         if option.writes and path is not None:
