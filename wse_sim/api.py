@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from wse_sim import kept, serialize
+from wse_sim import result_cache, serialize
 from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
@@ -40,8 +40,8 @@ from wse_sim.modes import (
     simulate,
 )
 from wse_sim.options import RunOptions
-from wse_sim.spent import spent
 from wse_sim.timing import Timed, run_timed, simulate_fabric
+from wse_sim.timings import spent
 from wse_sim.view_registry import Displayed
 
 Progress = Callable[[str], None]
@@ -201,18 +201,20 @@ def _with_clock(result: Result, options: RunOptions) -> Result:
 def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
     """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
     own = (*(type(item) for item in REGISTRY.values()), type(mode_named(options["mode"])))
-    if not kept.is_used() or not kept.are_own(own):
+    if not result_cache.is_used() or not result_cache.are_own(own):
         return compile(graph, wafer, cluster=cluster, **options)
     arrays: dict[str, Any] = {}
     described = [serialize.encode(item, arrays) for item in (graph, wafer, cluster)]
     if arrays:
         described.append({name: array.tolist() for name, array in arrays.items()})
-    key = kept.named([described, options, kept.versions("wse-sim", "numpy", "scipy", "ortools")])
-    folder = kept.folder_of("plans", kept.sources("wse_sim"))
-    found: Plan | Infeasible | None = kept.get(folder, key)
+    key = result_cache.named(
+        [described, options, result_cache.versions("wse-sim", "numpy", "scipy", "ortools")]
+    )
+    folder = result_cache.folder_of("plans", result_cache.sources("wse_sim"))
+    found: Plan | Infeasible | None = result_cache.get(folder, key)
     if found is None:
         found = compile(graph, wafer, cluster=cluster, **options)
-        kept.put(folder, key, found)
+        result_cache.put(folder, key, found)
     return found
 
 

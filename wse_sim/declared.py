@@ -24,7 +24,7 @@ import typer
 
 from wse_sim.files import claim_file, claim_folder, looked_at
 from wse_sim.options import Declared, Option
-from wse_sim.spent import collecting, lines
+from wse_sim.timings import collecting, lines
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 

@@ -7,7 +7,7 @@ know where elements are not contiguous: such operands are named in the kernel. T
 * for attention (B, H, T, d), token by token, each with the features of all heads;
 * for anything else the stored order of elements.
 
-Attention itself states the order of its operands (:mod:`wse_sim.frontend.packed`).
+Attention itself states the order of its operands (:mod:`wse_sim.frontend.attention_layout`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.packed import SAME_ORDER, elements_of
+from wse_sim.frontend.attention_layout import SAME_ORDER, elements_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 
 MOST_ELEMENTS = 2**18
@@ -52,11 +52,11 @@ def reordered(
     return tuple(dict.fromkeys(found))
 
 
-def taken_turned(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """The weight that a product takes as it lies, as (K, N), by name; none if it has no such."""
+def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> str:
+    """The weight that a product takes as (K, N), by name; "" if there is none."""
     weight = trace.node(node.args[WEIGHT_OF[node.op]]) if node.op in WEIGHT_OF else None
     is_plain = weight is not None and weight.kind == "parameter" and len(weight.shape) == 2
-    return (tensor_of[weight.name],) if weight is not None and is_plain and weight.name in tensor_of else ()
+    return tensor_of.get(weight.name, "") if weight is not None and is_plain else ""
 
 
 def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
     return tuple(names) if len(names) == len(bases) and all(names) else ()
 
 
-def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
     """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.

@@ -62,7 +62,7 @@ def values_of(
     with torch.no_grad():
         recorder.run(*inputs)
     of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
-    for kernel in (one for one in lowered.graph.kernels if one.view):
+    for kernel in (one for one in lowered.graph.kernels if one.access.view):
         for ref in lowered.nodes_of[kernel.name][0].refs():
             base = lowered.trace.base(ref)
             if base is not None and base.kind == "input" and ref.name in recorder.values:

@@ -29,7 +29,7 @@ import numpy as np
 from wse_sim import serialize
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, NOWHERE, cache_folder
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 from wse_sim.written import write_whole
 
 OWN = "wse_sim."  # modules of the library
