@@ -25,7 +25,6 @@ PROGRAMS = {
     "condition": ("var a: i16; fn f() void { ^if (a) { a = 1; } }", "a condition must be a bool, found 'i16'"),
     "not a bool": ("var a: bool; fn f() void { ^a = !3; }", "'!' of a value of type 'comptime_int' is not defined"),
     "call of a value": ("const a: u16 = 1; fn f() void { ^a(3); }", "a value of type 'u16' cannot be called"),
-    "call of a task": ("task t() void {} fn f() void { ^t(); }", "'t' is a task and cannot be called; activate it with @activate"),
     "arguments": ("fn g(x: u16) void {} fn f() void { ^g(1, 2); }", "'g' takes 1 arguments, and 2 are given"),
     "argument type": ("fn g(x: u16) void {} fn f() void { ^g(1.5); }", "expected a value of type 'u16', found 1.5"),
     "no return": ("^fn g() u16 { } fn f() void { _ = g(); }", "'g' may end without a return; it must return a 'u16'"),

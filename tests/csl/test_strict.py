@@ -37,6 +37,8 @@ RULES = {
     "both sides of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos1 = .{ .rx = EAST, .tx = NORTH } } }"), "one of rx, tx and invalid", "wse2", ""),
     "two inputs of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos2 = .{ .rx = .{ EAST, NORTH } } } }"), "must be a single direction", "wse2", ""),
     "no routes": (ROUTE.replace("CONFIG", ".{ .switches = .{ .pos1 = .{ .rx = EAST } } }"), "without a routes field is not allowed", "wse2", ""),
+    "pop mode among routes": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP }, .pop_mode = .{ .always_pop = true } } }"), "give it in switches", "wse2", ""),
+    "a task as a function": (TASK + "fn run() void { t(); }", "'t' is a task and cannot be called", "wse2", ""),
     "a direction twice": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST, WEST }, .tx = .{ RAMP } } }"), "rx names a direction twice", "wse2", ""),
     "output queue without color": (FABRIC + "fn run() void { @mov16(o, d, .{ .async = true }); }", "output_queue 2 is never initialized", "wse3", ""),
     "input queue without color": (FABRIC + "fn run() void { @mov16(d, i, .{ .async = true }); }", "input_queue 3 is never initialized", "wse3", ""),

@@ -298,6 +298,9 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             return value
         return self.retype(value, t.base if isinstance(t, ty.EnumType) else ty.U16)
 
+    b_get_color_id = b_get_int
+    """Its name for colors in the first releases."""
+
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         """The same bits under another type."""
         return Value(t, integer(value.data))
