@@ -46,7 +46,7 @@ PROGRAMS = {
     "const pointer": ("const a = [2]u16{ 1, 2 }; fn g(p: [*]u16) void { p[0] = 1; } fn f() void { ^g(&a); }", "expected a value of type '[*]u16'"),
     "runtime size": ("var n: u16; fn f() void { ^var a: [n]u16 = .{}; _ = a; }", "known at run time only"),
     "comptime argument": ("var n: u16; fn g(comptime x: u16) void {} fn f() void { ^g(n); }", "must be known at compile time"),
-    "division": ("^const a: u16 = 1 / 0; var b: u16 = a; fn f() void { b = 1; }", "'/' by zero"),
+    "division": ("^const a: u16 = 1 / 0; var b: u16 = a; fn f() void { b = 1; }", "division by zero: the right side of '/' is 0"),
     "shift": ("var a: u16; fn f() void { ^a = a << -1; }", "shift by -1"),
     "bitcast": ("var a: u16; fn f() void { ^_ = @bitcast(f32, a); }", "@bitcast from 'u16' (16 bits) to 'f32' (32 bits)"),
     "builtin": ("fn f() void { ^@activat(3); }", "there is no builtin '@activat'; did you mean '@activate'?"),
