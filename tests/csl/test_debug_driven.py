@@ -98,7 +98,12 @@ def test_ctrl_c_pauses_in_the_console(tmp_path: Path) -> None:
     write(tmp_path, 1)
     command = [sys.executable, "-u", "-m", "wse_sim.cli", "csl", "debug", "commands.sh"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         assert process.stdin is not None
@@ -152,7 +157,9 @@ def test_the_console_commands_every_program_of_a_command_file(tmp_path: Path) ->
     (tmp_path / "steps.txt").write_text(steps)
     command = [sys.executable, "-m", "wse_sim.cli", "csl", "debug", "commands.sh", "--commands", "steps.txt", "--batch"]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert re.findall(r"^n = (\d+)$", done.stdout, re.MULTILINE) == ["65535", "65534"], done.stdout + done.stderr
+    assert re.findall(r"^n = (\d+)$", done.stdout, re.MULTILINE) == ["65535", "65534"], (
+        done.stdout + done.stderr
+    )
 
 
 WORDS = (

@@ -100,7 +100,9 @@ def test_mistakes_are_one_sentence_with_a_place(tmp_path: Path, name: str) -> No
     assert found
     for file, match in random.Random(SEED).sample(found, min(DRAWS, len(found))):
         before = file.read_text()
-        file.write_text(before[: match.start()] + match.expand(instead.replace("\n", "\\n")) + before[match.end() :])
+        file.write_text(
+            before[: match.start()] + match.expand(instead.replace("\n", "\\n")) + before[match.end() :]
+        )
         with pytest.raises(CslError) as fault:
             compile_program(tmp_path / "layout.csl", params={"n": 8}, memcpy=True, strict=True)
         file.write_text(before)

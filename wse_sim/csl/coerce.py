@@ -145,7 +145,9 @@ def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
     if isinstance(a, ty.PointerType) and isinstance(b, ty.PointerType) and a.target is b.target:
         return a
     if op == "&" and isinstance(b, ty.PointerType):  # a && b of other languages
-        raise CslError(at, f"'&' between '{a}' and the address of a '{b.target}'; the operator of truth values is 'and'")
+        raise CslError(
+            at, f"'&' between '{a}' and the address of a '{b.target}'; the operator of truth values is 'and'"
+        )
     raise CslError(at, f"'{op}' between '{a}' and '{b}'; convert one side with @as")
 
 

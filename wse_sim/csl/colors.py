@@ -109,7 +109,9 @@ def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool =
     if "routes" in fields:
         rx, tx, swap = read_routes(fields["routes"], arch, at)
         old = fields["routes"].data
-        pop = chosen(old["pop_mode"], POP, "pop_mode", at) if isinstance(old, dict) and "pop_mode" in old else 0
+        pop = (
+            chosen(old["pop_mode"], POP, "pop_mode", at) if isinstance(old, dict) and "pop_mode" in old else 0
+        )
     positions = [(rx, tx), (0, 0), (0, 0), (0, 0)]
     if "switches" in fields:
         if arch == "wse3" and color not in SWITCHED_WSE3:

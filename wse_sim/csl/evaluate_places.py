@@ -436,7 +436,9 @@ def no_value(g: Global) -> CslError:
     """A parameter that nobody gave: the fault is where a library is imported, else at its declaration."""
     instance = g.instance
     if instance.library and instance.imported_at != NOWHERE:
-        return CslError(instance.imported_at, f"{instance.path} needs a value for its parameter '{g.name}'; pass it here")
+        return CslError(
+            instance.imported_at, f"{instance.path} needs a value for its parameter '{g.name}'; pass it here"
+        )
     return CslError(
         g.decl.at, f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params"
     )

@@ -49,7 +49,19 @@ VECTOR: dict[str, tuple[Kind, ...]] = {
     "xp162fh": (H, W16),
     "xp162fs": (S, W16),
 }
-INTEGER_OPERATIONS = ("@add", "@sub", "@and", "@or", "@xor", "@sll", "@slr", "@sar", "@popcnt", "@clz", "@ctz")
+INTEGER_OPERATIONS = (
+    "@add",
+    "@sub",
+    "@and",
+    "@or",
+    "@xor",
+    "@sll",
+    "@slr",
+    "@sar",
+    "@popcnt",
+    "@clz",
+    "@ctz",
+)
 OPTIONS = ("async", "activate", "unblock", "on_control", "priority", "index", "ut_id")
 LOAD_OPTIONS = (
     "async",
@@ -146,7 +158,9 @@ class VectorLowerer(ExpressionLowerer):
 
     def check_integer(self, value: Operand, name: str, at: int) -> None:
         if isinstance(value.type, ty.FloatType):
-            raise CslError(at, f"{name} computes with integers, found '{value.type}'; use an operation of floats")
+            raise CslError(
+                at, f"{name} computes with integers, found '{value.type}'; use an operation of floats"
+            )
 
     def reserve(self, start: int, n: int) -> None:
         self.code.next = start + n

@@ -252,7 +252,8 @@ def check_tasks(tasks: dict[int, tuple[str, bool]]) -> None:
     for at, (name, is_bound) in tasks.items():
         if not is_bound:
             raise CslError(
-                at, f"the task '{name}' is bound to no id, so it never runs; bind it in a comptime block, or remove it"
+                at,
+                f"the task '{name}' is bound to no id, so it never runs; bind it in a comptime block, or remove it",
             )
 
 
