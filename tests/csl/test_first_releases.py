@@ -40,7 +40,8 @@ def test_the_pop_mode_among_the_routes_is_that_of_the_switch(tmp_path: Path) -> 
         ".pos1 = .{ .tx = RAMP }", ".pos1 = .{ .tx = RAMP }, .pop_mode = .{ .pop_on_advance = true }"
     )
     images = [compile_text(tmp_path, text).image for text in (OLD, new)]
-    assert images[0].configs.tolist() == images[1].configs.tolist()
+    assert images[0].configs == images[1].configs
+    assert images[0].configs
 
 
 def test_options_of_one_dash() -> None:

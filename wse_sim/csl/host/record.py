@@ -204,7 +204,7 @@ class DebugUtil:
         self.program = CompiledProgram.read(self.folder) if record is None else record.program
 
     def _traced(self) -> dict[tuple[int, int, str], list[object]]:
-        """Traces of the last run; it is looked for when something of it is asked for, as scripts make this object before they run."""
+        """Traces of the last run; it is looked for at the first read, as scripts make this object before they run."""
         if self._traces is not None:
             return self._traces
         record = kept(self.folder)
