@@ -40,7 +40,7 @@ ABSENT = {
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
 }
-"""Builtins of the language that are refused, and what to write instead."""
+"""Builtins of the language that are not supported, and what to write instead."""
 
 
 def is_same(one: Value, two: Value) -> bool:
@@ -309,7 +309,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     """Its name for colors in the first releases."""
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
-        """The same bits under another type."""
+        """Reinterpret the bits as another type."""
         return Value(t, integer(value.data))
 
     def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:
