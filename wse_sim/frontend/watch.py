@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import random
@@ -86,6 +87,28 @@ def seeded() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """After the block plain attributes, and lists and dictionaries in them, hold what they held before it."""
+    plain = [(part, {k: v for k, v in vars(part).items() if k[0] != "_"}) for part in module.modules()]
+    contents = [
+        (value, copy.copy(value))
+        for _, held in plain
+        for value in held.values()
+        if type(value) in (list, dict)
+    ]
+    try:
+        yield
+    finally:
+        for part, held in plain:
+            for key in [k for k in vars(part) if k[0] != "_" and k not in held]:
+                del vars(part)[key]
+            vars(part).update(held)
+        for value, kept in contents:
+            value.clear()
+            value.extend(kept) if isinstance(value, list) else value.update(kept)
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
