@@ -91,8 +91,9 @@ def seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """After the block plain attributes, and lists and dictionaries in them, hold what they held before it."""
+    """After the block plain attributes, lists and dictionaries in them, and parts are those of before it."""
     plain = [(part, {k: v for k, v in vars(part).items() if k[0] != "_"}) for part in module.modules()]
+    parts = [(part, dict(part._modules)) for part in module.modules()]
     contents = [
         (value, copy.copy(value))
         for _, held in plain
@@ -106,6 +107,10 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
             for key in [k for k in vars(part) if k[0] != "_" and k not in held]:
                 del vars(part)[key]
             vars(part).update(held)
+        for part, kept_parts in parts:
+            if part._modules != kept_parts:
+                part._modules.clear()
+                part._modules.update(kept_parts)
         for value, kept in contents:
             value.clear()
             value.extend(kept) if isinstance(value, list) else value.update(kept)
