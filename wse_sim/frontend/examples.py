@@ -1,8 +1,10 @@
-"""Example arguments of a model of transformers: one sample, chosen by what its forward() takes and its configuration says.
+"""Example arguments of a transformers model: one sample, chosen by the arguments of forward() and the
+configuration.
 
-Each argument has a rule by its name.  A model of several inputs (text with images, text with sound) gets all of them, and its
-text holds as many places for an image or a sound as the model makes features of one.  Where configurations do not tell the order of
-dimensions, each order is tried on the device "meta", where a pass costs no arithmetic.
+Each argument has a rule by its name. A model of several inputs (text with images, text with sound) gets all
+of them, and its text has as many places for an image or a sound as the model makes features of one. If
+configurations do not state the order of dimensions, each order is tried on the device "meta", where a pass costs
+no arithmetic.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def _first_that_runs(module: Any, candidates: Iterator[Arguments]) -> Arguments:
 
 
 def _runs(module: Any, arguments: Arguments) -> bool:
-    """Whether a module takes arguments; what it cannot do without values counts as taken."""
+    """Return whether a module accepts arguments; operations that need values count as accepted."""
     on_meta = {
         k: v.to("meta") if isinstance(v, torch.Tensor) and k not in OF_VALUES else v
         for k, v in arguments.items()
@@ -81,7 +83,7 @@ def _runs(module: Any, arguments: Arguments) -> bool:
 
 
 class _Rules:
-    """What one model is given."""
+    """Rules for the arguments of one model."""
 
     def __init__(self, module: Any, config: Any, seq: int | None) -> None:
         self.module, self.config, self.seq = module, config, seq
@@ -97,7 +99,7 @@ class _Rules:
         return next((part for name in names if (part := getattr(self.config, name, None)) is not None), None)
 
     def choices(self) -> list[tuple[str, ...]]:
-        """Names of the inputs to give: all, all with what says how they are to be read, and the fewest."""
+        """Return the sets of inputs to try: all, all with masks and sizes, and the fewest."""
         needed = self._needed()
         wanted = [*needed, *(name for name in self._further() if name not in needed)]
         given = {"attention_mask": "input_ids", "image_sizes": "pixel_values"}
@@ -136,7 +138,7 @@ class _Rules:
         return found
 
     def _is_cut(self) -> bool:
-        """Whether images come as rows of patches."""
+        """Return whether images are passed as rows of patches."""
         return "image_grid_thw" in self.takes or "spatial_shapes" in self.takes
 
     def _shapes(self, name: str) -> Sequence[tuple[int, ...]]:
@@ -217,7 +219,7 @@ class _Rules:
         return ((1, 1, 4 * size, bins), *flat) if size else flat
 
     def _filled(self, shapes: dict[str, tuple[int, ...]]) -> Arguments:
-        """Tensors of these shapes; those of whole numbers have values."""
+        """Return tensors of these shapes; integer tensors have values."""
         found: Arguments = {}
         for name, shape in shapes.items():
             if name.endswith("_mask"):
@@ -281,7 +283,7 @@ class _Rules:
 
 
 class _Part(torch.nn.Module):
-    """What a model makes of one of its inputs, as a module of its own."""
+    """The features that a model computes from one of its inputs, as a module."""
 
     def __init__(self, model: torch.nn.Module, features: Any) -> None:
         super().__init__()
@@ -295,7 +297,7 @@ class _Part(torch.nn.Module):
 
 
 def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
-    """Shapes of what it makes: on "meta", or captured where it reads how large its inputs are; none where neither runs."""
+    """Return the shapes of features: from a run on "meta", else from a capture; none if neither succeeds."""
     for where in (nullcontext(), torch.device("meta")):
         with contextlib.suppress(Exception), torch.no_grad(), where:  # of any type: the module's own
             made = part(**given)
@@ -311,7 +313,7 @@ GRID = 16  # patches per side of an image that comes in patches
 
 
 def _side(config: Any) -> tuple[int, int] | None:
-    """Rows and columns of an image; None if a configuration does not say them."""
+    """Return rows and columns of an image; None if the configuration does not state them."""
     for key in ("image_size", "input_size", "img_size"):
         side = getattr(config, key, None)
         if isinstance(side, int) and side > 0:
