@@ -294,7 +294,9 @@ def reject_assigned_attributes(
 
 def _is_ours(file: str) -> bool:
     """Whether a line is one of those that answer for torch while a program is captured."""
-    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/expansions.py"))
+    return file.endswith(
+        tuple(f"wse_sim/frontend/{name}.py" for name in ("folding", "expansions", "alignments"))
+    )
 
 
 def user_line(stack: str) -> str:
