@@ -194,13 +194,6 @@ class Inverse(nn.Module):
         return torch.linalg.inv(x)
 
 
-@bad("bad_programs.py", "CTC", "return log_softmax", args=(torch.randn(6, 2, 8),))
-class Paths(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = torch.tensor([6, 6]), torch.tensor([2, 2])
-        return nn.functional.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=torch.long), *sizes)
-
-
 @bad("computes nothing", "depends on")
 class ConstantResult(nn.Module):
     def forward(self, x: Tensor) -> Tensor:

@@ -51,11 +51,6 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "use PT2E quantize/dequantize operators or int8 weights",
     ),
     (
-        r"_ctc_loss",
-        "the paths that CTC sums over depend on the values of lengths",
-        "return log_softmax(...) from forward(): the loss alone stays out of the graph, gradients of the rest are in",
-    ),
-    (
         r"nested_tensor|NestedTensor",
         "nested tensors have rows of lengths that depend on values",
         "give a padded tensor and a mask",
