@@ -363,7 +363,10 @@ def test_nets_that_meet_are_told_like_the_edges_of_a_graph() -> None:
     graph.add_edges_from((i, j) for i, j in itertools.combinations(range(len(made)), 2) if held[i] & held[j])
     meeting = conflicts(made, 30, 30)
     assert [sorted(meeting[i]) for i in range(len(made))] == [sorted(graph[i]) for i in range(len(made))]
-    assert all(sorted(meeting[i])[: sum(j < i for j in graph[i])] == meeting[i][: sum(j < i for j in graph[i])] for i in graph)
+    assert all(
+        sorted(meeting[i])[: sum(j < i for j in graph[i])] == meeting[i][: sum(j < i for j in graph[i])]
+        for i in graph
+    )
     assert sorted(meeting.edges) == sorted(graph.edges)
 
 
