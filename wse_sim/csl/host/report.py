@@ -160,7 +160,7 @@ figure img { max-width: 100%; background: #fff; border-radius: 6px; }
 pre { overflow-x: auto; font-size: 13px; }
 @media (max-width: 600px) {
   .profile td:nth-child(2), .profile th:nth-child(2), .profile td:nth-child(4), .profile th:nth-child(4) { display: none; }
-  .profile th:nth-child(-n+4) { white-space: normal; }
+  .profile th { white-space: normal; overflow-wrap: normal; }
   .profile td:last-child { min-width: 190px; }
 }
 """
