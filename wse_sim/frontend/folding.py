@@ -297,7 +297,7 @@ class FoldedTests(TorchFunctionMode):
         return float(1) if read.is_floating_point() else 1
 
     def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
-        """What Python reads: whole numbers or truth values; None if the example does not decide them."""
+        """Return the value that Python reads: integers or booleans; None if the example does not determine it."""
         mode = get_proxy_mode()
         node = made_by(read, mode.tracer) if mode is not None else None
         if node is None or mode is None:
@@ -324,7 +324,7 @@ class FoldedTests(TorchFunctionMode):
 
 
 def products_seen() -> int:
-    """Products of the program under capture so far."""
+    """Return the number of products in the program under capture so far."""
     mode = get_proxy_mode()
     nodes = mode.tracer.graph.nodes if mode is not None else ()
     return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
@@ -354,12 +354,12 @@ def _constant(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers that are not whole."""
+    """Return whether a tensor has floating-point or complex numbers."""
     return x.is_floating_point() or x.is_complex()
 
 
 def _has_counted_values(x: object) -> bool:
-    """Whether an argument holds integers or truth values that are known."""
+    """Return whether an argument has known integers or booleans."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
         return False
     return not _is_inexact(x)
@@ -442,7 +442,7 @@ def _worked_out(
 def _needed(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
 ) -> set[torch.fx.Node]:
-    """What a node follows from, with the writes to any of it."""
+    """Return the nodes that a node depends on, including writes to any of them."""
     needed: set[torch.fx.Node] = set()
     waiting = [wanted]
     while waiting:

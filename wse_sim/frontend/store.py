@@ -67,7 +67,7 @@ def _folder() -> Path:
 
 
 def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
-    """What a model is, as plain data; None for factories."""
+    """Return the description of a model as plain data; None for factories."""
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = spec.get("name", "model") if inner is not spec else "model"
@@ -94,7 +94,7 @@ def _bytes_of(path: Path) -> str | None:
 
 
 def _is_untouched() -> bool:
-    """Whether all handlers, rewrites and families are those of the library."""
+    """Return whether all handlers, rewrites and families are those of the library."""
     known: list[Any] = [type(item) for item in REGISTRY.values()]
     for module, name in (("classify", "HANDLERS"), ("patterns", "PATTERNS"), ("fusions", "FUSIONS")):
         found = getattr(sys.modules.get(f"wse_sim.frontend.{module}"), name, ())

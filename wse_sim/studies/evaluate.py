@@ -1,7 +1,7 @@
-"""One captured graph on many settings: what a worker does.
+"""The worker's part of a study: evaluates one captured graph with many settings.
 
-The numbers of a row are those of ``wse-sim run`` with the same options.  A setting that does not fit is a row that says
-what binds; a setting whose options do not go together is a row with the sentence.
+A row has the numbers of ``wse-sim run`` with the same options. A setting that does not fit yields a row that
+names the binding resource; a setting with inconsistent options yields a row with the message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DONE, MISFIT, REFUSED, DIED = "done", "misfit", "refused", "died"
 
 @dataclass(frozen=True)
 class StudyRow:
-    """What a run said; `low` and `high` hold 90 % of what the outputs may be, by name."""
+    """The outcome of one run; `low` and `high` map outputs to the bounds of their 90 % intervals."""
 
     key: str
     status: str  # done, misfit, refused, died
@@ -101,7 +101,7 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
 def _run_served(
     graph: KernelGraph, request: Request, options: ServingOptions, cost: dict[str, float]
 ) -> StudyRow:
-    """A load that is served, or what its options search."""
+    """Serve a load, or run the search that its options ask for."""
     with kept.paused():
         found = answer_of(graph, options)
     mode = request.options.mode
