@@ -182,7 +182,7 @@ def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
 def diff(
     before: Result | Infeasible | Machine, after: Result | Infeasible | Machine
 ) -> Difference | ConstantsDifference:
-    """How `after` differs from `before`: two results, two wafers or two clusters.
+    """Differences of `after` from `before`: of two results, two wafers or two clusters.
 
     Raises
     ------
