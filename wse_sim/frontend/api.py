@@ -36,7 +36,7 @@ from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wse_sim.errors import ModelError, UnsupportedOpError
+from wse_sim.frontend.attention_layout import stated
 from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
@@ -22,7 +23,6 @@ from wse_sim.frontend.orders import (
     transposed_weight,
     view_taken,
 )
-from wse_sim.frontend.packed import stated
 from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats

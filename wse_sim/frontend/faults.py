@@ -133,7 +133,9 @@ def raised_here(fault: BaseException) -> bool:
     """
     last = traceback.extract_tb(fault.__traceback__)[-1:]
     ours = any(frame.filename.startswith(str(Path(__file__).parent)) for frame in last)
-    handed_on = any("func(*" in (frame.line or "") or frame.filename.endswith("spelled.py") for frame in last)
+    handed_on = any(
+        "func(*" in (frame.line or "") or frame.filename.endswith("expansions.py") for frame in last
+    )
     return ours and not handed_on and isinstance(fault, _SLIPS)
 
 

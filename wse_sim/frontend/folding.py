@@ -8,7 +8,7 @@ Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.non
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
 Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
-the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
+the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.expansions`).
 
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
 graph is the more probable step.
@@ -30,10 +30,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
+from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import gradient, own_detach
-from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line

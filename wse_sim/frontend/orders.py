@@ -7,7 +7,7 @@ know where elements are not contiguous: such operands are named in the kernel. T
 * for attention (B, H, T, d), token by token, each with the features of all heads;
 * for anything else the stored order of elements.
 
-Attention itself states the order of its operands (:mod:`wse_sim.frontend.packed`).
+Attention itself states the order of its operands (:mod:`wse_sim.frontend.attention_layout`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.packed import SAME_ORDER, elements_of
+from wse_sim.frontend.attention_layout import SAME_ORDER, elements_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 
 MOST_ELEMENTS = 2**18

@@ -266,7 +266,7 @@ def reject_assigned_attributes(
 
 def _is_ours(file: str) -> bool:
     """Whether a line is one of those that answer for torch while a program is captured."""
-    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/spelled.py"))
+    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/expansions.py"))
 
 
 def user_line(stack: str) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wse_sim import api, kept
+from wse_sim import api, result_cache
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.graph import KernelGraph
@@ -77,7 +77,7 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
         return StudyRow(request.key, REFUSED, cost, message=graph)
     if request.serving is not None:
         return _run_served(graph, request, request.serving, cost)
-    with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
+    with result_cache.paused():  # the row is what is kept; a plan would take longer to write than to make
         # The graph has the frozen weights and the adapters already.
         result = api.run(graph, request.options.replace(train=None, lora=None), trace=False)
     if isinstance(result, Infeasible):
@@ -102,7 +102,7 @@ def _run_served(
     graph: KernelGraph, request: Request, options: ServingOptions, cost: dict[str, float]
 ) -> StudyRow:
     """Serve a load, or run the search that its options ask for."""
-    with kept.paused():
+    with result_cache.paused():
         found = answer_of(graph, options)
     mode = request.options.mode
     if isinstance(found, Unserved):

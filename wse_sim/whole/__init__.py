@@ -22,7 +22,7 @@ An unsupported input raises :class:`~wse_sim.errors.ModelError` with one sentenc
 """
 
 from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
-from wse_sim.whole.front import host_rows
+from wse_sim.whole.host_part import host_rows
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.lower import inputs_over_rows
 from wse_sim.whole.page import measured

@@ -10,7 +10,7 @@ from wse_sim.graph import Derived, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.families.norm import NormAttributes
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 
 AFFINE = ("scale", "shift")
 PARTS = ("q", "k", "v")

@@ -13,7 +13,7 @@ import dataclasses
 
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 
 TOKEN_AXES = 3  # samples, tokens, features
 POOLED = "first token"

@@ -29,11 +29,11 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.front import LOGARITHM
+from wse_sim.whole.host_part import LOGARITHM
 from wse_sim.whole.learn import TrainedRun, train_whole
-from wse_sim.whole.packed import with_derived, without_derived
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
+from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
 from wse_sim.whole.training.loss import check_loss
 

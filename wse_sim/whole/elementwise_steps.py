@@ -11,7 +11,7 @@ import dataclasses
 
 from wse_sim.graph import Access, Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 

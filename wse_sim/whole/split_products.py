@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wse_sim.graph import Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.factors import PARTS
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
