@@ -21,7 +21,20 @@ from wse_sim.fabric.vm.opcodes import COST_CLASSES, Form, Op
 Array = npt.NDArray[Any]
 JUMPS = tuple(int(op) for op in Op if op.name[0] == "J")
 ENDS = (Op.JMP, Op.RET, Op.END, Op.CALL, Op.CALLR)
-NO_RESULT = (*JUMPS, Op.NOP, Op.ST_16, Op.ST_32, Op.ST_64, Op.STX_16, Op.STX_32, Op.DSR_LOAD, Op.DSR_BASE, Op.VEC, Op.ACT, Op.BLOCK)
+NO_RESULT = (
+    *JUMPS,
+    Op.NOP,
+    Op.ST_16,
+    Op.ST_32,
+    Op.ST_64,
+    Op.STX_16,
+    Op.STX_32,
+    Op.DSR_LOAD,
+    Op.DSR_BASE,
+    Op.VEC,
+    Op.ACT,
+    Op.BLOCK,
+)
 """Rows whose first operand is no register that they fill, as far as they can be above an operation."""
 MAPPED = 1 << 20
 """Added to the start of a mapped operation."""
