@@ -150,9 +150,9 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 def sources() -> str:
     """The state of the code that a row was measured with."""
-    from wse_sim import kept
+    from wse_sim import result_cache
 
-    return kept.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
+    return result_cache.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
 
 
 _EXAMPLE = ("check the example arguments", "give arguments that pass it", "that forward() takes")
