@@ -54,7 +54,7 @@ class Router:
         self.rows, self.cols = loads.shape[:2]
         self.crowd = np.zeros((self.rows, self.cols), np.int32)
         # Of each net what was added to the links: its tree, its end regions and its legs.
-        self._laid: dict[int, tuple[object, NDArray[Any], tuple[tuple[int, ...], ...]]] = {}
+        self._laid: dict[int, tuple[object, NDArray[Any], tuple[tuple[int, int, int, int], ...]]] = {}
 
     @property
     def use(self) -> float:
