@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import log2
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from wse_sim.kernels.contract.equations import add_rate, ceil_div, check_tiling,
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -55,11 +56,10 @@ from wse_sim.kernels.contract.tape import Tape
 
 NEVER = -1e30
 """Logarithm of a probability of zero that stays finite."""
-SUMS, FUNCTIONS = 10, 4
-"""Instructions of a step that add or compare, and those with a function of every element."""
-MORE_SUMS = 3
-"""Of the backward pass: with the other direction's logarithm, without the emission, less the loss."""
-STATES = (0, 1)  # colors on which columns hand their last states on: even and odd ones
+SUMS = (10, 13)
+"""Instructions of a step that add or compare; backward also: the other direction's logarithm, the emission, the loss."""
+STARTS = (4, 5)
+"""Instructions with an exponential or a logarithm of every element."""
 
 
 class AlignmentSum(Family):
@@ -75,7 +75,7 @@ class AlignmentSum(Family):
     band = 0.05
     sums_rows = True
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """All frames of a sequence before its loss."""
         return Flow(is_barrier=True)
 
@@ -162,8 +162,8 @@ class AlignmentSum(Family):
                 k.add(first.dsd(), first.dsd(), m.dsd())
                 k.add(a.dsd(2, u), first.dsd(), x.dsd(0, u, step=u))
                 if j < cols - 1:
-                    k.mov(fabric_out(STATES[j % 2]), a.dsd(u, 2))
-                k.mov(a.dsd(0, 2), fabric_in(STATES[1 - j % 2]) if j else scalar(NEVER))
+                    k.mov(fabric_out(j % 2), a.dsd(u, 2))
+                k.mov(a.dsd(0, 2), fabric_in(1 - j % 2) if j else scalar(NEVER))
             b.place(k, (slice(None), j))
         _route(b, rows, cols)
         rng = np.random.default_rng(seed)
@@ -199,7 +199,7 @@ def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Co
     q = ceil_div(dims["batch"] * p, cores)
     v = q * ceil_div(dims["states"], p)
     back = phase is not Phase.FORWARD
-    sums, functions = SUMS + MORE_SUMS * back, FUNCTIONS + back
+    sums, functions = SUMS[back], STARTS[back]
     apart = np.where(np.asarray(p) > 1, 1, 0)
     sent = apart * words(2 * q, "fp32") * wafer.wavelet_cycles
     fits: Size = np.where(p <= cores, 0.0, np.inf)
@@ -213,11 +213,11 @@ def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Co
 
 
 def _route(b: Builder, rows: int, cols: int) -> None:
-    """Columns hand on to the east, even and odd ones on colors of their own."""
+    """Columns hand their last states on to the east, even ones on color 0, odd ones on color 1."""
     for row in range(rows):
         for j in range(cols - 1):
-            b.route(STATES[j % 2], (row, j), rx="R", tx="E")
-            b.route(STATES[j % 2], (row, j + 1), rx="W", tx="R")
+            b.route(j % 2, (row, j), rx="R", tx="E")
+            b.route(j % 2, (row, j + 1), rx="W", tx="R")
 
 
 FAMILY = register(AlignmentSum())

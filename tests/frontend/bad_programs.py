@@ -194,6 +194,16 @@ class Inverse(nn.Module):
         return torch.linalg.inv(x)
 
 
+@bad("bad_programs.py", "the shapes do not fit", "example arguments", args=(torch.randn(1, 4, 8, 8),))
+class OtherChannels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
 @bad("computes nothing", "depends on")
 class ConstantResult(nn.Module):
     def forward(self, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from math import prod
+from types import MethodType
 from typing import Any
 
 import torch
@@ -285,12 +286,12 @@ class _Rules:
 class _Part(torch.nn.Module):
     """The features that a model computes from one of its inputs, as a module."""
 
-    def __init__(self, model: torch.nn.Module, features: Any) -> None:
+    def __init__(self, model: torch.nn.Module, features: MethodType) -> None:
         super().__init__()
         self.model, self.name = model, features.__name__
         self.owner = features.__self__
 
-    def forward(self, **given: Any) -> Any:
+    def forward(self, **given: object) -> object:
         """The features alone."""
         made = getattr(self.owner, self.name)(**given)
         return made if isinstance(made, (torch.Tensor, tuple, list)) else getattr(made, "pooler_output", made)

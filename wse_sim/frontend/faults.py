@@ -57,7 +57,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"sparse|compressed tensor", "sparse tensors are not supported", "call to_dense() first"),
     (
-        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
+        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|[Ee]xpected .* channels|not compatible",
         "the shapes do not fit",
         "check the example arguments",
     ),
