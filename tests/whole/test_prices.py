@@ -15,9 +15,7 @@ from wse_sim.hardware import load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
 
-WAFER = load_wafer("wse2").derive(
-    rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8
-)
+WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
 
 
 class Words(nn.Module):
@@ -92,7 +90,9 @@ def test_what_is_not_covered_is_priced_plain_and_told_why():
     graph = api.lower(Sums(), (torch.zeros(1, 4, 16),))
     plan = planned(graph)
     assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
-    assert plan.notes[-1].startswith("prices: plain, of mappings of which no program was composed, because kernel '")
+    assert plan.notes[-1].startswith(
+        "prices: plain, of mappings of which no program was composed, because kernel '"
+    )
     with pytest.raises(ModelError, match="kernel '"):
         planned(graph, prices="composed")
 
@@ -113,7 +113,11 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
 def test_a_copy_larger_than_what_is_stepped_is_priced_plain(monkeypatch):
     monkeypatch.setattr(prices, "MAX_CORES", 10)
     graph = block()
-    assert planned(graph).notes[-1].startswith("prices: plain, of mappings of which no program was composed, because a copy")
+    assert (
+        planned(graph)
+        .notes[-1]
+        .startswith("prices: plain, of mappings of which no program was composed, because a copy")
+    )
     assert planned(graph, prices="composed").notes[-1].startswith("prices: as composed")
     monkeypatch.setattr(prices, "MAX_CORES", 0)
     assert "the weights of the model take 1 cores" in planned(graph).notes[-1]
