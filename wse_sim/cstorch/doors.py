@@ -142,7 +142,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Namespace(importlib.abc.Loader):
-    """``cerebras`` without a package of that name on the path: an empty namespace."""
+    """Loader of an empty ``cerebras`` namespace, if no package of that name is on the path."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None

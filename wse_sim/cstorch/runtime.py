@@ -35,7 +35,7 @@ HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
 
 @dataclass
 class Settings:
-    """What a script sets before its first step and what the machine then keeps."""
+    """Settings that a script makes before its first step and that stay fixed afterwards."""
 
     half_dtype: str = "float16"
     precision_level: int = 1
@@ -140,7 +140,7 @@ class Run:
         return out
 
     def status(self) -> dict[str, Any]:
-        """What a visitor sees."""
+        """Return the status for clients of the monitor."""
         execution = self.execution
         compiled = self.compiled[-1] if self.compiled else None
         return {
@@ -444,7 +444,7 @@ def lock_cluster() -> None:
 # -- monitoring ---------------------------------------------------------------------------------------
 @contextmanager
 def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]:
-    """Time what is inside: a span of the capture, a sample of the metrics report."""
+    """Time the context: a span of the capture, a sample of the metrics report."""
     start = time.perf_counter()
     try:
         yield
@@ -472,7 +472,7 @@ def random_kept() -> Iterator[None]:
 
 
 def set_random_state(state: torch.Tensor) -> None:
-    """Restore what :func:`random_state` gave."""
+    """Restore the result of :func:`random_state`."""
     torch.set_rng_state(state.to(torch.uint8))
 
 

@@ -1,4 +1,5 @@
-"""Factors that a model multiplies by: those of queries go to the scores, those of a batch norm become parameters."""
+"""Fold constant factors: those of queries and keys into attention scores, those of a batch norm into two
+parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ PARTS = ("q", "k", "v")
 
 
 def with_scales(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with factors of queries and keys in the factor of the scores, where attention alone reads them."""
+    """Return the forward graph with factors of queries and keys folded into the factor of the scores, if only
+    attention reads them."""
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     for kernel in graph.kernels:
         items = fused_items(kernel)
@@ -53,9 +55,11 @@ def with_scales(graph: KernelGraph) -> KernelGraph:
 
 
 def with_affine(graph: KernelGraph) -> KernelGraph:
-    """The forward graph of an inference with a factor and a sum for every channel in the place of each batch norm; a note names them.
+    """Return the inference graph with each batch norm replaced by a scale and a shift per channel; a note
+    names them.
 
-    With running statistics a batch norm is a x + b, where a = weight / sqrt(variance + eps) and b = bias - a mean.
+    With running statistics a batch norm is a x + b, where a = weight / sqrt(variance + eps) and b = bias - a
+    mean.
     """
     tensors, kernels, notes = dict(graph.tensors), [], []
     for kernel in graph.kernels:
@@ -93,7 +97,10 @@ def with_affine(graph: KernelGraph) -> KernelGraph:
 
 
 def affine_values(weights: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32] | None:
-    """What :func:`with_affine` calls by this name, from the module's weights; None if it is no such name or they are missing."""
+    """Compute a parameter that :func:`with_affine` introduced under this name from the module's weights.
+
+    Returns None if the name has another form or weights are missing.
+    """
     found = AFFINE_NAME.fullmatch(name)
     if found is None:
         return None

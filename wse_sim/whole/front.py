@@ -1,7 +1,8 @@
-"""What is left to the host before a graph is laid on the fabric: tokens are looked up there, and dropout is left out.
+"""Graph passes that move work to the host, and passes that drop dropout and the final logarithm.
 
-A model of tokens begins with tables: rows of embeddings, plus rows of positions.  The host looks them up and sends the sums, so
-the graph on the fabric begins behind them, with an input of (tokens, features).  The tables themselves do not train.
+A token model begins with table look-ups: rows of embeddings plus rows of positions. The host looks them up
+and sends the sums, so the graph on the fabric starts after them, with an input of (tokens, features). The
+tables themselves do not train.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ LOGARITHM = "logarithm of the loss"
 CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
 LOOKED_UP = "embedding"
 OF_HOST = (LOOKED_UP, "indexed", "layout", *POINTWISE)
-"""Families whose work the host does, where it hangs on look-ups."""
+"""Families that the host computes when their inputs come from look-ups."""
 
 
 def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
-    """The forward graph behind the tables that the host looks up; a note names them.
+    """Return the forward graph that starts after the table look-ups of the host; a note names the tables.
 
-    All kernels of :data:`OF_HOST` in front of every other go to the host, if they make one tensor of them; else the graph is as
-    it was.
+    All leading kernels of :data:`OF_HOST` move to the host if together they produce exactly one tensor;
+    otherwise the graph is returned unchanged.
 
     Raises
     ------
     ModelError
-        If a table is the weight of a layer as well, and `trains`.
+        If `trains` and a table is also the weight of a layer.
     """
     front = _front(graph)
     rest = [kernel for kernel in graph.kernels if kernel not in front]
@@ -73,9 +74,11 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
 
 
 def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
-    """The forward graph behind a view of its input, which the host rearranges, if products and norms read it so; a note states it.
+    """Return the forward graph in which the host rearranges the input, if its only reader is a product or
+    norm of a view; a note states it.
 
-    They read rows: of K features of a product, of as many as a norm has.  Patches of an image are such.
+    The host sends rows of K features for a product, and rows of the norm's width for a norm. Patches of an
+    image are an example.
     """
     inputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
     readers = [kernel for kernel in graph.kernels if set(kernel.inputs) & set(inputs)]
@@ -101,10 +104,11 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
 
 
 def with_tokens_first(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with one sample where attention shows that the first dimension holds its tokens (a note states this).
+    """Return the forward graph with one sample if attention shows that the first dimension holds tokens (a
+    note states this).
 
-    Samples are counted by the first dimension of the input.  Of (tokens, 1, features) and of (tokens, features), as many
-    modules of PyTorch take them, that is the number of tokens.
+    The frontend counts samples by the first dimension of the input. For inputs (tokens, 1, features) and
+    (tokens, features), which many PyTorch modules take, that is the number of tokens.
     """
     attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
     if graph.samples == 1 or not attention:
@@ -120,7 +124,7 @@ def with_tokens_first(graph: KernelGraph) -> KernelGraph:
 
 
 def _front(graph: KernelGraph) -> list[Kernel]:
-    """Kernels of the host's families that hang on no other kernel."""
+    """Return kernels of the host's families that depend only on the input and on each other."""
     known = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
     found = []
     for kernel in graph.kernels:
@@ -131,7 +135,8 @@ def _front(graph: KernelGraph) -> list[Kernel]:
 
 
 def without_dropout(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without dropout, and with the residual sums behind it in their products (a note states this)."""
+    """Return the forward graph without dropout; residual sums after a dropout are fused into their products
+    (a note states this)."""
     dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
     if not dropped and not any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels):
         return graph
@@ -169,9 +174,11 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
 
 def without_logarithm(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without the logarithm of a softmax at its end, which the cross entropy of a loss takes (a note states this).
+    """Return the forward graph without a final log softmax, which the cross entropy of the loss absorbs (a
+    note states this).
 
-    The cross entropy of log softmax(x) is that of x.  The fact :data:`LOGARITHM` says what the host has to do to the outputs.
+    The cross entropy of log softmax(x) equals that of x. The fact :data:`LOGARITHM` names the kernel whose
+    logarithm the host applies to the outputs.
     """
     last = [
         kernel for kernel in graph.kernels if kernel.family == "softmax" and kernel.attrs.get("log", False)
@@ -192,12 +199,13 @@ def without_logarithm(graph: KernelGraph) -> KernelGraph:
 
 
 def loss_of(graph: KernelGraph, wanted: str | None) -> str:
-    """The loss of a training run: `wanted`, or squared error; cross entropy alone where it takes a logarithm of the model.
+    """Return the loss of a training run: `wanted` or squared error; always cross entropy if it absorbed the
+    model's logarithm.
 
     Raises
     ------
     ModelError
-        If another loss is wanted there.
+        If another loss is wanted for a model whose logarithm was absorbed.
     """
     if LOGARITHM not in graph.facts:
         return wanted or SQUARED
@@ -210,7 +218,8 @@ def loss_of(graph: KernelGraph, wanted: str | None) -> str:
 
 
 def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.float16]:
-    """Outputs of a training run as the model gives them: the host takes the logarithm that the loss has taken for it."""
+    """Return the outputs of a training run as the model defines them: the host applies the log softmax that
+    the loss absorbed."""
     if LOGARITHM not in graph.facts:
         return outputs
     wide = outputs.astype(np.float32)
@@ -219,7 +228,7 @@ def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.flo
 
 
 def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
-    """Residual sums in the products of their operands, where only dropout were between."""
+    """Fuse residual sums into the products of their operands where only a dropout separated them."""
     outputs = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT}
     draft = DraftGraph({kernel.name: kernel for kernel in graph.kernels}, dict(graph.tensors), outputs, True)
     for kernel in graph.kernels:
@@ -238,7 +247,7 @@ def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
 
 
 def forward_graph(graph: KernelGraph) -> KernelGraph:
-    """What a graph that trains does forward."""
+    """Return the forward part of a training graph."""
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     return dataclasses.replace(with_kernels(graph, forward, dict(graph.tensors)), training=False)
 
@@ -246,7 +255,7 @@ def forward_graph(graph: KernelGraph) -> KernelGraph:
 def with_kernels(
     graph: KernelGraph, kernels: Iterable[Kernel], tensors: dict[str, Tensor], *notes: str
 ) -> KernelGraph:
-    """The graph of these kernels, with the tensors that they have."""
+    """Return the graph with these kernels and the tensors that they use."""
     kernels = tuple(kernels)
     read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
     kept = {name: tensor for name, tensor in tensors.items() if name in read}
@@ -260,7 +269,8 @@ def with_kernels(
 
 
 def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]) -> NDArray[np.float32]:
-    """What the host sends for these arguments of the module, (samples, tokens, features): the input of `graph`.
+    """Return what the host sends for these arguments of the module: the input of `graph`, (samples, tokens,
+    features).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From a kernel graph to the graph of the programs that run on the fabric: passes, and the layout of each kernel."""
+"""Lower a kernel graph to the graph of the fabric programs: passes, and the layout of each kernel."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ REWRITES: tuple[Pass, ...] = (
     unpacked,
     summed_apart,
 )
-"""What leaves all work on the wafer, in this order; a pass that finds nothing to do returns the same graph."""
+"""Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
 TRAINING_REWRITES = tuple(one for one in REWRITES if one is not with_affine)
-"""The same for the forward part of a graph that trains."""
+"""The same for the forward part of a training graph."""
 PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
-"""What is done to a graph of inference that is stepped."""
+"""Passes over an inference graph that is simulated, in order."""
 TRAINING_PASSES: tuple[Pass, ...] = (
     with_tokens_first,
     without_dropout,
@@ -52,10 +52,10 @@ TRAINING_PASSES: tuple[Pass, ...] = (
     with_rows_of_host,
     *TRAINING_REWRITES,
 )
-"""What is done to the forward part of a graph that trains and is stepped."""
+"""Passes over the forward part of a training graph that is simulated, in order."""
 
 PRODUCTS = ("gemm", "conv2d")
-"""Families whose inputs lie over the rows of a region."""
+"""Families whose inputs are partitioned over the rows of a region."""
 BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 
 LAYS: dict[str, dict[str, object]] = {
@@ -67,40 +67,42 @@ LAYS: dict[str, dict[str, object]] = {
     "pool2d": {"apart": True},
     **{family: {"in_words": True} for family in POINTWISE},
 }
-"""Attributes of kernels that are on the fabric in one of several ways."""
+"""Attributes that select the layout of a family on the fabric."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
     "attention": {"collected": True},
     "generated": {"trains": True},
     "norm": {"whole": True},
     "pool2d": {"trains": True},
 }
-"""Further ones of kernels that train."""
+"""Further layout attributes of kernels that train."""
 SUMS = "dsum"
 """Name suffix of kernels that sum the gradients of a tensor with several readers."""
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
-"""Families of which no program is composed: work of the host, or of the loss that a training run adds."""
+"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
 MEETS = PRODUCTS
 """Families whose training cost includes the derivative of the fused activation."""
 
 
 def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
-    """The graph with its kernels laid as they are on the fabric, so that the plan prices what is stepped.
+    """Return the graph with the layouts that its kernels have on the fabric, so that the plan prices what is
+    simulated.
 
-    Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
-    reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
-    keys over the columns; in training, a norm has its rows on one column of cores; in inference, convolutions have whole words
-    and finish on their last row.  A product that makes queries, keys and values at once becomes three
-    (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
-
-    With `streamed` weights a kernel has the whole wafer and no region, so nothing of regions is priced.
+    Products have their inputs over the rows of their regions and their outputs over the columns. The input
+    gradient reads the same weights, so it has the gradients of the outputs over the columns. Attention has
+    queries over the rows and keys over the columns; in training, a norm has its rows on one column of cores;
+    in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
+    keys and values in one becomes three (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum
+    becomes two kernels (:mod:`wse_sim.whole.summed`). With `streamed` weights a kernel has the whole wafer
+    and no region, so region costs are left out.
     """
     return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)
 
 
 def priced_graph(graph: KernelGraph) -> KernelGraph:
-    """As :func:`inputs_over_rows`, with all work on the wafer: look-ups, dropout and a loss of the model stay, priced plain.
+    """Return the graph with the layouts of :func:`inputs_over_rows`, and with all work on the wafer.
 
-    A graph that has been laid is returned as it is.
+    Table look-ups, dropout and a loss of the model keep their kernels and their plain prices. A graph that has
+    these layouts already is returned unchanged.
     """
     if is_laid(graph):
         return graph
@@ -108,15 +110,17 @@ def priced_graph(graph: KernelGraph) -> KernelGraph:
 
 
 def is_laid(graph: KernelGraph) -> bool:
-    """Whether the kernels of a graph have the layouts of their programs on the fabric already."""
+    """Whether kernels of a graph have the layout attributes of their fabric programs."""
     laid = ("orientation", *(name for lays in LAYS.values() for name in lays))
     return any(name in kernel.attrs for kernel in graph.kernels for name in laid)
 
 
 def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
-    """The attributes that :func:`inputs_over_rows` gives, on the kernels of `graph` as they are: none is split or left out."""
+    """Return `graph` with the layout attributes of :func:`inputs_over_rows`; kernels are neither split nor
+    removed."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
-    # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
+    # A chain of dense layers with one row per sample has a dedicated program; networks that train have theirs
+    # as well.
     is_network = not streamed and not is_chain(with_programs(graph))
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
@@ -139,7 +143,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
             if {kernel.name, kernel.forward} & makers and kernel.family == "gemm":
                 held = {**held, "layers": PACKED}
             return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
-        # A pass back has no parameters of its own: those of the kernel whose name it continues.
+        # A backward kernel has no parameters of its own: use those of the forward kernel whose name it
+        # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
@@ -159,7 +164,10 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
 
 def with_programs(graph: KernelGraph) -> KernelGraph:
-    """The kernels that may have programs: what those of :data:`WITHOUT_PROGRAM` make comes in; dropout is passed by."""
+    """Return the graph without kernels of :data:`WITHOUT_PROGRAM`.
+
+    Their outputs become inputs of the graph; readers of a dropout read its input.
+    """
     aside = {kernel.name for kernel in graph.kernels if kernel.family in WITHOUT_PROGRAM}
     if not aside:
         return graph
@@ -184,7 +192,8 @@ def with_programs(graph: KernelGraph) -> KernelGraph:
 
 
 def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:
-    """The graph of the kernels that run on the fabric; of one that trains, the gradients follow from them by rule."""
+    """Return the graph of the kernels that run on the fabric; in training, gradients are derived from it
+    again."""
     if not graph.training:
         return reduce(lambda found, one: one(found), passes, graph)
     forward = forward_graph(graph)
@@ -197,10 +206,10 @@ def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:
 
 
 def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
-    """What the passes of dense layers say of themselves in a network that trains, by kernel.
+    """Return the layout attributes of dense layers in a network that trains, by kernel.
 
-    The pass with the weight gradient counts all that happens backward, so it knows the work on the outputs, and whether
-    gradients of the inputs follow.
+    The cost of the weight gradient includes all backward work of a layer, so this kernel states the fused
+    operations (`finished`) and whether gradients of the inputs follow (`passes_on`).
     """
     out: dict[str, dict[str, object]] = {}
     back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]

@@ -1,8 +1,10 @@
-"""One product whose result is read in parts, taken apart into as many: a region on the fabric has an inlet for each operand.
+"""Split a product whose result is read in parts into one product per part: a region has one inlet per
+operand.
 
-``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for all three, W = [W_q; W_k; W_v].  The products with W_q, W_k and
-W_v give the same numbers from three regions.  Each reads the input of the one, whose words fork in the routers.  The gate and
-the values of a gated layer are often made so, too (``chunk``, slices, ``glu``).
+``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for queries, keys and values, W = [W_q; W_k; W_v].
+The products with W_q, W_k and W_v give the same numbers from three regions. All three read the same input,
+which the routers multicast. Gated layers often make gate and values the same way (``chunk``, slices,
+``glu``).
 """
 
 from __future__ import annotations
@@ -22,19 +24,20 @@ from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
-"""Parts of a product that are taken apart."""
+"""Numbers of parts into which a product may be split, and the words for them."""
 SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
-"""The name of some rows of a parameter, as Python writes them."""
+"""Pattern of a parameter's slice of rows, in Python notation."""
 TURNED = ".T"
-"""What the name of a weight that is held turned ends with."""
+"""Suffix of the name of a transposed weight."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with as many products in the place of each one as parts of it are read; a note names them.
+    """Return the forward graph with each product that is read in parts replaced by one product per part; a
+    note names them.
 
-    Taken apart are products with a weight (N, K), a bias or none, and one reader: attention that is known to read three slices
-    one after the other (`packed`), or elementwise work on parts.  Parameters of the parts are named as slices:
-    ``in_proj_weight[0:32]``.
+    A product is split if it has a weight (N, K), at most a bias, and one reader: attention that reads three
+    consecutive slices (`packed`), or elementwise work on parts. The parameters of the parts are named as
+    slices: ``in_proj_weight[0:32]``.
     """
     if not any(_parts_of(graph, kernel) for kernel in graph.kernels):
         return graph
@@ -64,7 +67,8 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
 
 
 def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
-    """Names of the parts that a kernel reads of one tensor, in the order in which it takes them; parts are as their names are sorted."""
+    """Return the names of the parts that a kernel reads of one tensor, in operand order; sorted names give
+    the order in the tensor."""
     if reader.phase is not Phase.FORWARD or len(reader.inputs) != 1:
         return ()
     if reader.family == "attention":
@@ -77,7 +81,7 @@ def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
 
 
 def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Kernel:
-    """The reader of the parts; ``glu`` is a sigmoid of one times the other."""
+    """Return the reader of the parts; ``glu`` becomes the sigmoid of one part times the other."""
     if reader.family == "activation":
         result = tensors[reader.outputs[0]]
         cols = result.shape[-1]
@@ -89,7 +93,8 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
 
 
 def turned(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with weights that lie as (K, N) held as (N, K), as torch.nn.Linear has them: ``weight.T``."""
+    """Return the forward graph with weights stored as (K, N) transposed to (N, K), as in torch.nn.Linear:
+    ``weight.T``."""
     tensors, kernels = dict(graph.tensors), []
     for kernel in graph.kernels:
         weight = kernel.takes[0] if kernel.family == "gemm" and kernel.takes else ""
@@ -104,7 +109,7 @@ def turned(graph: KernelGraph) -> KernelGraph:
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
-    """Whether a product has one weight (N, K) and exactly one kernel reads its output."""
+    """Return whether a product has one weight (N, K), at most a bias, and exactly one reader."""
     readers = [kernel for kernel in graph.kernels if product.outputs[0] in kernel.inputs]
     if product.family != "gemm" or len(readers) > 1 or not set(items_of(product)) <= {"bias"}:
         return False
@@ -114,7 +119,7 @@ def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
 
 
 def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
-    """Cut one of several equal parts out of a product and add its tensors to `tensors`."""
+    """Return part `place` of `count` equal parts of a product, and add its tensors to `tensors`."""
     place, count = place_of
     features = int(product.dims["n"]) // count
     parameters = []
@@ -139,7 +144,7 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
 def with_slices(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """The weights, and what the graph names of them: slices, and weights turned to (N, K)."""
+    """Return the weights together with the slices, transposes and affine parameters that the graph names."""
     every = dict(weights)
     for name, tensor in graph.tensors.items():
         if (values := affine_values(weights, name)) is not None:
@@ -154,7 +159,7 @@ def with_slices(
 
 
 def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Values by parameter: those of slices put together, turned weights as they are in the module."""
+    """Return values by parameter of the module: concatenate slices and undo transposes."""
     out: dict[str, NDArray[np.float32]] = {}
     parts: dict[str, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():

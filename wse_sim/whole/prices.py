@@ -1,11 +1,13 @@
-"""Which prices a pipeline takes: those of the programs that the fabric steps, wherever it could step the plan.
+"""Choose the prices of a pipelined plan: those of the fabric programs, or plain ones.
 
-    composed   every kernel is laid as its program on the fabric is (:mod:`wse_sim.whole.lower`), and priced as that
-    plain      the mapping of a kernel family that takes the fewest cycles in closed form; of most, no program was composed
-    auto       composed, if all kernels are covered, the plan fits and a copy of the model has no more cores than are stepped; else plain
+    composed   every kernel has the layout of its fabric program (:mod:`wse_sim.whole.lower`) and its price
+    plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
+               mappings have no composed program
+    auto       composed if all kernels are supported, the plan fits and a replica has no more cores than can be
+               simulated; plain otherwise
 
-Look-ups, dropout, a loss that the model returns, and updates by other algorithms than sgd have no program; they keep their plain price in a
-composed plan as well.  A note of the plan says which prices it has, and of plain ones why.
+Table look-ups, dropout, a loss inside the model and updates by optimizers other than sgd have no program. They
+keep their plain price in a composed plan. A note of the plan states which prices it has, and why they are plain.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 @dataclass(frozen=True)
 class ComposedGraph:
-    """A graph whose kernels are laid as their programs are; `plain` are the forward kernels that have none."""
+    """A graph with the layouts of the fabric programs; `plain` names the forward kernels without a program."""
 
     graph: KernelGraph
     plain: tuple[str, ...]
 
     @property
     def note(self) -> str:
-        """Which prices a plan of it has."""
+        """The prices of its plan, in one sentence."""
         text = "prices: as composed and stepped on the fabric"
         updates = {
             str(one.attrs.get("algorithm", "sgd")) for one in self.graph.kernels if one.phase is Phase.UPDATE
@@ -57,7 +59,7 @@ class ComposedGraph:
 
 
 def composed_graph(graph: KernelGraph) -> ComposedGraph:
-    """The graph with every kernel laid as its program on the fabric is.
+    """Return the graph with the layouts of the fabric programs.
 
     Example
     -------
@@ -68,7 +70,7 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     Raises
     ------
     ModelError
-        If a kernel other than those of :data:`wse_sim.whole.lower.WITHOUT_PROGRAM` is not covered, naming it.
+        If another kernel is not supported; the message names it.
     """
     laid = priced_graph(graph)
     _check_equal(graph, laid)
@@ -80,16 +82,16 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
 
 
 def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Compiler) -> Plan | Infeasible:
-    """The plan of a graph by a mode that rests a model on one wafer, with the prices that are asked for.
+    """Compile a pipelined plan with the requested prices.
 
-    `sram_bytes` are those of a core.
+    `sram_bytes` is the SRAM of a core, `compiler` makes the plan of a graph.
 
     Raises
     ------
     ModelError
-        If composed prices are asked for and the graph is not covered.
+        If composed prices are requested and the graph is not supported.
     """
-    if is_laid(graph):  # by a caller that steps the plan
+    if is_laid(graph):  # by a caller that simulates the plan
         return compiler(graph)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("they are asked for"))
@@ -117,7 +119,7 @@ def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Comp
 
 
 def _check_size(graph: KernelGraph, sram_bytes: float) -> None:
-    """The weights alone fit the cores that are stepped: what is far too large is not planned twice.
+    """Check that the weights alone fit the cores that can be simulated, so that no large model is planned twice.
 
     Raises
     ------
@@ -135,7 +137,7 @@ def _plain_note(why: str) -> str:
 
 
 def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:
-    """The plan with a note; an answer that nothing fits has none."""
+    """Return the plan with a further note; an :class:`Infeasible` is returned unchanged."""
     if isinstance(found, Infeasible):
         return found
     plan = expect(found, PipelinedPlan)
@@ -143,7 +145,7 @@ def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:
 
 
 def _check_equal(graph: KernelGraph, laid: KernelGraph) -> None:
-    """The laid graph updates as many weights, and its kernels have the pins that a user gave.
+    """Check that the laid graph updates as many weights as `graph`, and that its kernels keep the user's pins.
 
     Raises
     ------
@@ -161,13 +163,13 @@ def _check_equal(graph: KernelGraph, laid: KernelGraph) -> None:
 
 
 def _updated(graph: KernelGraph) -> int:
-    """Elements of the parameters that are updated."""
+    """Number of elements of all updated parameters."""
     names = {name for one in graph.kernels if one.phase is Phase.UPDATE for name in one.parameters}
     return sum(graph.tensors[name].elements for name in names)
 
 
 def _by_sgd(graph: KernelGraph) -> KernelGraph:
-    """The graph with updates by sgd: those by other algorithms keep their plain price."""
+    """Return the graph with updates by sgd, which the programs have."""
 
     def changed(one: Kernel) -> Kernel:
         if "algorithm" not in one.attrs:

@@ -1,6 +1,8 @@
-"""Elementwise work with numbers: the operators one by one, and off the products that they are fused to.
+"""Expand elementwise work with constants into single operators, and detach it from the products it is fused
+to.
 
-A kernel states what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
+A kernel lists the operands of its operators in `steps`: ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 -
+x`` a product and a sum.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from wse_sim.whole.regions.fused import items_of
 
 PRODUCTS = ("gemm", "conv2d")
 OF_PRODUCT = ("bias",)
-"""What a product keeps of its items where numbers follow."""
+"""Fused operations that stay with a product if operators with constants follow."""
 
 
 def with_steps(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with operators as `steps` say them; a note names each product that gives some up to its own region."""
+    """Return the forward graph with operators expanded by their `steps`; a note names each product that is
+    split."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
     for kernel in graph.kernels:
         if kernel.steps and kernel.family in POINTWISE:
@@ -35,7 +38,7 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
 
 
 def _spelled(kernel: Kernel) -> Kernel:
-    """Elementwise work by its steps."""
+    """Return an elementwise kernel expanded by its steps."""
     ops = ",".join(op for op, _ in kernel.steps[1:])
     family = "elementwise" if kernel.family == "activation" else kernel.family
     count = len(kernel.inputs) + len(kernel.parameters)
@@ -46,7 +49,7 @@ def _spelled(kernel: Kernel) -> Kernel:
 
 
 def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """The product with its bias, and what follows it."""
+    """Return the product with its bias, and an elementwise kernel for the rest."""
     whole, between = tensors[kernel.outputs[0]], f"{kernel.name}.product"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
     fused = ",".join(item for item in items_of(kernel) if item in OF_PRODUCT)

@@ -1,6 +1,7 @@
-"""Rows of a sample that become one: the mean of all tokens, or the first one, as pooling of an image of T pixels.
+"""Pooling of tokens: their mean, or the first one, as pooling of an image of T pixels.
 
-Symbols: T tokens of C features, token by token as an image of C channels pixel by pixel::
+Symbols: T tokens of C features; token by token they have the layout of an image of C channels, pixel by
+pixel::
 
     mean          a window of T lines of one pixel
     first token   windows of one pixel, T pixels apart in one line
@@ -19,9 +20,10 @@ POOLED = "first token"
 
 
 def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with pooling where one row is made of the tokens of a sample; a note names each.
+    """Return the forward graph with explicit pooling wherever the tokens of a sample become one row; a note
+    names each.
 
-    These are means over tokens, and products, norms and elementwise work that read the first token alone.
+    These are means over tokens, and products, norms and elementwise work that read only the first token.
     """
     graph = _without_nothing(graph)
     tensors = dict(graph.tensors)
@@ -58,14 +60,14 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
 
 
 def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
-    """Tokens of a sample of which a pooling makes one row; 0 of any other kernel."""
+    """Return the tokens per sample that a pooling reduces to one row; 0 for any other kernel."""
     if kernel.family != "pool2d" or len(graph.tensors[kernel.inputs[0]].shape) != TOKEN_AXES:
         return 0
     return int(kernel.dims["h"] * kernel.dims["w"])
 
 
 def _without_nothing(graph: KernelGraph) -> KernelGraph:
-    """The graph without rows joined to none."""
+    """Return the graph without concatenations of a single tensor."""
     tensors = graph.tensors
     same = {
         kernel.outputs[0]: kernel.inputs[0]
@@ -94,7 +96,7 @@ def _without_nothing(graph: KernelGraph) -> KernelGraph:
 
 
 def rows_read(graph: KernelGraph, kernel: Kernel) -> int:
-    """Rows of a sample that a kernel reads, where they are not as many as it gives; else 0."""
+    """Return the rows per sample that a kernel reads if it writes another number; else 0."""
     if kernel.family == "layout":
         return int(graph.tensors[kernel.inputs[0]].shape[-2])
     return tokens_pooled(graph, kernel)
@@ -105,7 +107,7 @@ def _of_tokens(graph: KernelGraph, tensor: Tensor) -> bool:
 
 
 def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
-    """Whether a reduction is a mean over the second of three dimensions."""
+    """Return whether a kernel is a mean over the second of three dimensions."""
     if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.reordered:
         return False
     if len(kernel.inputs) != 1 or kernel.phase is not Phase.FORWARD:
@@ -114,12 +116,14 @@ def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
     if not _of_tokens(graph, given):
         return False
     samples, tokens, features = given.shape
-    # A mean over features leaves as many elements where there are as many tokens: its shape tells, but not there.
+    # A mean over features leaves as many elements if there are as many tokens as features, so that case is
+    # left out.
     return made.elements == samples * features and tokens != features and kernel.dims["cols"] == tokens
 
 
 def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
-    """The tensor of tokens of which a kernel reads the first one of every sample; "" if it reads no such."""
+    """Return the token tensor of which a kernel reads only the first token of each sample; "" if there is
+    none."""
     if kernel.token != 0 or len(kernel.reordered) != 1 or kernel.reordered[0] not in kernel.inputs:
         return ""
     whole = kernel.reordered[0]
@@ -127,7 +131,7 @@ def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
 
 
 def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean: bool) -> Kernel:
-    """The pooling in the place of a kernel with one input and one output."""
+    """Return the pooling that replaces a kernel with one input and one output."""
     tokens, features = size
     sizes = (
         {"h": tokens, "w": 1, "r": tokens, "stride": 1}

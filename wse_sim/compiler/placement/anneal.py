@@ -235,9 +235,10 @@ def adjacency(n: int, ea: np.ndarray, eb: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass
 class AnnealResult:
-    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds used.
+    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds
+    used.
 
-    ``cut`` tells that the clock shortened the schedule.
+    ``cut`` tells that the time limit shortened the schedule.
     """
 
     tree: np.ndarray
@@ -277,7 +278,7 @@ class Annealer:
     def turn_groups(
         self, tree: np.ndarray, level: int, spine: np.ndarray, group: np.ndarray, kinds: np.ndarray
     ) -> float:
-        """Turn the groups of a peeled tree in place for least wire; returns the cost or inf."""
+        """Rotate the groups of a peeled tree in place for the least wire; return the cost or inf."""
         wire = turn_kernel(
             self.n,
             tree,

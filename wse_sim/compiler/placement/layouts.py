@@ -1,4 +1,4 @@
-"""Whole slicing trees laid out: cells of a tree, and the turning of a peeled tree's groups."""
+"""Layout of complete slicing trees: cells of a tree, and rotations of a peeled tree's groups."""
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
 # numba types these, and NumPy's integer stubs are not int

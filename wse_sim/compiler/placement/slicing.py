@@ -198,7 +198,7 @@ def cut_cell(
     turned: np.ndarray,
     work: np.ndarray,
 ) -> None:
-    """Give the two children of an inner `node` their x, y, w, h in `cell`, centred across the cut."""
+    """Set x, y, w, h of the two children of an inner `node` in `cell`, centred across the cut."""
     big_n = 2 * n - 1
     kind, a, b = tree[3 * big_n + node], tree[node], tree[big_n + node]
     x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
@@ -311,11 +311,12 @@ def realise_changes(
     stack: np.ndarray,
     work: np.ndarray,
 ) -> int:
-    """As :func:`realise`, only where it differs from `cell`; returns how many nodes are in `moved`.
+    """Update the layout of :func:`realise` where it differs from `cell`; return the number of nodes in
+    `moved`.
 
-    `cell` (N, 5) int32 holds x, y, w, h and the cut above of every node's cell, `centre` (n, 2) twice
-    the centres of the blocks.  A subtree that is not stamped in `changed` and keeps its size keeps
-    its inner layout: it is shifted, or left alone where it stays in place.
+    `cell` (N, 5) int32 has x, y, w, h and the cut above of every node's cell, `centre` (n, 2) twice the
+    centres of the blocks. A subtree that is not stamped in `changed` and keeps its size also keeps its inner
+    layout: it is shifted, or left alone if it stays in place.
     """
     big_n = 2 * n - 1
     root = tree[4 * big_n]

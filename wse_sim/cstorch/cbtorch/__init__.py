@@ -87,7 +87,7 @@ def optimizer(given: Optimizer) -> Optimizer:
 
 
 def _as_elder(given: Optimizer) -> None:
-    """What older trainers call on a wrapped optimizer, and where they look for the one inside."""
+    """Add the attributes and methods that older trainers use on a wrapped optimizer."""
     given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None
@@ -169,7 +169,7 @@ class Session:
                 self.execution.finish()
 
     def batches(self, loader: Iterable[object]) -> Iterator[Any]:
-        """Device batches; between two of them lies one step."""
+        """Yield device batches; each pair of batches is separated by one step."""
         state().run_pending()
         if self.execution is None:
             self.execution = begin_execution(self, num_steps=None, checkpoint_steps=0)
@@ -195,13 +195,13 @@ class Session:
                 self.end_step()  # the loop was left by break
 
     def begin_step(self, batch: object) -> None:
-        """Record what the loop does from here on."""
+        """Start to record the loop's body."""
         tensors = [t for t in pytree.tree_leaves(batch) if isinstance(t, WaferTensor)]
         self.taking = Capture(self.graphs.name, tensors)
         self.taking.start()
 
     def end_step(self) -> None:
-        """Replay what was recorded; run closures."""
+        """Replay the recording and run closures."""
         taking, self.taking = self.taking, None
         if taking is None:
             return

@@ -181,7 +181,7 @@ def set_rng_state(seed: int) -> None:
 
 
 def set_attribute(tensor: T, name: str, value: object) -> T:
-    """Attach a hint to a tensor: kept nowhere, changes nothing."""
+    """Attach a hint to a tensor, without effect."""
     return tensor
 
 
@@ -208,7 +208,7 @@ def write_to_summary(
 
 
 def run_step_closures() -> None:
-    """Run what is queued for this step."""
+    """Run the closures that are queued for this step."""
     execution = runtime.current_execution()
     if execution is not None:
         execution.drain()

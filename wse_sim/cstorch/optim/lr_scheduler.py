@@ -333,7 +333,7 @@ class ChainedScheduler(LRScheduler, forms.ChainedScheduler):
 
 
 class ChainedLR(ChainedScheduler):
-    """The other name of :class:`ChainedScheduler`."""
+    """Alias of :class:`ChainedScheduler`."""
 
 
 class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
