@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class BackendRole(Protocol):
     def torch_device(self) -> torch.device: ...
 
 
-class ElderRole(Protocol):
+class LegacyRole(Protocol):
     """What older trainers track; see :class:`wse_sim.cstorch.older.State`."""
 
     pending: list[tuple[Any, Callable[[Any], None]]]

@@ -22,7 +22,7 @@ from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
 from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
-from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
+from wse_sim.cstorch.roles import BackendRole, ExecutionRole, LegacyRole
 from wse_sim.cstorch.runner_options import RunnerOptions
 from wse_sim.cstorch.stores import restore_all
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
@@ -105,8 +105,8 @@ class Run:
         self.callbacks_of_exit: list[Callable[[], None]] = []
         self.kernel_precision: tuple[Any, Any] = (None, None)
         self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
-        self.elder_env: object = None  # what older trainers ask for; made by the door `cbtorch`
-        self.elder_state: ElderRole | None = None
+        self.legacy_env: object = None  # what older trainers ask for; made by the door `cbtorch`
+        self.legacy_state: LegacyRole | None = None
 
     @property
     def folder(self) -> Path:
@@ -365,10 +365,10 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
         return
     if not executes():
         return
-    elder = _RUN.elder_state
-    if elder is not None and _RUN.executions == 0 and (elder.appliance is None or elder.pending):
+    legacy = _RUN.legacy_state
+    if legacy is not None and _RUN.executions == 0 and (legacy.appliance is None or legacy.pending):
         # Older trainers: closures wait for the loop, each behind those that wait already.
-        elder.pending.append((values, callback))
+        legacy.pending.append((values, callback))
         return
     callback(values)
 

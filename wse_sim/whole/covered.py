@@ -220,9 +220,9 @@ def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:
 
 
 def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
-    if not kernel.reordered or kernel.family == "attention":
+    if not kernel.access.reordered or kernel.family == "attention":
         return
-    name = kernel.reordered[0]
+    name = kernel.access.reordered[0]
     is_weight = name in kernel.parameters
     remedy = (
         "hold it as torch.nn.Linear does"

@@ -25,10 +25,9 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
-from wse_sim.whole.front import finished, loss_of
+from wse_sim.whole.host_part import finished, loss_of
 from wse_sim.whole.laid_ways import with_ways
 from wse_sim.whole.network import leaving_of
-from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
     LinkWords,
     busiest_links,
@@ -37,6 +36,7 @@ from wse_sim.whole.run import (
     rows_of,
     stepped,
 )
+from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.starts import (
     core_waits,
     engine_starts,
@@ -176,7 +176,7 @@ def train_whole(
     """
     check_plan(plan, True, check_any)
     loss_of(plan.graph, loss)
-    weights = with_slices(plan.graph, weights)
+    weights = with_derived(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     classes = np.asarray(labels).reshape(-1)
@@ -200,8 +200,8 @@ def train_whole(
         made,
         mean,
         finished(plan.graph, made.outputs(result)),
-        without_slices(gradients),
-        without_slices(updated),
+        without_derived(plan.graph, gradients),
+        without_derived(plan.graph, updated),
         result,
     )
 

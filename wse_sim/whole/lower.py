@@ -10,8 +10,9 @@ from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.covered import is_chain
+from wse_sim.whole.elementwise_steps import with_steps
 from wse_sim.whole.factors import with_affine, with_scales
-from wse_sim.whole.front import (
+from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
     with_rows_of_host,
@@ -19,14 +20,13 @@ from wse_sim.whole.front import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.packed import turned, unpacked
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.side_by_side import PACKED, link_attributes, packed_tensors
-from wse_sim.whole.spelled import with_steps
-from wse_sim.whole.summed import summed_apart
+from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
@@ -35,7 +35,7 @@ REWRITES: tuple[Pass, ...] = (
     with_affine,
     with_scales,
     with_steps,
-    turned,
+    transposed,
     unpacked,
     summed_apart,
 )
@@ -91,8 +91,8 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     gradient reads the same weights, so it has the gradients of the outputs over the columns. Attention has
     queries over the rows and keys over the columns; in training, a norm has its rows on one column of cores;
     in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
-    keys and values in one becomes three (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum
-    becomes two kernels (:mod:`wse_sim.whole.summed`). With `streamed` weights a kernel has the whole wafer
+    keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum
+    becomes two kernels (:mod:`wse_sim.whole.residual_sums`). With `streamed` weights a kernel has the whole wafer
     and no region, so region costs are left out.
     """
     return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)

@@ -16,10 +16,9 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
 from wse_sim.compiler.plan import Infeasible, Plan
-from wse_sim.errors import ModelError
+from wse_sim.errors import ModelError, WseError
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
@@ -29,7 +28,6 @@ from wse_sim.whole.covered import MAX_CORES
 from wse_sim.whole.lower import WITHOUT_PROGRAM, is_laid, priced_graph, with_programs
 from wse_sim.whole.trained.covered import check_any
 
-Prices = Literal["auto", "composed", "plain"]
 STEPPED = f"and plans of up to {MAX_CORES:,} cores are stepped"
 Compiler = Callable[[KernelGraph], Plan | Infeasible]
 BYTES = 2  # of a weight that does not train
@@ -99,10 +97,10 @@ def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Comp
         if prices == AUTO:
             _check_size(graph, sram_bytes)
         composed = composed_graph(graph)
-    except ModelError as told:
+    except WseError as told:
         if prices == COMPOSED:
             raise
-        return _noted(compiler(graph), _plain_note(str(told)))
+        return _noted(compiler(graph), _plain_note(str(told).rpartition("; ")[0] or str(told)))
     found = compiler(composed.graph)
     if prices == COMPOSED:
         return _noted(found, composed.note)

@@ -35,11 +35,11 @@ from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel
 from wse_sim.whole.network import Network, leaving_of, network_program
-from wse_sim.whole.packed import with_slices
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.skips import FullSkip, full_skips, without_limit
+from wse_sim.whole.split_products import with_derived
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.tokens import rows_read
 
@@ -184,7 +184,7 @@ def run_whole(
     DeadlockError
         If the program stops.
     """
-    weights = with_slices(plan.graph, weights)
+    weights = with_derived(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     whole = program_of(plan, samples)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 
 TOKEN_AXES = 3  # samples, tokens, features
 POOLED = "first token"
@@ -52,10 +52,8 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
             kernels.append(_pooling(graph, taken, (tokens, features), mean=False))
             notes.append(f"'{kernel.name}' reads the first token alone, which pooling takes out of {tokens}")
         inputs = tuple(pooled[whole] if one == whole else one for one in kernel.inputs)
-        takes = tuple(pooled[whole] if one == whole else one for one in kernel.takes)
-        kernels.append(
-            dataclasses.replace(kernel, inputs=inputs, takes=takes, reordered=(), view="", token=None)
-        )
+        access = kernel.access.without_views().renamed({whole: pooled[whole]}.get)
+        kernels.append(dataclasses.replace(kernel, inputs=inputs, access=access))
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
 
 
@@ -73,21 +71,17 @@ def _without_nothing(graph: KernelGraph) -> KernelGraph:
         kernel.outputs[0]: kernel.inputs[0]
         for kernel in graph.kernels
         if kernel.family == "layout"
-        and kernel.takes
+        and kernel.access.order
         and len(kernel.inputs) == 1
         and tensors[kernel.inputs[0]].shape == tensors[kernel.outputs[0]].shape
         and tensors[kernel.outputs[0]].kind is TensorKind.ACTIVATION
     }
 
-    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(same.get(name, name) for name in names)
-
     kernels = [
         dataclasses.replace(
             kernel,
-            inputs=renamed(kernel.inputs),
-            takes=renamed(kernel.takes),
-            reordered=renamed(kernel.reordered),
+            inputs=tuple(same.get(name, name) for name in kernel.inputs),
+            access=kernel.access.renamed(same.get),
         )
         for kernel in graph.kernels
         if kernel.outputs[0] not in same
@@ -108,7 +102,7 @@ def _of_tokens(graph: KernelGraph, tensor: Tensor) -> bool:
 
 def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
     """Return whether a kernel is a mean over the second of three dimensions."""
-    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.reordered:
+    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.access.reordered:
         return False
     if len(kernel.inputs) != 1 or kernel.phase is not Phase.FORWARD:
         return False
@@ -124,9 +118,10 @@ def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
 def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
     """Return the token tensor of which a kernel reads only the first token of each sample; "" if there is
     none."""
-    if kernel.token != 0 or len(kernel.reordered) != 1 or kernel.reordered[0] not in kernel.inputs:
+    reordered = kernel.access.reordered
+    if kernel.access.token != 0 or len(reordered) != 1 or reordered[0] not in kernel.inputs:
         return ""
-    whole = kernel.reordered[0]
+    whole = reordered[0]
     return whole if _of_tokens(graph, graph.tensors[whole]) and graph.tensors[whole].shape[1] > 1 else ""
 
 
@@ -145,9 +140,5 @@ def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean:
         dims=frozen(dims),
         sample_dim="b",
         attrs=frozen({"kind": "avg"}),
-        reordered=(),
-        takes=(),
-        view="",
-        token=None,
-        factor=1.0,
+        access=PLAIN,
     )

@@ -29,11 +29,11 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.front import LOGARITHM
+from wse_sim.whole.host_part import LOGARITHM
 from wse_sim.whole.learn import TrainedRun, train_whole
-from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
+from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
 from wse_sim.whole.training.loss import check_loss
 
@@ -179,7 +179,7 @@ def check_values(
     turned = selected = differing = 0
     for number in range(1, (steps if plan.graph.training else 1) + 1):
         if number == 1:
-            _check_same(truth, x, exact, with_slices(plan.graph, start))
+            _check_same(truth, x, exact, with_derived(plan.graph, start))
         true = taught.in_pytorch(truth, x)
         here = fabric.step(held[1])
         alike, units = taught.nearest(rounding, held[0], x, here.gradients)
@@ -221,7 +221,7 @@ class _Taught:
         """Run a step of the rounded reference, with per-row gradients like the program's."""
         held = {
             name: torch.tensor(np.asarray(value, np.float32))
-            for name, value in with_slices(reference.graph, weights).items()
+            for name, value in with_derived(reference.graph, weights).items()
         }
         x = x.half().float()
         if self.labels is None:
@@ -241,7 +241,10 @@ class _Taught:
             for name, gradient in gradients.items()
         }
         return _Step(
-            outputs.detach().numpy(), total.item() / rows, without_slices(gradients), without_slices(moved)
+            outputs.detach().numpy(),
+            total.item() / rows,
+            without_derived(reference.graph, gradients),
+            without_derived(reference.graph, moved),
         )
 
     def nearest(

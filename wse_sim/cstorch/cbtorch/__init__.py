@@ -19,8 +19,8 @@ from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
 from wse_sim.cstorch.capture import Capture
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
-from wse_sim.cstorch.elder import env, state
 from wse_sim.cstorch.execution import begin_execution
+from wse_sim.cstorch.legacy import env, state
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
@@ -63,7 +63,7 @@ def optimizer(given: Optimizer) -> Optimizer:
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):
             optim.Optimizer.register(kind)  # older schedules ask whether an optimizer is one of the interface
-        _as_elder(given)
+        _as_legacy(given)
         return given
     twin = getattr(optim, kind.__name__, None)
     if twin is None:
@@ -82,11 +82,11 @@ def optimizer(given: Optimizer) -> Optimizer:
     )
     given.__class__ = twin
     given.__dict__ = made.__dict__
-    _as_elder(given)
+    _as_legacy(given)
     return given
 
 
-def _as_elder(given: Optimizer) -> None:
+def _as_legacy(given: Optimizer) -> None:
     """Add the attributes and methods that older trainers use on a wrapped optimizer."""
     given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.capture import Capture
-from wse_sim.cstorch.elder import Tracker, state
 from wse_sim.cstorch.execution import begin_execution
+from wse_sim.cstorch.legacy import Tracker, state
 from wse_sim.cstorch.saver.pt_h5_saver import PyTorchH5Saver
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor

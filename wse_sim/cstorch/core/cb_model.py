@@ -217,7 +217,7 @@ def run_step_closures() -> None:
 def set_state_names(names: object) -> None:
     """Names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
-    from wse_sim.cstorch.elder import state
+    from wse_sim.cstorch.legacy import state
 
     flat = checkpoint._Flat()
     flat.walk(names, ())

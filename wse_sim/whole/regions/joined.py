@@ -37,7 +37,7 @@ class JoinedRows(RegionKind):
         """Check for one parameter in front of one tensor of tokens with the same number of features."""
         shapes = [graph.tensors[name].shape for name in (*kernel.parameters, *kernel.inputs, *kernel.outputs)]
         is_joined = (
-            kernel.takes == (*kernel.parameters, *kernel.inputs)
+            kernel.access.order == (*kernel.parameters, *kernel.inputs)
             and len(kernel.parameters) == len(kernel.inputs) == 1
             and all(len(shape) in (TOKEN_AXES - 1, TOKEN_AXES) for shape in shapes)
             and len({shape[-1] for shape in shapes}) == 1

@@ -109,7 +109,7 @@ class PointwisePlace(PlacedKernel):
                     f"a whole model on the fabric does {known}, one after another",
                 )
         result = graph.tensors[kernel.outputs[0]]
-        takes = len(taken_by(kernel)) if kernel.steps else 1 + sum(op in BINARY for op in ops)
+        takes = len(taken_by(kernel)) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
         given = len(kernel.inputs) + len(kernel.parameters)
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
@@ -117,15 +117,17 @@ class PointwisePlace(PlacedKernel):
                 f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
                 "give each operator its own tensor, and take no power beyond a square",
             )
-        is_told = bool(kernel.steps) and "div" not in ops
+        is_told = bool(kernel.access.steps) and "div" not in ops
         if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}', and which operand comes first is not known",
                 "let a difference or a quotient of two results stand alone",
             )
-        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.takes or kernel.steps)
-        bends_first = bool(kernel.takes) and kernel.takes[0] not in kernel.inputs and ops[0] not in BINARY
+        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.access.order or kernel.access.steps)
+        bends_first = (
+            bool(kernel.access.order) and kernel.access.order[0] not in kernel.inputs and ops[0] not in BINARY
+        )
         if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
             raise refused(
                 kernel,
@@ -589,26 +591,26 @@ class Pointwise(PointwisePlace, RegionKind):
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:
     """Return the operators of an elementwise kernel in order."""
-    if kernel.steps:
-        return tuple(op for op, _ in kernel.steps[1:])
+    if kernel.access.steps:
+        return tuple(op for op, _ in kernel.access.steps[1:])
     return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
 
 
 def taken_by(kernel: Kernel) -> tuple[str, ...]:
     """Return the tensors in the order in which the operators read them, starting with the first value."""
-    if kernel.steps:
-        return tuple(taken for _, taken in kernel.steps if isinstance(taken, str) and taken)
-    if not kernel.takes:
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps if isinstance(taken, str) and taken)
+    if not kernel.access.order:
         return (*kernel.inputs, *kernel.parameters)
-    first, second, *rest = kernel.takes
-    # The operands of the first operator may swap: a difference is always a kernel by itself.
+    first, second, *rest = kernel.access.order
+    # The operands of the first operator may change places: a difference stands alone.
     return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
 
 
 def met_by(kernel: Kernel) -> tuple[str | float, ...]:
     """Return tensors and numbers in the order in which the operators read them, without the first value."""
-    if kernel.steps:
-        return tuple(taken for _, taken in kernel.steps[1:] if taken != "")
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps[1:] if taken != "")
     return taken_by(kernel)[1:]
 
 

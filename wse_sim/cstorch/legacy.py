@@ -135,16 +135,16 @@ class State:
 def env() -> Environment:
     """The environment of the older door."""
     run = runtime.run()
-    held = run.elder_env
+    held = run.legacy_env
     if not isinstance(held, Environment):
-        held = run.elder_env = Environment()
+        held = run.legacy_env = Environment()
     return held
 
 
 def state() -> State:
     """The state of the older door."""
     run = runtime.run()
-    held = run.elder_state
+    held = run.legacy_state
     if not isinstance(held, State):
-        held = run.elder_state = State()
+        held = run.legacy_state = State()
     return held

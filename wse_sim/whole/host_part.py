@@ -18,7 +18,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.fusions import DraftGraph, Epilogue
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.regions.contract import POINTWISE
 
@@ -82,11 +82,14 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
     """
     inputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
     readers = [kernel for kernel in graph.kernels if set(kernel.inputs) & set(inputs)]
-    if len(inputs) != 1 or len(readers) != 1 or readers[0].reordered != (inputs[0],) or not readers[0].view:
+    if len(inputs) != 1 or len(readers) != 1 or readers[0].access.reordered != (inputs[0],):
         return graph
     reader = readers[0]
+    access = reader.access
     sizes = {"norm": ("rows", "cols"), "gemm": ("m", "k")}.get(reader.family)
-    if sizes is None or reader.inputs.count(inputs[0]) > 1 or reader.takes:
+    if sizes is None or reader.inputs.count(inputs[0]) > 1:
+        return graph
+    if not access.view or access.order or access.transposed:
         return graph
     rows, features = (int(reader.dims[size]) for size in sizes)
     if rows % graph.samples:
@@ -96,7 +99,7 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
     shape = (graph.samples, rows // graph.samples, features)
     tensors[name] = dataclasses.replace(whole, name=name, shape=shape)
     taken = tuple(name if one == inputs[0] else one for one in reader.inputs)
-    changed = dataclasses.replace(reader, inputs=taken, reordered=(), view="", token=None)
+    changed = dataclasses.replace(reader, inputs=taken, access=access.without_views())
     kernels = [changed if kernel is reader else kernel for kernel in graph.kernels]
     size = f"{shape[1]} rows of {features}"
     note = f"the host rearranges '{inputs[0]}' as '{reader.name}' takes it, and sends {size} to the fabric"
@@ -153,19 +156,11 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
     def kept(kernel: Kernel) -> Kernel:
         attrs = {**kernel.attrs, "dropout": 0.0} if "dropout" in kernel.attrs else kernel.attrs
-
-        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(map(source, names))
-
         return dataclasses.replace(
             kernel,
             attrs=frozen(attrs),
-            inputs=renamed(kernel.inputs),
-            reordered=renamed(kernel.reordered),
-            takes=renamed(kernel.takes),
-            steps=tuple(
-                (op, source(taken) if isinstance(taken, str) else taken) for op, taken in kernel.steps
-            ),
+            inputs=tuple(map(source, kernel.inputs)),
+            access=kernel.access.renamed(source),
         )
 
     kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
@@ -184,7 +179,7 @@ def without_logarithm(graph: KernelGraph) -> KernelGraph:
         kernel for kernel in graph.kernels if kernel.family == "softmax" and kernel.attrs.get("log", False)
     ]
     outputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT]
-    if len(last) != 1 or list(last[0].outputs) != outputs or last[0].reordered:
+    if len(last) != 1 or list(last[0].outputs) != outputs or last[0].access.reordered:
         return graph
     logits = last[0].inputs[0]
     shapes = [graph.tensors[name].shape for name in (logits, *outputs)]
@@ -235,9 +230,7 @@ def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
         reader = draft.only_reader(kernel) if kernel.name in draft.kernels else None
         if (
             reader is None
-            or reader.reordered
-            or reader.takes
-            or reader.steps
+            or reader.access != PLAIN
             or kernel.family != "gemm"
             or kernel.outputs[0] not in dropped
         ):

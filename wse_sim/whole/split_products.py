@@ -10,25 +10,20 @@ which the routers multicast. Gated layers often make gate and values the same wa
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.factors import PARTS, affine_values
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.factors import PARTS
+from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
-"""Numbers of parts into which a product may be split, and the words for them."""
-SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
-"""Pattern of a parameter's slice of rows, in Python notation."""
-TURNED = ".T"
-"""Suffix of the name of a transposed weight."""
+"""Parts of a product that are taken apart."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
@@ -76,8 +71,8 @@ def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
     if reader.family == "activation" and reader.attrs["function"] == "glu":
         whole, result = (graph.tensors[name].shape for name in (reader.inputs[0], reader.outputs[0]))
         return ("part1", "part0") if whole == (*result[:-1], 2 * result[-1]) else ()
-    is_covered = reader.family in POINTWISE and len(reader.parts) in COUNTS
-    return tuple(f"part{number}" for number in reader.parts) if is_covered else ()
+    is_covered = reader.family in POINTWISE and len(reader.access.parts) in COUNTS
+    return tuple(f"part{number}" for number in reader.access.parts) if is_covered else ()
 
 
 def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Kernel:
@@ -89,22 +84,26 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
         attrs = {"ops": "sigmoid,mul", "inputs": 2}
         reader = dataclasses.replace(reader, family="generated", dims=frozen(dims), attrs=frozen(attrs))
     attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
-    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=(), takes=())
+    access = dataclasses.replace(reader.access.without_views(), order=())
+    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), access=access)
 
 
-def turned(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with weights stored as (K, N) transposed to (N, K), as in torch.nn.Linear:
-    ``weight.T``."""
+def transposed(graph: KernelGraph) -> KernelGraph:
+    """The forward graph with weights that the module has as (K, N) as (N, K), as torch.nn.Linear has them: ``weight.T``."""
     tensors, kernels = dict(graph.tensors), []
     for kernel in graph.kernels:
-        weight = kernel.takes[0] if kernel.family == "gemm" and kernel.takes else ""
-        if not weight or set(kernel.reordered) != {weight} or kernel.parameters[0] != weight:
+        weight = kernel.access.transposed if kernel.family == "gemm" else ""
+        if not weight or set(kernel.access.reordered) != {weight} or kernel.parameters[0] != weight:
             kernels.append(kernel)
             continue
-        name, whole = weight + TURNED, tensors[weight]
-        tensors[name] = dataclasses.replace(whole, name=name, shape=whole.shape[::-1])
+        name, whole = f"{weight}.T", tensors[weight]
+        tensors[name] = dataclasses.replace(
+            whole, name=name, shape=whole.shape[::-1], derived=Derived("transposed", whole.derived or weight)
+        )
         parameters = (name, *kernel.parameters[1:])
-        kernels.append(dataclasses.replace(kernel, parameters=parameters, reordered=(), takes=()))
+        kernels.append(
+            dataclasses.replace(kernel, parameters=parameters, access=kernel.access.without_views())
+        )
     return with_kernels(graph, kernels, tensors) if kernels != list(graph.kernels) else graph
 
 
@@ -124,9 +123,13 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
     features = int(product.dims["n"]) // count
     parameters = []
     for whole in product.parameters:
-        sliced = f"{whole}[{place * features}:{(place + 1) * features}]"
+        first, end = place * features, (place + 1) * features
+        sliced = f"{whole}[{first}:{end}]"
         tensors[sliced] = dataclasses.replace(
-            tensors[whole], name=sliced, shape=(features, *tensors[whole].shape[1:])
+            tensors[whole],
+            name=sliced,
+            shape=(features, *tensors[whole].shape[1:]),
+            derived=Derived("rows", tensors[whole].derived or whole, first, end),
         )
         parameters.append(sliced)
     out, before = f"{product.name}.{name}.out", tensors[product.outputs[0]]
@@ -141,34 +144,36 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
     )
 
 
-def with_slices(
+def with_derived(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the weights together with the slices, transposes and affine parameters that the graph names."""
+    """The weights of the module and the parameters of the graph that follow from them, by name."""
     every = dict(weights)
     for name, tensor in graph.tensors.items():
-        if (values := affine_values(weights, name)) is not None:
-            every[name] = values.reshape(tensor.shape)
-        found = SLICE.fullmatch(name)
-        whole = found["whole"] if found is not None else name
-        if whole.endswith(TURNED) and whole.removesuffix(TURNED) in weights:
-            every[whole] = np.asarray(weights[whole.removesuffix(TURNED)]).T
-        if found is not None and whole in every:
-            every[name] = np.asarray(every[whole])[int(found["first"]) : int(found["end"])]
+        if tensor.derived is not None and (value := tensor.derived.value(weights)) is not None:
+            every[name] = value.reshape(tensor.shape)
     return every
 
 
-def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Return values by parameter of the module: concatenate slices and undo transposes."""
+def without_derived(
+    graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
+) -> dict[str, NDArray[np.float32]]:
+    """Values by parameter of the module: rows put together, transposed ones as the module has them."""
     out: dict[str, NDArray[np.float32]] = {}
-    parts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    parts: dict[str | Derived, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():
-        found = SLICE.fullmatch(name)
-        if found is None:
-            out[name] = value
+        derived = graph.tensors[name].derived
+        if derived is not None and derived.rule == "rows":
+            parts.setdefault(derived.source, {})[derived.first] = value
         else:
-            parts.setdefault(found["whole"], {})[int(found["first"])] = value
-    out |= {name: np.concatenate([part for _, part in sorted(of.items())]) for name, of in parts.items()}
-    return {
-        name.removesuffix(TURNED): value.T if name.endswith(TURNED) else value for name, value in out.items()
-    }
+            _put(out, derived or name, value)
+    for source, cut in parts.items():
+        _put(out, source, np.concatenate([part for _, part in sorted(cut.items())]))
+    return out
+
+
+def _put(out: dict[str, NDArray[np.float32]], source: str | Derived, value: NDArray[np.float32]) -> None:
+    """Add the value of a parameter, or of the transposed one, to `out` under the name that the module has for it."""
+    while isinstance(source, Derived):
+        source, value = source.source, value.T
+    out[source] = value
