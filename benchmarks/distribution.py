@@ -22,6 +22,7 @@ GROUPS: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     ("32 to 40 columns", lambda row: 24 < row["side"] <= 40),
     ("48 to 64 columns", lambda row: row["side"] > 40),
 )
+PLANS = ("composed", "run", "plain")
 BOUNDS = (0.05, 0.10, 0.30)
 
 
@@ -41,7 +42,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """A line for every group and plan."""
     return [
         {"group": name, "plan": plan, **distribution(found)}
-        for plan in ("composed", "plain")
+        for plan in PLANS
         for name, chosen in GROUPS
         if (found := [row[plan] for row in rows if plan in row and chosen(row)])
     ]

@@ -4,8 +4,11 @@
 
 Every model is drawn by its seed (:mod:`benchmarks.drawn_models`), and none is left out: refused, does not fit, stalled and crashed
 are counted.  A difference is the cycles of the fabric over those of the event engine, less one: of a sample in a steady stream in
-inference, of a batch in training and with streamed weights.  The engine runs two plans of each model: the one that prices
-what is stepped (composed), and the one that every run without ``--whole-fabric`` has (plain).
+inference, of a batch in training and with streamed weights.  The engine runs three plans of each model::
+
+    composed   prices of the programs that are stepped: the plan of ``--whole-fabric``
+    run        the plan of a run without it
+    plain      the plan with the option prices=plain, as every large model has it
 """
 
 from __future__ import annotations
@@ -46,11 +49,13 @@ class _NoFitError(Exception):
     """A plan that does not fit; the text states what binds."""
 
 
-def compiled(case: Case, graph: KernelGraph) -> PipelinedPlan | WeightStreamingPlan:
-    """A plan of the case."""
+def compiled(
+    case: Case, graph: KernelGraph, prices: str | None = None
+) -> PipelinedPlan | WeightStreamingPlan:
+    """A plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
     how: dict[str, Any] = {"mode": "weight-streaming"}
     if not case.is_streamed:
-        how = {"mode": "pipelined", "replicas": 1, "placer": case.placer}
+        how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices}
     plan = api.compile(graph, wafer=case.wafer(), batch=case.batch, **how)
     if isinstance(plan, Infeasible):
         raise _NoFitError(plan.message)
@@ -81,11 +86,12 @@ def measure(case: Case) -> Row:
     except Exception:
         row |= {"outcome": "crashed", "told": traceback.format_exc(limit=-2)}
     if row["outcome"] == "run":
-        try:
-            row["plain_cycles"] = _plain(case, row)
-            row["plain"] = row["fabric_cycles"] / row["plain_cycles"] - 1
-        except _NoFitError as told:
-            row["plain_told"] = str(told)
+        for name, prices in (("run", None), ("plain", "plain")):
+            try:
+                row[f"{name}_cycles"] = _without_option(case, row, prices)
+                row[name] = row["fabric_cycles"] / row[f"{name}_cycles"] - 1
+            except _NoFitError as told:
+                row[f"{name}_told"] = str(told)
     return row | {"cpu_s": round(time.process_time() - began, 2)}
 
 
@@ -148,9 +154,9 @@ def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
     return measure.step_cycles, bool(np.allclose(measure.books.sum(axis=1), measure.step_cycles, rtol=1e-6))
 
 
-def _plain(case: Case, row: Row) -> float:
-    """Cycles in the event engine with the plan of a run without ``--whole-fabric``: of a sample, or a batch."""
-    plan = compiled(case, lowered(case))
+def _without_option(case: Case, row: Row, prices: str | None) -> float:
+    """Cycles in the event engine with a plan of a run without ``--whole-fabric``: of a sample, or a batch."""
+    plan = compiled(case, lowered(case), prices)
     if isinstance(plan, WeightStreamingPlan):
         return engine_step(plan, row["edge_bytes_per_s"])[0]
     step = _engine(plan)[0]
@@ -162,8 +168,10 @@ def told(row: Row) -> str:
     head = f"{row['seed']:5d} {row['kind']:14s} {row['phase']:9s} {row['base']} {row['side']:2d} "
     if row["outcome"] != "run":
         return f"{head} {row['outcome']}: {row['told']}"
-    plain = f"{row['plain']:+8.1%}" if "plain" in row else "  no plan"
-    return f"{head} {row['composed']:+8.1%} {plain}  values {row['worst_error']:.3%}  {row['cpu_s']:.1f} s"
+    plans = " ".join(
+        f"{row[name]:+8.1%}" if name in row else "no plan".rjust(8) for name in ("composed", "run", "plain")
+    )
+    return f"{head} {plans}  values {row['worst_error']:.3%}  {row['cpu_s']:.1f} s"
 
 
 def main() -> None:

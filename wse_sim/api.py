@@ -39,6 +39,7 @@ from wse_sim.modes import (
     resting,
     simulate,
 )
+from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 from wse_sim.timings import spent
@@ -145,9 +146,12 @@ def compile(  # noqa: A001  (the word of the field)
             where="any plan",
             remedy=f"wafer {wafer.name} has dead cores only; take out some of dead_rows and dead_cores",
         )
-    return chosen.compile(
-        graph, System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})
-    )
+    system, fixed = System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})
+    if not isinstance(fixed, PipelinedOptions):
+        return chosen.compile(graph, system, fixed)
+    from wse_sim.whole.prices import plan_with
+
+    return plan_with(fixed.prices, graph, wafer.sram_bytes, lambda one: chosen.compile(one, system, fixed))
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:

@@ -32,7 +32,13 @@ def graph() -> api.KernelGraph:
 
 
 def plan(graph: api.KernelGraph, mode: str = "pipelined"):
-    return api.compile(graph, "wse2", mode=mode, batch=16, **({"replicas": 1} if mode == "pipelined" else {}))
+    return api.compile(
+        graph,
+        "wse2",
+        mode=mode,
+        batch=16,
+        **({"replicas": 1, "prices": "plain"} if mode == "pipelined" else {}),
+    )
 
 
 def test_a_plan_laid_as_the_fabric_has_it_rests_on_composed_prices_alone(graph):

@@ -4,6 +4,7 @@ A pipelined plan (all regions, the streams between them and the host streams) or
 becomes one fabric program.
 
     lower.py     passes over a kernel graph, and the layout of each kernel, before a plan is made
+    prices.py    which prices a pipelined plan uses: those of these programs, or plain ones
     layout.py    layout of a dense layer that trains in a chain, inside the region that the plan assigns to it
     paths.py     the links of a stream, cell by cell, along the plan's route
     covered.py   which wafers, kernel graphs and plans are supported
@@ -21,20 +22,36 @@ becomes one fabric program.
 An unsupported input raises :class:`~wse_sim.errors.ModelError` with one sentence.
 """
 
-from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
-from wse_sim.whole.host_part import host_rows
-from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
-from wse_sim.whole.lower import inputs_over_rows
-from wse_sim.whole.page import measured
-from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, run_whole
-from wse_sim.whole.streaming import (
-    ComparedStreaming,
-    StreamedRun,
-    compare_streaming,
-    run_streamed,
-    train_streamed,
-)
-from wse_sim.whole.trained.covered import check_any as check_graph
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
+    from wse_sim.whole.host_part import host_rows
+    from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
+    from wse_sim.whole.lower import inputs_over_rows
+    from wse_sim.whole.page import measured
+    from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, run_whole
+    from wse_sim.whole.streaming import (
+        ComparedStreaming,
+        StreamedRun,
+        compare_streaming,
+        run_streamed,
+        train_streamed,
+    )
+    from wse_sim.whole.trained.covered import check_any as check_graph
+
+_HOME = {
+    "covered": ("check_outer_rows", "check_streamed_graph", "check_wafer"),
+    "host_part": ("host_rows",),
+    "learn": ("ComparedTraining", "TrainedRun", "compare_training", "train_whole"),
+    "lower": ("inputs_over_rows",),
+    "page": ("measured",),
+    "run": ("Compared", "WholeRun", "compare_with_engine", "run_whole"),
+    "streaming": ("ComparedStreaming", "StreamedRun", "compare_streaming", "run_streamed", "train_streamed"),
+}
 
 __all__ = [
     "Compared",
@@ -58,3 +75,13 @@ __all__ = [
     "train_streamed",
     "train_whole",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """A name of the room, loaded when it is first used: a plan takes prices without the executors."""
+    if name == "check_graph":
+        return import_module("wse_sim.whole.trained.covered").check_any
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"wse_sim.whole.{module}"), name)
+    raise AttributeError(f"module 'wse_sim.whole' has no attribute '{name}'")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial, reduce
 
 from wse_sim.frontend.training import add_training
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.covered import is_chain
 from wse_sim.whole.elementwise_steps import with_steps
@@ -30,10 +30,7 @@ from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
-PASSES: tuple[Pass, ...] = (
-    with_tokens_first,
-    behind_host,
-    with_rows_of_host,
+REWRITES: tuple[Pass, ...] = (
     with_pooled_tokens,
     with_affine,
     with_scales,
@@ -42,21 +39,20 @@ PASSES: tuple[Pass, ...] = (
     unpacked,
     summed_apart,
 )
-"""Passes over an inference graph, in order; a pass that changes nothing returns the same graph."""
+"""Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
+TRAINING_REWRITES = tuple(one for one in REWRITES if one is not with_affine)
+"""The same for the forward part of a training graph."""
+PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
+"""Passes over an inference graph that is simulated, in order."""
 TRAINING_PASSES: tuple[Pass, ...] = (
     with_tokens_first,
     without_dropout,
     without_logarithm,
     partial(behind_host, trains=True),
     with_rows_of_host,
-    with_pooled_tokens,
-    with_scales,
-    with_steps,
-    transposed,
-    unpacked,
-    summed_apart,
+    *TRAINING_REWRITES,
 )
-"""Passes over the forward part of a training graph, in order."""
+"""Passes over the forward part of a training graph that is simulated, in order."""
 
 PRODUCTS = ("gemm", "conv2d")
 """Families whose inputs are partitioned over the rows of a region."""
@@ -81,6 +77,8 @@ TRAINED_LAYS: dict[str, dict[str, object]] = {
 """Further layout attributes of kernels that train."""
 SUMS = "dsum"
 """Name suffix of kernels that sum the gradients of a tensor with several readers."""
+WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
+"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
 MEETS = PRODUCTS
 """Families whose training cost includes the derivative of the fused activation."""
 
@@ -97,7 +95,24 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     becomes two kernels (:mod:`wse_sim.whole.residual_sums`). With `streamed` weights a kernel has the whole wafer
     and no region, so region costs are left out.
     """
-    return laid_graph(_prepared(graph), streamed=streamed)
+    return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)
+
+
+def priced_graph(graph: KernelGraph) -> KernelGraph:
+    """Return the graph with the layouts of :func:`inputs_over_rows`, and with all work on the wafer.
+
+    Table look-ups, dropout and a loss of the model keep their kernels and their plain prices. A graph that has
+    these layouts already is returned unchanged.
+    """
+    if is_laid(graph):
+        return graph
+    return laid_graph(_prepared(graph, TRAINING_REWRITES if graph.training else REWRITES))
+
+
+def is_laid(graph: KernelGraph) -> bool:
+    """Whether kernels of a graph have the layout attributes of their fabric programs."""
+    laid = ("orientation", *(name for lays in LAYS.values() for name in lays))
+    return any(name in kernel.attrs for kernel in graph.kernels for name in laid)
 
 
 def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
@@ -106,7 +121,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     # A chain of dense layers with one row per sample has a dedicated program; networks that train have theirs
     # as well.
-    is_network = not streamed and not is_chain(_without_loss(graph))
+    is_network = not streamed and not is_chain(with_programs(graph))
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}
@@ -148,19 +163,41 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     return dataclasses.replace(graph, kernels=kernels)
 
 
-def _without_loss(graph: KernelGraph) -> KernelGraph:
-    """Return the graph without its cross entropy: on the fabric the last layer computes the loss."""
-    kernels = tuple(kernel for kernel in graph.kernels if kernel.family != "cross_entropy")
-    return dataclasses.replace(graph, kernels=kernels)
+def with_programs(graph: KernelGraph) -> KernelGraph:
+    """Return the graph without kernels of :data:`WITHOUT_PROGRAM`.
+
+    Their outputs become inputs of the graph; readers of a dropout read its input.
+    """
+    aside = {kernel.name for kernel in graph.kernels if kernel.family in WITHOUT_PROGRAM}
+    if not aside:
+        return graph
+    passed = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
+
+    def source(name: str) -> str:
+        while name in passed:
+            name = passed[name]
+        return name
+
+    kernels = tuple(
+        dataclasses.replace(kernel, inputs=tuple(map(source, kernel.inputs)))
+        for kernel in graph.kernels
+        if not {kernel.name, kernel.forward} & aside
+    )
+    tensors = dict(graph.tensors)
+    for kernel in graph.kernels:
+        if kernel.name in aside and kernel.family != "dropout":
+            for name in kernel.outputs:
+                tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT)
+    return dataclasses.replace(graph, kernels=kernels, tensors=frozen(tensors))
 
 
-def _prepared(graph: KernelGraph) -> KernelGraph:
+def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:
     """Return the graph of the kernels that run on the fabric; in training, gradients are derived from it
     again."""
     if not graph.training:
-        return reduce(lambda found, one: one(found), PASSES, graph)
+        return reduce(lambda found, one: one(found), passes, graph)
     forward = forward_graph(graph)
-    found = reduce(lambda found, one: one(found), TRAINING_PASSES, forward)
+    found = reduce(lambda found, one: one(found), passes, forward)
     if found is forward:
         return graph
     return add_training(

@@ -44,6 +44,10 @@ class PipelinedOptions(PlacedOptions):
         True, "Search layouts for short batches; without, they keep the one for long ones."
     )
     schedule: Schedule = None
+    prices: Literal["auto", "composed", "plain"] = option(
+        "auto",
+        "Of the programs that the fabric steps, or plain; auto: composed where the fabric could step the plan.",
+    )
     loss: Literal["cross entropy", "squared error"] | None = option(
         None, "Loss to add in training, where the model returns its outputs (default: what the model has)."
     )

@@ -1,0 +1,144 @@
+"""Which prices a plan takes: those of the programs that the fabric steps, and where not, why not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.frontend import pin_kernels
+from wse_sim.frontend.hints import Pin
+from wse_sim.graph import KernelGraph
+from wse_sim.hardware import load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
+
+WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
+
+
+class Words(nn.Module):
+    """Words that are looked up, dropout, a layer and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(40, 16), nn.Linear(16, 8)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.words(ids), 0.1, self.training)
+        y = self.layer(x).flatten(0, 1)
+        return nn.functional.cross_entropy(y, labels.flatten())
+
+
+class Sums(nn.Module):
+    """A layer, then sums along the rows, which no program does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).cumsum(1)
+
+
+def block(training: bool = False) -> KernelGraph:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+    how = {"training": True, "optimizer": "sgd"} if training else {}
+    return api.lower(model, (torch.zeros(1, 6, 16),), **how)
+
+
+def planned(graph: KernelGraph, **options: object) -> PipelinedPlan:
+    found = api.compile(graph, WAFER, mode="pipelined", batch=8, **options)
+    assert isinstance(found, PipelinedPlan), found
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_plan_without_an_option_is_the_plan_of_the_programs_that_are_stepped(training):
+    graph = block(training)
+    found, stepped = planned(graph), planned(inputs_over_rows(graph))
+    assert [(one.name, one.cycles_per_sample, one.region) for one in found.stages] == [
+        (one.name, one.cycles_per_sample, one.region) for one in stepped.stages
+    ]
+    assert found.notes[-1] == "prices: as composed and stepped on the fabric"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
+def test_the_fabric_keeps_the_times_of_a_plan_without_an_option(training):
+    plan = planned(block(training), replicas=1)
+    if training:
+        found = compare_training(plan)
+        assert found.fabric_step == pytest.approx(found.engine_step, rel=0.1)
+    else:
+        assert compare_with_engine(plan, 8).difference == pytest.approx(0, abs=0.05)
+
+
+def test_plain_prices_are_those_of_the_fewest_cycles_whatever_is_composed():
+    graph = block()
+    plain, found = planned(graph, prices="plain"), planned(graph)
+    assert {one.name: one.attrs for one in plain.graph.kernels} == {
+        one.name: one.attrs for one in graph.kernels
+    }
+    assert plain.pace_cycles < found.pace_cycles
+    assert plain.notes[-1].endswith("because they are asked for")
+
+
+def test_what_is_not_covered_is_priced_plain_and_told_why():
+    graph = api.lower(Sums(), (torch.zeros(1, 4, 16),))
+    plan = planned(graph)
+    assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
+    assert plan.notes[-1].startswith(
+        "prices: plain, of mappings of which no program was composed, because kernel '"
+    )
+    with pytest.raises(ModelError, match="kernel '"):
+        planned(graph, prices="composed")
+
+
+def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
+    torch.manual_seed(0)
+    ids = torch.zeros(1, 6, dtype=torch.long)
+    graph = api.lower(Words().train(), (ids, ids), training=True)
+    plan = planned(graph)
+    families = {one.family for one in plan.stages}
+    assert families >= {"embedding", "gemm", "cross_entropy"}
+    assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
+    note = plan.notes[-1]
+    assert note.startswith("prices: as composed and stepped on the fabric, but for 'words'")
+    assert note.endswith("updates by adamw, of which no program is composed")
+
+
+def test_a_copy_larger_than_what_is_stepped_is_priced_plain(monkeypatch):
+    monkeypatch.setattr(prices, "MAX_CORES", 10)
+    graph = block()
+    assert (
+        planned(graph)
+        .notes[-1]
+        .startswith("prices: plain, of mappings of which no program was composed, because a copy")
+    )
+    assert planned(graph, prices="composed").notes[-1].startswith("prices: as composed")
+    monkeypatch.setattr(prices, "MAX_CORES", 0)
+    assert "the weights of the model take 1 cores" in planned(graph).notes[-1]
+
+
+def test_what_does_not_fit_as_composed_is_priced_plain():
+    """A residual of 32 rows of 1,024 waits on moving cores of the fabric, which are too few here."""
+    graph = block()
+
+    def compiler(one: KernelGraph) -> api.Infeasible | PipelinedPlan:
+        if one is not graph:
+            return api.Infeasible("pipelined", "x", "SRAM", 2.0, 1.0, "bytes", "a core", "use more")
+        return planned(one, prices="plain")
+
+    found = prices.plan_with("auto", graph, WAFER.sram_bytes, compiler)
+    assert isinstance(found, PipelinedPlan)
+    assert "because the programs of the fabric do not fit" in found.notes[-1]
+
+
+def test_a_layer_that_is_pinned_keeps_its_pin_or_the_plan_is_plain():
+    torch.manual_seed(0)
+    graph = api.lower(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), (torch.zeros(1, 4, 16),))
+    with pytest.raises(ModelError, match="is pinned"):
+        prices.composed_graph(pin_kernels(graph, Pin(module="self_attn", rows=4, cols=6)))

@@ -1,0 +1,177 @@
+"""Choose the prices of a pipelined plan: those of the fabric programs, or plain ones.
+
+    composed   every kernel has the layout of its fabric program (:mod:`wse_sim.whole.lower`) and its price
+    plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
+               mappings have no composed program
+    auto       composed if all kernels are supported, the plan fits and a replica has no more cores than can be
+               simulated; plain otherwise
+
+Table look-ups, dropout, a loss inside the model and updates by optimizers other than sgd have no program. They
+keep their plain price in a composed plan. A note of the plan states which prices it has, and why they are plain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.errors import ModelError, WseError
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
+from wse_sim.modes.base import expect
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.covered import MAX_CORES
+from wse_sim.whole.lower import WITHOUT_PROGRAM, is_laid, priced_graph, with_programs
+from wse_sim.whole.trained.covered import check_any
+
+STEPPED = f"and plans of up to {MAX_CORES:,} cores are stepped"
+Compiler = Callable[[KernelGraph], Plan | Infeasible]
+BYTES = 2  # of a weight that does not train
+AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
+
+
+@dataclass(frozen=True)
+class ComposedGraph:
+    """A graph with the layouts of the fabric programs; `plain` names the forward kernels without a program."""
+
+    graph: KernelGraph
+    plain: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """The prices of its plan, in one sentence."""
+        text = "prices: as composed and stepped on the fabric"
+        updates = {
+            str(one.attrs.get("algorithm", "sgd")) for one in self.graph.kernels if one.phase is Phase.UPDATE
+        }
+        without = [f"'{name}'" for name in self.plain[:3]] + [
+            f"updates by {name}" for name in sorted(updates - {"sgd"})
+        ]
+        if len(self.plain) > 3:
+            without.insert(3, f"{len(self.plain) - 3} more")
+        return f"{text}, but for {', '.join(without)}, of which no program is composed" if without else text
+
+
+def composed_graph(graph: KernelGraph) -> ComposedGraph:
+    """Return the graph with the layouts of the fabric programs.
+
+    Example
+    -------
+    >>> from wse_sim import api
+    >>> composed_graph(api.load_model("fc-mnist", training=True)).plain
+    ('cross_entropy',)
+
+    Raises
+    ------
+    ModelError
+        If another kernel is not supported; the message names it.
+    """
+    laid = priced_graph(graph)
+    _check_equal(graph, laid)
+    check_any(with_programs(_by_sgd(laid)))
+    plain = tuple(
+        one.name for one in laid.kernels if one.phase is Phase.FORWARD and one.family in WITHOUT_PROGRAM
+    )
+    return ComposedGraph(laid, plain)
+
+
+def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Compiler) -> Plan | Infeasible:
+    """Compile a pipelined plan with the requested prices.
+
+    `sram_bytes` is the SRAM of a core, `compiler` makes the plan of a graph.
+
+    Raises
+    ------
+    ModelError
+        If composed prices are requested and the graph is not supported.
+    """
+    if is_laid(graph):  # by a caller that simulates the plan
+        return compiler(graph)
+    if prices == PLAIN:
+        return _noted(compiler(graph), _plain_note("they are asked for"))
+    try:
+        if prices == AUTO:
+            _check_size(graph, sram_bytes)
+        composed = composed_graph(graph)
+    except WseError as told:
+        if prices == COMPOSED:
+            raise
+        return _noted(compiler(graph), _plain_note(str(told).rpartition("; ")[0] or str(told)))
+    found = compiler(composed.graph)
+    if prices == COMPOSED:
+        return _noted(found, composed.note)
+    if isinstance(found, Infeasible):
+        return _noted(
+            compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})")
+        )
+    plan = expect(found, PipelinedPlan)
+    cores = sum(stage.region.cores for stage in plan.stages) // plan.replicas
+    if cores > MAX_CORES:
+        why = f"a copy of the model would have {cores:,} cores as composed, {STEPPED}"
+        return _noted(compiler(graph), _plain_note(why))
+    return _noted(found, composed.note)
+
+
+def _check_size(graph: KernelGraph, sram_bytes: float) -> None:
+    """Check that the weights alone fit the cores that can be simulated, so that no large model is planned twice.
+
+    Raises
+    ------
+    ModelError
+        If they do not.
+    """
+    trained = (optimizer_of(graph) or OPTIMIZERS["sgd"]).resident_bytes if graph.training else BYTES
+    cores = ceil(stored_bytes(graph, trained, frozen=BYTES) / sram_bytes)
+    if cores > MAX_CORES:
+        raise ModelError(f"the weights of the model take {cores:,} cores, {STEPPED}")
+
+
+def _plain_note(why: str) -> str:
+    return f"prices: plain, of mappings of which no program was composed, because {why}"
+
+
+def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:
+    """Return the plan with a further note; an :class:`Infeasible` is returned unchanged."""
+    if isinstance(found, Infeasible):
+        return found
+    plan = expect(found, PipelinedPlan)
+    return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+def _check_equal(graph: KernelGraph, laid: KernelGraph) -> None:
+    """Check that the laid graph updates as many weights as `graph`, and that its kernels keep the user's pins.
+
+    Raises
+    ------
+    ModelError
+        If it does not.
+    """
+    if _updated(graph) != _updated(laid):
+        raise ModelError("a part of the parameters does not train, and the programs of the fabric update all")
+    names = {one.name for one in laid.kernels}
+    for one in graph.kernels:
+        if one.name not in names and any(name.startswith("pin_") for name in one.attrs):
+            raise ModelError(
+                f"kernel '{one.name}' is pinned, and its program on the fabric is that of several kernels"
+            )
+
+
+def _updated(graph: KernelGraph) -> int:
+    """Number of elements of all updated parameters."""
+    names = {name for one in graph.kernels if one.phase is Phase.UPDATE for name in one.parameters}
+    return sum(graph.tensors[name].elements for name in names)
+
+
+def _by_sgd(graph: KernelGraph) -> KernelGraph:
+    """Return the graph with updates by sgd, which the programs have."""
+
+    def changed(one: Kernel) -> Kernel:
+        if "algorithm" not in one.attrs:
+            return one
+        return dataclasses.replace(one, attrs=frozen({**one.attrs, "algorithm": "sgd"}))
+
+    return dataclasses.replace(graph, kernels=tuple(map(changed, graph.kernels)))
