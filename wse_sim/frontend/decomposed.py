@@ -1,7 +1,7 @@
 """Decomposition of operators without a kernel, by torch's rules.
 
 An ATen operator that no handler, view or pattern knows is replaced by torch's decomposition, until all are
-known or none can be decomposed. Operators with a handler stay whole. Torch has no decompositions of linear
+known or none can be decomposed. Operators with a handler are not decomposed. Torch has no decompositions of linear
 algebra: an error names the operator as the user wrote it.
 """
 
