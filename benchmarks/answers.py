@@ -44,7 +44,7 @@ def loop_s() -> float:
     return time.process_time() - began
 
 
-def cost(command: Sequence[str], cache: str) -> dict[str, Any]:
+def cost(command: Sequence[str], cache: str) -> dict[str, object]:
     """CPU seconds, in all and by part, and most memory (bytes) of one command."""
     timings = ["--timings"] if command[0] == "run" else []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:

@@ -264,7 +264,7 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
     return int(total)
 
 
-def trained_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def trained_in_program(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> int:
     """FLOPs of a step by the counter's formulas over the exported program and its backward pass, on "meta"."""
     from wse_sim.frontend import joint
     from wse_sim.frontend.capture import export

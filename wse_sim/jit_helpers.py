@@ -1,4 +1,4 @@
-"""How numba compiles functions that jitted callers alone call: without machine code of their own.
+"""How numba compiles functions that jitted callers alone call: without separate machine code.
 
 numba links into every function the code of all that it calls, directly and through others, optimises the whole and
 makes machine code of it: a helper three calls below a loop is optimised four times.  Python cannot call a helper, so
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
-from numba.core.base import BaseContext
 from numba.core.caching import CompileResultCacheImpl
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.codegen import CPUCodegen, JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler, CompilerBase, CompileResult, DefaultPassBuilder, compile_result
 from numba.core.compiler_machinery import PassManager
+from numba.core.cpu import CPUContext
 from numba.core.funcdesc import PythonFunctionDescriptor
 from numba.core.lowering import Environment
 from numba.core.typing import Signature
@@ -42,8 +42,8 @@ class TakenIn(JITCodeLibrary):  # type: ignore[misc]
     _is_compiled = False
 
     @property
-    def codegen(self) -> JITCPUCodegen | _NoEngine:
-        """What stores the environment of the function."""
+    def codegen(self) -> CPUCodegen | _NoEngine:
+        """The object that stores the environment of the function."""
         return self._codegen if self._is_compiled else _NoEngine()
 
     def _optimize_final_module(self) -> None:
@@ -105,9 +105,9 @@ class CallerCompiler(Compiler):  # type: ignore[misc]
 
 
 class HelperStored(CompileResultCacheImpl):  # type: ignore[misc]
-    """What of a helper goes to the disk and comes back."""
+    """Storage of compiled helpers on disk."""
 
-    def rebuild(self, target_context: BaseContext, payload: Stored) -> CompileResult:
+    def rebuild(self, target_context: CPUContext, payload: Stored) -> CompileResult:
         """A compiled helper from what is stored of it."""
         (name, kind, data), fndesc, environment, signature, objectmode, lifted, types, reloads, envs = payload
         if kind != _KIND:

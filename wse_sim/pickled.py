@@ -1,7 +1,7 @@
 """Large objects that travel by pickle: their state is compressed.
 
 A result of a whole wafer holds two floats for every link and a slice for every kernel of every sample: 30 MB as they
-are, of which most repeat.
+are, and most of them repeat.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pickle
 import zlib
 
 LEVEL = 1
-"""Of zlib; 9 takes seven times as long and saves a fifth."""
+"""Compression level of zlib; 9 takes seven times as long and saves a fifth."""
 
 
 class Compressed:

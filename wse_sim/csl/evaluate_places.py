@@ -433,7 +433,7 @@ class PlaceEvaluator(Builtins):
 
 
 def no_value(g: Global) -> CslError:
-    """A parameter that nobody gave: the fault is where a library is imported, else at its declaration."""
+    """A parameter without a value: the fault is where a library is imported, else at its declaration."""
     instance = g.instance
     if instance.library and instance.imported_at != NOWHERE:
         return CslError(

@@ -1,4 +1,4 @@
-"""What a writer probably meant where the grammar fails: habits of C and Zig, and pieces that are left out."""
+"""Hints for syntax errors: habits of C and Zig, and missing pieces."""
 
 from __future__ import annotations
 

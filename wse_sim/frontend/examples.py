@@ -36,7 +36,7 @@ MARKS = {
     "image": ("image_token_id", "image_token_index", "media_token_index", "im_token_id", "image_token"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
-"""What configurations call the id that stands for a place of an image or of a sound."""
+"""Names that configurations give to the token id of an image or a sound."""
 
 Arguments = dict[str, Any]
 
@@ -263,7 +263,7 @@ class _Rules:
             found["mm_token_type_ids"] = (text == self._mark("image")).long()
 
     def _mark(self, kind: str) -> int:
-        """The id that stands for a place of an image or of a sound; -1 if a configuration does not say it."""
+        """Return the token id that marks a place of an image or a sound; -1 if the configuration has none."""
         ids = (getattr(self.config, key, None) for key in MARKS[kind])
         return next((value for value in ids if isinstance(value, int) and value >= 0), -1)
 
@@ -292,7 +292,7 @@ class _Part(torch.nn.Module):
         self.owner = features.__self__
 
     def forward(self, **given: object) -> object:
-        """The features alone."""
+        """Return the features without the other outputs of the owner."""
         made = getattr(self.owner, self.name)(**given)
         return made if isinstance(made, (torch.Tensor, tuple, list)) else getattr(made, "pooler_output", made)
 

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-Table = Mapping[OpOverload, Callable[..., Any]]
+Table = Mapping[OpOverload, Callable[..., object]]
 
 
 class NotBySortError(Exception):
@@ -63,7 +63,7 @@ def by_sort(program: ExportedProgram, table: Table) -> ExportedProgram:
 
 
 def _key(call: Node) -> Hashable:
-    """What must be equal in two calls, for their parts to be."""
+    """Return a key that is equal for two calls whose decompositions are equal."""
     places = {node: place for place, node in enumerate(call.all_input_nodes)}
     tensors = []
     for node in places:
@@ -71,7 +71,7 @@ def _key(call: Node) -> Hashable:
         if not isinstance(value, FakeTensor) or any(type(n) is not int for n in value.shape):
             raise NotBySortError(f"'{node.name}' is no tensor of a known shape")
         tensors.append((tuple(value.shape), value.stride(), value.dtype, value.device))
-    arguments = map_arg((call.args, call.kwargs), lambda node: cast(Any, f"tensor {places[node]}"))
+    arguments = map_arg((call.args, call.kwargs), lambda node: cast(Node, f"tensor {places[node]}"))
     return call.target, tuple(tensors), repr(arguments)
 
 
@@ -130,7 +130,7 @@ def _results_of(call: Node) -> list[int] | None:
 
 
 def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
-    """The operators of which results follow from inputs, in order."""
+    """The operators whose results follow from inputs, in order."""
     needed, waiting = set(inputs), list(results)
     while waiting:
         node = waiting.pop()

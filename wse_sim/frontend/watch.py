@@ -91,7 +91,7 @@ def seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """After the block plain attributes, lists and dictionaries in them, and parts are those of before it."""
+    """Restore plain attributes, lists and dictionaries in them, and submodules after the block."""
     plain = [(part, {k: v for k, v in vars(part).items() if k[0] != "_"}) for part in module.modules()]
     parts = [(part, dict(part._modules)) for part in module.modules()]
     contents = [
