@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
-from numba.core.base import BaseContext
 from numba.core.caching import CompileResultCacheImpl
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import Compiler, CompilerBase, CompileResult, DefaultPassBuilder, compile_result
 from numba.core.compiler_machinery import PassManager
+from numba.core.cpu import CPUContext
 from numba.core.funcdesc import PythonFunctionDescriptor
 from numba.core.lowering import Environment
 from numba.core.typing import Signature
@@ -42,7 +42,7 @@ class TakenIn(JITCodeLibrary):  # type: ignore[misc]
     _is_compiled = False
 
     @property
-    def codegen(self) -> JITCPUCodegen | _NoEngine:
+    def codegen(self) -> CPUCodegen | _NoEngine:
         """What stores the environment of the function."""
         return self._codegen if self._is_compiled else _NoEngine()
 
@@ -72,7 +72,7 @@ class TakenIn(JITCodeLibrary):  # type: ignore[misc]
         return self.name, _KIND, self._get_module_for_linking().as_bitcode()
 
     @classmethod
-    def stored(cls, codegen: JITCPUCodegen, name: str, bitcode: bytes) -> TakenIn:
+    def stored(cls, codegen: CPUCodegen, name: str, bitcode: bytes) -> TakenIn:
         """The library that was stored."""
         library = cls(codegen, name)
         library._final_module = llvm.parse_bitcode(bitcode)
@@ -107,7 +107,7 @@ class CallerCompiler(Compiler):  # type: ignore[misc]
 class HelperStored(CompileResultCacheImpl):  # type: ignore[misc]
     """What of a helper goes to the disk and comes back."""
 
-    def rebuild(self, target_context: BaseContext, payload: Stored) -> CompileResult:
+    def rebuild(self, target_context: CPUContext, payload: Stored) -> CompileResult:
         """A compiled helper from what is stored of it."""
         (name, kind, data), fndesc, environment, signature, objectmode, lifted, types, reloads, envs = payload
         if kind != _KIND:
