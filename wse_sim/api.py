@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from wse_sim import kept, serialize
+from wse_sim import result_cache, serialize
 from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
@@ -40,8 +40,8 @@ from wse_sim.modes import (
     simulate,
 )
 from wse_sim.options import RunOptions
-from wse_sim.spent import spent
 from wse_sim.timing import Timed, run_timed, simulate_fabric
+from wse_sim.timings import spent
 from wse_sim.view_registry import Displayed
 
 Progress = Callable[[str], None]
@@ -89,7 +89,7 @@ def _shared(options: RunOptions) -> dict[str, Any]:
 
 
 def _simulation(options: RunOptions) -> dict[str, Any]:
-    """What a simulation reads of the options."""
+    """Keyword arguments of a simulation that come from the options."""
     steps, rate = options.checkpoint_steps, 1e9 * options.checkpoint_gbytes_per_s
     checkpoints = None if steps is None else Checkpoints(steps, rate)
     return {
@@ -201,18 +201,20 @@ def _with_clock(result: Result, options: RunOptions) -> Result:
 def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
     """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
     own = (*(type(item) for item in REGISTRY.values()), type(mode_named(options["mode"])))
-    if not kept.is_used() or not kept.are_own(own):
+    if not result_cache.is_used() or not result_cache.are_own(own):
         return compile(graph, wafer, cluster=cluster, **options)
     arrays: dict[str, Any] = {}
     described = [serialize.encode(item, arrays) for item in (graph, wafer, cluster)]
     if arrays:
         described.append({name: array.tolist() for name, array in arrays.items()})
-    key = kept.named([described, options, kept.versions("wse-sim", "numpy", "scipy", "ortools")])
-    folder = kept.folder_of("plans", kept.sources("wse_sim"))
-    found: Plan | Infeasible | None = kept.get(folder, key)
+    key = result_cache.named(
+        [described, options, result_cache.versions("wse-sim", "numpy", "scipy", "ortools")]
+    )
+    folder = result_cache.folder_of("plans", result_cache.sources("wse_sim"))
+    found: Plan | Infeasible | None = result_cache.get(folder, key)
     if found is None:
         found = compile(graph, wafer, cluster=cluster, **options)
-        kept.put(folder, key, found)
+        result_cache.put(folder, key, found)
     return found
 
 
@@ -221,7 +223,7 @@ def _silent(_: str) -> None:
 
 
 def _trained(options: RunOptions) -> dict[str, Any]:
-    """What of the parameters trains, where the options state this."""
+    """Keyword arguments that state which parameters train; empty unless the phase is training."""
     if options.phase != "training":
         return {}
     return {"train": options.train, "lora": options.lora} | (
@@ -257,7 +259,7 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
 
 
 def _with_inputs(model: Model, inputs: Inputs) -> Model:
-    """A model together with its example arguments, where they are given apart."""
+    """A model combined with its example arguments, if they are given separately."""
     return model if inputs is None else (model, inputs)
 
 
@@ -319,7 +321,7 @@ def run(
 
 
 def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: Progress = _silent) -> Result:
-    """The result with the intervals that the options ask for."""
+    """The result with the intervals that the options request."""
     if options.interval is None:
         return result
     from wse_sim import uncertainty

@@ -68,10 +68,10 @@ class Baselines(BaseModel):
 
 @dataclass(frozen=True)
 class BaselineRow:
-    """A published step and the least number of simulated systems that is as fast.
+    """A published step, and the smallest number of simulated systems that is at least as fast.
 
-    `system_*` is what `systems` of them do; without a match it is what the most systems do that the batch and
-    the cluster allow, and `is_match` is false.
+    `system_*` are the figures of `systems` systems; without a match they are those of the largest number that
+    the batch and the cluster allow, and `is_match` is false.
     """
 
     id: str

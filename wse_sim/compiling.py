@@ -1,6 +1,8 @@
-"""Machine code that numba compiles: said once where a person waits for it, and no part of what a run took.
+"""Tracks machine code that numba compiles: announced once if a person waits for it, and excluded from
+measured run times.
 
-:func:`watch` is called where numba is loaded; commands set :data:`announces`.  The module itself loads nothing.
+:func:`watch` is called where numba is loaded; commands set :data:`announces`. The module itself loads
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ SAID_AFTER_S = 1.0  # of compiling in all: less is not worth a line
 
 @dataclass
 class Compiling:
-    """What this process compiled so far, in seconds of its CPU and by the clock; functions kept on disk are loaded, not compiled."""
+    """Seconds that this process has spent compiling, CPU and wall-clock; functions loaded from disk do not count."""
 
     cpu_s: float = 0.0
     wall_s: float = 0.0

@@ -44,7 +44,7 @@ class Copies:
         self._pool = ProcessPoolExecutor(count, context, _begin, (start, arguments, named))
 
     def submit(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
-        """Give a task to the workers.
+        """Submit a task to the workers.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Copies:
                     worker.kill()  # one that waits for a lock hears no other signal
 
     def _worked_s(self) -> float | None:
-        """Processor time of all workers so far; None where the system does not say."""
+        """Processor seconds of all workers so far; None if the system does not report them."""
         total = 0
         for number in list(getattr(self._pool, "_processes", None) or {}):
             try:

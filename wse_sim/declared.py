@@ -24,7 +24,7 @@ import typer
 
 from wse_sim.files import claim_file, claim_folder, looked_at
 from wse_sim.options import Declared, Option
-from wse_sim.spent import collecting, lines
+from wse_sim.timings import collecting, lines
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -101,7 +101,7 @@ def said_timings() -> Iterator[None]:
 
 
 def _claim(options: Iterable[Option], given: Declared) -> None:
-    """Claim what the options state is written, before any work."""
+    """Claim the paths of all options that write files, before any work."""
     for option in options:
         path = getattr(given, option.name)
         if option.writes and path is not None:

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 LEAST_BYTES = 560 * 2**20
-"""Address space below which the libraries that are loaded cannot even say what they lack; a run needs more."""
+"""Address space below which the loaded libraries cannot even report a shortage; a run needs more."""
 
 GARBAGE = 50_000, 20, 50
-"""How often the interpreter looks for cycles: a command makes few, and torch alone leaves 700,000 lasting objects."""
+"""Thresholds of the cyclic garbage collector: a command makes few cycles, and torch alone leaves 700,000
+lasting objects."""
 _signals: list[int] = []  # interrupts that came while a command ran
 _owner = [os.getpid()]  # the process that runs the command: workers are copies of it
 
@@ -96,7 +97,7 @@ def _listen(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _open_standard_files() -> None:
-    """Closed standard files lead to nowhere: else the next file that is opened would get what is printed."""
+    """Connect closed standard files to /dev/null; otherwise the next opened file would receive what is printed."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         with contextlib.suppress(OSError):
             os.fstat(number)
@@ -188,9 +189,9 @@ _NO_FILE = ("too many open files",)
 
 
 def shortage(fault: BaseException) -> str:
-    """What the machine ran out of, as a sentence; "" if a fault has another cause.
+    """A sentence that names the resource that the machine ran out of; "" if a fault has another cause.
 
-    Libraries wrap what the system said, so causes of causes count as well, and so do its own words.
+    Libraries wrap system errors, so the causes of causes are searched too, as are the texts of messages.
     """
     for cause in _causes(fault):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -212,7 +213,7 @@ def shortage(fault: BaseException) -> str:
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:
-    """A fault, what it was raised from, and so on."""
+    """A fault, its cause, the cause of that, and so on."""
     seen: set[int] = set()
     cause: BaseException | None = fault
     while cause is not None and id(cause) not in seen:
@@ -258,7 +259,7 @@ def _own(fault: BaseException) -> int:
 
 
 def _say_lines(text: str, status: int) -> int:
-    """A sentence, and below it the lines on which it rests, indented as they are."""
+    """Print a sentence, and below it further lines with their indents."""
     first, *rest = text.splitlines() or [""]
     status = _say(first, status)
     for line in rest:  # spaces too: a caret is below its column

@@ -101,7 +101,7 @@ def _status(program: subprocess.Popen[bytes]) -> int:
 
 
 def _end(program: subprocess.Popen[bytes], mark: str) -> None:
-    """End the group of a program, and what left it: asked first, then killed."""
+    """End a program's process group and the processes that left the group: first with SIGTERM, then with SIGKILL."""
     end = time.monotonic() + GRACE_S
     for number in (signal.SIGTERM, signal.SIGCONT):
         _send(program.pid, mark, number)

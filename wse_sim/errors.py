@@ -21,7 +21,7 @@ class WseError(Exception):
     """
 
     keeps_lines = False
-    """Whether the command line prints the lines of the message as lines: a sentence with what it rests on below."""
+    """Whether the command line keeps the line breaks of the message: a sentence with supporting lines below it."""
 
 
 class ConfigError(WseError):

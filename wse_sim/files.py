@@ -19,7 +19,7 @@ import yaml
 from wse_sim.errors import ConfigError, WseError
 
 JSON = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
-"""Plain data, as a JSON document holds it."""
+"""Plain data, as in a JSON document."""
 
 Values = dict[str, Any]
 """Values by name, as a document states them and before they are checked."""
@@ -28,10 +28,10 @@ MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
 
 MAX_REPEATED = 10_000
-"""Most values that aliases of one YAML file may stand for together."""
+"""Largest number of values that the aliases of one YAML file may expand to in total."""
 
 MAX_DEPTH = 100
-"""Deepest nesting of a YAML file: far below what Python's recursion takes."""
+"""Deepest nesting of a YAML file, far below Python's recursion limit."""
 
 # YAML 1.1 asks a number with an exponent for a point and a sign; in YAML 1.2, in JSON and to people 5e-05 is one as it is.
 _LOADER: type[yaml.SafeLoader] = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -43,7 +43,7 @@ _LOADER.add_implicit_resolver(
 def looked_at(
     path: str | Path, noun: str = "path", fault: type[WseError] = ConfigError
 ) -> os.stat_result | None:
-    """What the system says of a path, links followed; None where there is nothing.
+    """The `stat` result of a path, following links; None if nothing exists there.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def exists(path: str | Path, noun: str = "path", fault: type[WseError] = ConfigE
 
 
 def refusal(error: OSError) -> str:
-    """What the system refused to do with a file that it names, as a sentence; "" if it names none."""
+    """A sentence about a file operation that the system refused; "" if the error names no file."""
     if error.filename is None:
         return ""
     named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
@@ -309,7 +309,7 @@ def read_json(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
 
 
 def claim_folder(path: str | Path, option: str = "--out") -> Path:
-    """Make a folder for results and try that it can be written; what it held stays.
+    """Create a folder for results and test that it is writable; existing content is kept.
 
     Raises
     ------
@@ -357,14 +357,14 @@ _MADE: list[Path] = []
 
 
 def _make(path: Path) -> None:
-    """Make a folder and remember what was made."""
+    """Create a folder with its parents, and record those that were created."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     _MADE.extend(reversed(missing))
 
 
 def drop_claims() -> None:
-    """At the end of a command: folders that it claimed and left empty go."""
+    """At the end of a command, remove the folders that it claimed and left empty."""
     while _MADE:
         try:
             _MADE.pop().rmdir()

@@ -93,9 +93,11 @@ def is_own(fault: BaseException) -> bool:
 
 @contextmanager
 def owning() -> Iterator[None]:
-    """What is raised in this block inside our own files is noted as a fault of ours, which no sentence may blame on the user.
+    """Mark exceptions raised in this block inside our own files as our fault, so that no message blames the
+    user.
 
-    Of the frames of ours and of the user's the innermost counts: a library that we call wrongly is our fault, too.
+    Of the frames in our files and in the user's, the innermost counts: a library that we call wrongly is our
+    fault, too.
     """
     try:
         yield
@@ -110,7 +112,7 @@ def owning() -> Iterator[None]:
 
 
 def sentence(fault: BaseException, where: str) -> str:
-    """What the user's code did, in one sentence with the remedy."""
+    """A sentence about the fault of the user's code, with a remedy."""
     if isinstance(fault, SystemExit):
         return f"{where}: ends the program (exit {fault.code!r}); return a value instead"
     if isinstance(fault, SyntaxError):
@@ -122,9 +124,10 @@ def sentence(fault: BaseException, where: str) -> str:
 
 @contextmanager
 def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
-    """Turn whatever the user's code raises in this block into one sentence; `what` stands in for an unknown place.
+    """Turn any exception of the user's code in this block into one sentence; `what` names the place if it is
+    unknown.
 
-    Faults of ours pass as they are.
+    Faults of our own code pass unchanged.
 
     Raises
     ------
@@ -205,7 +208,7 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
 
 
 def _offered(module: ModuleType) -> str:
-    """What a module defines itself, for a message: public functions and classes in their order, a few of them."""
+    """Names of some public functions and classes that a module defines itself, in order, for a message."""
     own = [
         name
         for name, item in vars(module).items()

@@ -57,21 +57,23 @@ def kernel(fn: F) -> F:
 
 
 def bare_kernel(fn: F) -> F:
-    """As :func:`kernel` for functions that allocate nothing.
+    """:func:`kernel` for functions that allocate nothing.
 
-    Without numba's reference counts: they are atomic operations on every array of every helper call, half of
-    the time of a step of the fabric.
+    It omits numba's reference counts, atomic operations on every array of every helper call that take half of
+    the time of a fabric step.
     """
     return _compiled(fn, _nrt=False, no_cfunc_wrapper=True)
 
 
 def helper_kernel(fn: F) -> F:
-    """As :func:`bare_kernel` for jitted callers alone: without the wrapper for Python, which takes long to compile."""
+    """:func:`bare_kernel` for functions that only jitted code calls: without the Python wrapper, which takes
+    long to compile."""
     return _compiled(fn, HelperCompiler, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined_kernel(fn: F) -> F:
-    """As :func:`helper_kernel`, always inlined: numba passes an array as 5 to 7 arguments, so calls are dear."""
+    """:func:`helper_kernel`, always inlined: numba passes an array as 5 to 7 arguments, which makes calls
+    expensive."""
     flags = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return _compiled(fn, HelperCompiler, _nrt=False, **flags)
 
@@ -105,7 +107,7 @@ class _Stored(IndexDataCacheFile):  # type: ignore[misc]
         self._version = (self._version, stamp)  # numba looks at the version before it unpickles the rest
 
     def load(self, key: object) -> Any:
-        """What is stored for a signature, None if nothing is."""
+        """Load the stored machine code of a signature; None if there is none or it cannot be read."""
         try:
             return super().load(key)
         except self._UNREADABLE:

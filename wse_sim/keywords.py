@@ -20,7 +20,7 @@ OptionValues = Mapping[str, Any]
 
 
 class RunKeywords(TypedDict, total=False):
-    """Fields of :class:`wse_sim.options.RunOptions`, which states what they mean and what they allow."""
+    """Fields of :class:`wse_sim.options.RunOptions`, which documents their meaning and limits."""
 
     mode: str
     phase: Literal["training", "inference"]

@@ -103,7 +103,7 @@ about = functools.partial(option, PydanticUndefined)
 
 @dataclass(frozen=True)
 class Option:
-    """A declared option: what command line, documentation and faults are made from."""
+    """A declared option, from which the command line, the documentation and error messages are generated."""
 
     name: str
     type: Kind  # bool, int, float, str or Path: what a command line reads
@@ -147,7 +147,7 @@ class Declared(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
     fault: ClassVar[type[WseError]] = ConfigError
-    """The class of what is raised."""
+    """The exception class that is raised."""
 
     def __init__(self, **given: object) -> None:
         try:
@@ -187,7 +187,7 @@ class Declared(BaseModel):
 
 
 def sentence(option: Option, value: object, kind: str) -> str:
-    """What is wrong with a value, in one sentence with the limit and the remedy."""
+    """A sentence about a wrong value, with the limit and the remedy."""
     shown = f"'{value}'" if isinstance(value, str) else f"{value}"
     words = option.name.replace("_", " ")
     if option.choices:
@@ -303,7 +303,7 @@ StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", u
 
 
 class RunOptions(Declared):
-    """What a run asks for; the defaults are those of the command line.
+    """Options of a run; the defaults are those of the command line.
 
     Example
     -------
@@ -385,7 +385,7 @@ class RunOptions(Declared):
 
 
 class GenerationChoice(Declared):
-    """What the mode of generation lets a user fix; `grid` None takes the fastest that fits, `prompt` None the context."""
+    """Options of the generation mode; `grid` None uses the fastest that fits, `prompt` None the whole context."""
 
     fault: ClassVar[type[WseError]] = ModelError
 
@@ -417,7 +417,7 @@ class GenerationChoice(Declared):
 
 
 class GenerationOptions(GenerationChoice):
-    """What a run of generation asks for: the mode's options, the context and the machine.
+    """Options of a generation run: those of the mode, the context and the machine.
 
     Example
     -------
@@ -433,7 +433,7 @@ class GenerationOptions(GenerationChoice):
 
 
 class KernelOptions(Declared):
-    """How one kernel is run; its own parameters are declared by its command.
+    """Options of a kernel run; the kernel's own parameters are declared by its command.
 
     Example
     -------

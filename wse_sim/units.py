@@ -26,7 +26,7 @@ def cycles_to_us(cycles: float, clock_hz: float) -> float:
 
 
 def cycles_to_ns(cycles: float, clock_hz: float) -> int:
-    """Time of `cycles` in whole nanoseconds, the finest that Perfetto's files can say."""
+    """Time of `cycles` in whole nanoseconds, the finest unit of Perfetto's files."""
     return round(1e9 * cycles / clock_hz)
 
 

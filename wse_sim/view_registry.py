@@ -24,7 +24,7 @@ class Displayed:
 
     @property
     def brief(self) -> str:
-        """What it is, in a few words."""
+        """A short description."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ def register_view(name: str, module: str, function: str) -> None:
 
 
 def view(name: str) -> Callable[..., Any]:
-    """The function of a view.
+    """The function that computes a view.
 
     Raises
     ------

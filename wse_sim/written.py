@@ -30,21 +30,21 @@ from wse_sim.errors import WseError
 
 PREFIX, PART, DONE = ".wse-sim-", ".part", ".done"
 NEW = f"{PREFIX}new-"
-"""Prefix of a temporary folder that no process holds yet."""
+"""Prefix of a temporary folder that no process has locked yet."""
 
 WAIT_S = 60.0
-"""How long a command waits for another that puts its files in place, which takes milliseconds."""
+"""How long a command waits for another that moves its files into place, which takes milliseconds."""
 
 NEW_S = 60.0
-"""Age at which a temporary folder that nobody holds was left behind, not just made."""
+"""Age from which an unlocked temporary folder counts as left behind, not as just created."""
 
 
 @contextmanager
 def together(folder: str | Path, *, durable: bool = True) -> Iterator[Path]:
-    """A folder to write into; when the block ends well, its files take their places in `folder`, all of them.
+    """A folder to write into; when the block succeeds, all of its files are moved into `folder`.
 
-    What else `folder` holds stays.  A block that raises leaves `folder` as it was.  Without `durable` nothing waits for
-    the disk.
+    Other content of `folder` is kept. If the block raises, `folder` is unchanged. Without `durable` nothing
+    waits for the disk.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def write_whole(path: str | Path, content: str | bytes, *, durable: bool = True)
 
 
 def settle(folder: str | Path) -> None:
-    """Put in place what a killed command meant to keep, remove what it had only begun; for readers of a folder."""
+    """Complete the moves of a killed command, and remove what it had not finished; for readers of a folder."""
     folder = Path(folder)
     try:
         names = os.listdir(folder)
@@ -124,7 +124,7 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder: by a lock on the folder itself, so no file of a lock stays behind."""
+    """Lock a folder; the lock is on the folder itself, so no lock file remains."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         end = time.monotonic() + WAIT_S
@@ -153,7 +153,7 @@ _held: dict[int, int] = {}
 
 
 def _hold(folder: Path) -> int | None:
-    """Hold a folder of our own until :func:`_let_go`, or until the process ends."""
+    """Lock a folder of our own until :func:`_let_go`, or until the process ends."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         _taken(handle)
@@ -169,7 +169,7 @@ def _let_go(handle: int | None) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether no process holds a folder of ours."""
+    """Whether a folder of ours is locked by no process."""
     try:
         if folder.lstat().st_uid != os.geteuid():
             return False
@@ -183,7 +183,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def _sweep(root: Path, prefix: str) -> None:
-    """Remove temporary folders of ours that no process holds."""
+    """Remove temporary folders of ours that no process has locked."""
     with suppress(OSError):
         for item in os.scandir(root):
             is_old = (
@@ -194,7 +194,7 @@ def _sweep(root: Path, prefix: str) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """With the lock held: what is to be kept takes its place, what nobody writes goes."""
+    """With the folder locked, move finished files into place, and remove unfinished ones that nobody writes."""
     for name in sorted(name for name in os.listdir(folder) if _is_ours(name)):
         if name.endswith(DONE):
             _put(folder, folder / name)
@@ -208,7 +208,7 @@ def _files(part: Path) -> list[Path]:
 
 
 def _check(folder: Path, part: Path) -> None:
-    """Refuse before anything changes what could not be put in place."""
+    """Raise an error, before anything changes, if a file could not be moved into place."""
     for name in _files(part):
         target = folder / name
         above = [folder / other for other in name.parents if (folder / other).exists()]

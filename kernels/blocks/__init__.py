@@ -1,1 +1,1 @@
-"""What several kernel families are made of."""
+"""Building blocks that several kernel families share."""

@@ -52,12 +52,12 @@ INLET_FRACTION = (
     0.8  # of the time of the cores that compute that an inlet may work, so that they do not wait for it
 )
 Pair = tuple[Size, Size]
-"""Of a forward pass and of a backward pass."""
+"""Values for the forward pass and the backward pass."""
 
 
 @dataclass(frozen=True)
 class ChainRows:
-    """Cycles of one sample; `tiling` counts the rows with inputs alone, `has_dx` says whether inputs have gradients."""
+    """Cycles per sample; `tiling` counts only rows with inputs, `has_dx` tells whether inputs have gradients."""
 
     inputs: Size
     outputs: Size
@@ -147,7 +147,8 @@ class ChainRows:
     # ---- inlets and links --------------------------------------------------------------------------------------------
 
     def through_inlet(self, inlets: Size) -> Pair:
-        """Words that one of so many inlets hears of a sample, and that it deals out in a pass, with control words."""
+        """Return the words per sample that one of `inlets` inlets receives, and the words, with control
+        words, that it deals per pass."""
         rows = ceil_div(self.rows, inlets)
         each = self.k / PAIR
         heard = ceil_div(self.inputs, PAIR) if self.has_dx else rows * each
@@ -155,7 +156,8 @@ class ChainRows:
 
     @cached_property
     def inlets(self) -> Size:
-        """The fewest with which none works longer than a fraction of the time of the cores; if there are none, as many as may be."""
+        """Fewest inlets that take no longer than a fraction of the cores' time; the largest number if none
+        suffices."""
         limit = INLET_FRACTION * sum(self._cores[0])
         most = MOST_INLETS if self.has_dx else MOST_INLETS_OF_HOST
         found = np.minimum(most, self.rows)
@@ -242,7 +244,7 @@ def chain_rows(
 
 
 def _crossing_of_row(wafer: Wafer) -> float:
-    """What the edges of dies add to a step down, in the mean over all rows of the fabric."""
+    """Return the extra cycles per row for crossing die edges, averaged over all rows of the fabric."""
     return wafer.die_crossing_cycles * (wafer.die_rows - 1) / max(1, wafer.rows - 1)
 
 

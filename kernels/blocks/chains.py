@@ -52,7 +52,7 @@ def ops_of(text: str) -> list[str]:
 
 
 def check_chain(name: str, ops: Sequence[str]) -> None:
-    """Reject what no program does.
+    """Raise an error for operators without a fabric program.
 
     Raises
     ------
@@ -66,9 +66,9 @@ def check_chain(name: str, ops: Sequence[str]) -> None:
 
 @dataclass
 class Chain:
-    """A program under construction: one class of cores, its buffers, inputs and the values they come to.
+    """A program under construction: one class of cores, its buffers, its inputs and the expected values.
 
-    All arrays are (rows, cols, n); `value` is what the running buffer holds, in the program's precision.
+    All arrays are (rows, cols, n); `value` is the content of the running buffer, in the program's precision.
     """
 
     tiling: Tiling
@@ -85,18 +85,19 @@ class Chain:
         self.rng = np.random.default_rng(self.seed)
 
     def whole(self, low: int = -4, high: int = 5) -> NDArray[np.float32]:
-        """Small whole numbers, which every precision holds."""
+        """Return random small integers, which every precision represents exactly."""
         shape = (int(self.tiling.rows), int(self.tiling.cols), self.n)
         return self.rng.integers(low, high, shape).astype(np.float32)
 
     def buffer(self, name: str, values: NDArray[np.float32] | None = None, bank: int = 2) -> Buffer:
-        """A buffer of n elements, filled with `values`; operands lie two banks off the running value."""
+        """Declare a buffer of n elements, filled with `values`; operands are two banks away from the running
+        value."""
         if values is not None:
             self.inputs[name] = values
         return self.builder.buffer(name, self.n, self.dtype, bank=bank)
 
     def rounded(self, values: Array) -> NDArray[np.float32]:
-        """Values as the program's buffers hold them."""
+        """Round values to the precision of the program's buffers."""
         return core.rounded(values, self.dtype)
 
     def period(self, cycles: float) -> int:
@@ -240,7 +241,7 @@ def _product_period(c: Chain, op: str) -> int:
 
 
 def mask_of(c: Chain) -> NDArray[np.float32]:
-    """Which elements were selected."""
+    """Return a random mask of ones and zeros."""
     return c.whole(0, 2)
 
 

@@ -46,23 +46,23 @@ class DepthwiseCore:
 
     @property
     def held(self) -> int:
-        """Pixels at rest, zeros around them too."""
+        """Stored pixels, including the padding zeros."""
         lines = self.windows.lines
         return (lines.size + 2 * lines.around) * self.wide
 
     @property
     def margin(self) -> int:
-        """Zeros before the first pixel, and behind the last; nothing is written there."""
+        """Zeros before the first pixel and after the last; they are never overwritten."""
         return self.windows.lines.around * self.wide + self.windows.columns.around
 
     @property
     def received(self) -> int:
-        """Pixels that come in: the image, and zeros between its lines."""
+        """Pixels that arrive: the image, and zeros between its lines."""
         return self.held - 2 * self.margin
 
     @property
     def pixels(self) -> int:
-        """Of the image."""
+        """Pixels of the image."""
         return self.windows.lines.size * self.windows.columns.size
 
     @property
@@ -72,12 +72,12 @@ class DepthwiseCore:
 
     @property
     def taps(self) -> int:
-        """Of a filter."""
+        """Taps of a filter."""
         return self.windows.lines.taps * self.windows.columns.taps
 
     @cached_property
     def is_at_once(self) -> bool:
-        """Whether a tap meets the whole image in one instruction, not a line."""
+        """Whether one instruction applies a tap to the whole image instead of to one line."""
         return self._tap_cycles(at_once=True) <= self._tap_cycles(at_once=False)
 
     @property
@@ -93,7 +93,7 @@ class DepthwiseCore:
 
     @property
     def sums(self) -> int:
-        """Results that are held."""
+        """Results that are stored."""
         return (self.windows.lines.results - 1) * self.pitch + self.windows.columns.results
 
     def _tap_cycles(self, *, at_once: bool) -> float:
@@ -120,14 +120,14 @@ class DepthwiseCore:
         return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
     def inlet_cycles(self, heard: int) -> float:
-        """Of its inlet, which hears so many words of a pixel and sends zeros besides."""
+        """Return the cycles of its inlet, which receives `heard` words per pixel and also sends zeros."""
         return self.wafer.wavelet_cycles * (
             self.pixels * heard + (self.received - self.pixels) * self.each // PAIR
         )
 
 
 def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
-    """Whether every channel has one filter of its own."""
+    """Return whether every channel has a separate filter."""
     return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
 
 
@@ -167,7 +167,8 @@ def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: 
 
 
 def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
-    """Filters and bias of the fullest core, two images with zeros around, sums of one with what is between its lines."""
+    """Return the bytes of the fullest core: filters and bias, two padded images, and sums including the gaps
+    between lines."""
     each = PAIR * words_apart(dims["c"], tiling.rows)
     around = surround(dims, attrs)
     wide = dims["w"] + 2 * around

@@ -1,4 +1,5 @@
-"""Chains of elementwise operators on the elements of a core: their values, their rates, work fused to a product."""
+"""Chains of elementwise operators on the elements of a core: their values, their rates, and operators fused
+to a product."""
 
 from __future__ import annotations
 
@@ -114,12 +115,12 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
 
 
 def fused_forward(attrs: Mapping[str, Any], phase: Phase) -> str:
-    """What is fused to the results of a product: the forward pass does it, gradients have kernels for it."""
+    """Return the operators fused to a product: only the forward pass has them; gradients have separate kernels."""
     return ProductAttributes.of(attrs).fused if phase is Phase.FORWARD else ""
 
 
 def fused_cost(fused: str, n: Size, wafer: Wafer, dtype: str) -> Cost:
-    """Work on the `n` outputs of a core before they leave: bias and residual adds, one activation."""
+    """Return the cost of fused operators on the `n` outputs of a core: bias and residual adds, and one activation."""
     cost = Cost(compute=0.0 * n)
     for item in filter(None, (part.strip() for part in fused.split(","))):
         if item in SPECIAL_FUNCTIONS:
@@ -133,7 +134,7 @@ AS_OPERATOR = {"bias": "add", "residual": "add", "scale": "mul"}
 
 
 def fused_probes(fused: str, n: Size, wafer: Wafer, dtype: str) -> tuple[Probe, ...]:
-    """One probe per fused item: its program on the `n` outputs of a core."""
+    """Return one probe per fused operator: its program on the `n` outputs of a core."""
     probes, tiling = [], Tiling(1, 1, "streamed")
     for item in filter(None, (part.strip() for part in fused.split(","))):
         function = item in SPECIAL_FUNCTIONS or item == "relu"

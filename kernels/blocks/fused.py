@@ -54,7 +54,7 @@ class Fused:
     tolerance: float = 2e-2  # an activation of whole numbers in fp16
 
     def share(self, shape: TriggeredShape, j: int) -> slice:
-        """Rounds whose sums rest on position j (from 1)."""
+        """Return the rounds whose sums are stored on position j (from 1)."""
         size = ceil_div(shape.rounds, shape.sums)
         return slice(min((j - 1) * size, shape.rounds), min(j * size, shape.rounds))
 
@@ -64,11 +64,11 @@ class Fused:
         return int(rounds.stop - rounds.start)
 
     def pitch(self, v: int, dtype: str) -> int:
-        """Elements from the sums of one turn to those of the next: whole words."""
+        """Return the elements from the sums of one round to those of the next: whole words."""
         return v + v % 2 if dtype == "fp16" else v
 
     def declare(self, b: Builder, shape: TriggeredShape, number: int, dtype: str) -> None:
-        """Buffers of one lane: shares of sums, what is added to them."""
+        """Declare the buffers of one lane: parts of the sums, and what is added to them."""
         size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)
         where = shape.at(..., ...)
         lengths = {"out": (size * pitch, 0)}
@@ -84,7 +84,7 @@ class Fused:
         self.buffers[shape.offset, "turn"] = b.buffer(f"turn{number}", pitch, dtype, shape.at(..., 0))
 
     def send_back(self, collector: CoreClass, shape: TriggeredShape, arriving: int) -> None:
-        """The collector: the sums of a turn go back as they came; the last word of a share turns a switch."""
+        """Write the collector: the sums of a round go back in order; the last word of a part switches a router."""
         turn = self.buffers[shape.offset, "turn"]
         for j in range(1, shape.sums + 1):
             count = self.count(shape, j)
@@ -94,7 +94,7 @@ class Fused:
                     collector.mov(fabric_out(BACK, advance), turn.dsd(), dtype=turn.dtype, start="none")
 
     def route(self, b: Builder, shape: TriggeredShape) -> None:
-        """Away from the collector: into the first core that still waits for its share."""
+        """Route away from the collector, into the first core that has not received its part."""
         toward, behind = ("W", "E") if shape.vertical else ("N", "S")
         last = max(j for j in range(1, shape.sums + 1) if self.count(shape, j))
         b.route(BACK, shape.at(..., 0), rx="R", tx=behind)
@@ -103,14 +103,14 @@ class Fused:
             b.route(BACK, shape.at(..., j), rx=toward, tx="R", switch=passing)
 
     def receive(self, core: CoreClass, shape: TriggeredShape, j: int) -> None:
-        """Receive the share during the products."""
+        """Receive the part during the products."""
         out = self.buffers[shape.offset, "out"]
         if rounds := self.count(shape, j):
             share = out.dsd(0, rounds * self.pitch(shape.v, out.dtype))
             core.mov(share, fabric_in(BACK), dtype=out.dtype, start="none", thread=1, priority="high")
 
     def apply(self, core: CoreClass, shape: TriggeredShape, j: int, wafer: Wafer) -> None:
-        """The work on the share, after the last round."""
+        """Apply the fused operators to the part, after the last round."""
         rounds = self.count(shape, j)
         if not rounds:
             return

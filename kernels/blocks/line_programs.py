@@ -35,17 +35,17 @@ from wse_sim.kernels.contract.family import Array, Asked, Case, Cost, Dims, How,
 
 
 def wanted_of(options: Mapping[str, Any]) -> Asked:
-    """What a program is asked: the phase, the precision (fp32 unless said) and the attributes."""
+    """Return the requested phase, precision (default fp32) and attributes of a program."""
     known = {key: options[key] for key in ("phase", "dtype", "attrs") if key in options}
     return asked(cast("How", known), "fp32")
 
 
 @dataclass(frozen=True)
 class RowWork:
-    """What a kernel does with its rows: instructions, what its buffers hold, and cycles per element in all.
+    """Work of a kernel on its rows: instructions, buffer shapes, and total cycles per element.
 
-    `special` cycles per element and `starts` are those of a compiled training kernel; what the instructions do not
-    issue of them is scalar code.  Zero: the instructions are the kernel.
+    `special` cycles per element and `starts` are those of a compiled training kernel; the part that the
+    instructions do not issue is scalar code. Zero means that the instructions are the whole kernel.
     """
 
     vectors: tuple[Vector, ...]
@@ -59,7 +59,8 @@ class RowWork:
         return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
 
     def cost(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
-        """The instructions on tiles of t rows and f features; arrays take the faster layout one by one."""
+        """Return the cost of the instructions on tiles of t rows and f features; arrays choose the faster
+        layout elementwise."""
         ways = [
             vectors_cost(self.vectors, self.shapes, RowLayout(t, f, by_row), line, column, wafer)
             for by_row in (False, True)
@@ -99,7 +100,8 @@ class LineTile:
 
 
 def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-    """(cores per row, rows per core, features per core) where elements lie over all cores of the rectangle."""
+    """Return (cores per row, rows per core, features per core) if elements are spread over all cores of the
+    rectangle."""
     cores = tiling.rows * tiling.cols
     p = np.minimum(tiling.cols // tiling.lanes, np.maximum(1, cores // dims["rows"]))
     p = p if np.ndim(p) else int(p)
@@ -107,13 +109,13 @@ def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
 
 
 def spread_tile(dims: Dims, tiling: Tiling) -> LineTile:
-    """The lines of a program where elements lie over all cores, one line per row of cores."""
+    """Return the lines of a program whose elements are spread over all cores, one line per row of cores."""
     p, t, f = (int(v) for v in spread(dims, tiling))
     return LineTile(int(min(int(tiling.rows), ceil_div(int(dims["rows"]), t))), p, t, f)
 
 
 def lane_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-    """(cores of a lane, rows per core, features per core) where rows lie along the lanes."""
+    """Return (cores of a lane, rows per core, features per core) if rows are spread along the lanes."""
     lane = tiling.cols // tiling.lanes
     return lane, ceil_div(dims["rows"], tiling.lanes * tiling.rows), ceil_div(dims["cols"], lane)
 
@@ -205,7 +207,7 @@ def _wanted(values: Array, kind: str, tile: LineTile, layout: RowLayout[int], at
 
 
 class OnLines(Protocol):
-    """A family whose rows lie along lines of cores."""
+    """A family whose rows are spread along lines of cores."""
 
     name: str
 

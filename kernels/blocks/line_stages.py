@@ -56,17 +56,17 @@ class Vector:
 
     @property
     def collective(self) -> str:
-        """Its kind, "" for an instruction of the core itself."""
+        """Kind of collective; "" for an instruction of the core itself."""
         kind = self.op.split()[0]
         return kind if kind in COLLECTIVES else ""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a buffer holds, and its precision.
+    """Content and precision of a buffer.
 
-    If two results are reduced together they share one buffer: `within` names it, `half` says which half.
-    Matrices start in their own banks; other vectors in `bank`, by default off the first matrix.
+    If two results are reduced together they share one buffer: `within` names it, `half` selects the half.
+    Matrices start in separate banks; other vectors in `bank`, by default not that of the first matrix.
     """
 
     kind: str
@@ -123,7 +123,7 @@ def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> 
 
 
 def _rate(vector: Vector, shapes: Shapes, wafer: Wafer, reads: int) -> float:
-    """By type alone, with that many vectors as operands."""
+    """Return the elements per cycle of an instruction with `reads` vector operands, by data type."""
     dtype = precision(vector, shapes)
     half, mixed = dtype == "fp16", dtype == "mixed"
     if vector.op in {"max", "min"}:
@@ -154,7 +154,7 @@ def is_wide(vector: Vector, shapes: Shapes) -> bool:
 def issued(
     vectors: Sequence[Vector], shapes: Shapes, layout: RowLayout[N], wafer: Wafer
 ) -> tuple[Any, Any, Any]:
-    """(arithmetic, scalar functions, starts) that a core issues, in cycles; collectives aside."""
+    """Return the issue cycles of a core as (arithmetic, scalar functions, starts), without collectives."""
     zero: Size = 0.0 * (layout.t * layout.f)
     compute, special, starts = zero, zero, zero
     for vector in vectors:
@@ -175,7 +175,8 @@ def issued(
 def collective_cost(
     vector: Vector, shapes: Shapes, layout: RowLayout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
-    """A collective along a line of `line` cores, or down a `column` of cores; nothing on a single core."""
+    """Return the cost of a collective along a line of `line` cores, or down a `column` of cores; zero on a
+    single core."""
     cores = column if vector.collective == "sink" else line
     words = 1.0 * layout.elements(shapes[vector.to].kind) * wafer.wavelet_cycles
     up = Cost(fabric=words, startup=wafer.vector_start_cycles, idle=(cores - 1) * relay_cycles(wafer))
@@ -234,9 +235,10 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Lines:
-    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a round `apart` from the last.
+    """Vector instructions on the cores of lines: shapes and buffers by name, `apart` elements between rounds.
 
-    `places` of matrices that lie otherwise in their buffers: offset, stride within a round, step from round to round.
+    `places` gives the layout of matrices that differ: offset, stride within a round, step from round to
+    round.
     """
 
     shapes: Shapes
@@ -251,7 +253,8 @@ class Lines:
     def emit(
         self, k: CoreClass, vectors: Sequence[Vector], position: int, rounds: int | None = None, row: int = 0
     ) -> None:
-        """The instructions of the core at `position` of its line, in `rounds` if it holds fewer than others."""
+        """Emit the instructions of the core at `position` of its line, in `rounds` if it has fewer than other
+        cores."""
         count = self.layout.rounds if rounds is None else rounds
         for vector in vectors:
             if vector.collective:

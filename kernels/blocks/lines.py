@@ -20,7 +20,7 @@ def new_builder(rows: int, cols: int, wafer: Wafer) -> Builder:
 
 @dataclass(frozen=True)
 class Line:
-    """Where a line of cores lies: a whole row or column of a rectangle, or all of them side by side."""
+    """Position of a line of cores: a whole row or column of a rectangle, or all of them in parallel."""
 
     builder: Builder
     vertical: bool
@@ -31,7 +31,7 @@ class Line:
         return (position, self.across) if self.vertical else (self.across, position)
 
     def toward(self, side: int) -> str:
-        """Port that leads to smaller (-1) or larger (+1) positions."""
+        """Return the port that leads to smaller (-1) or larger (+1) positions."""
         return ("N" if side < 0 else "S") if self.vertical else ("W" if side < 0 else "E")
 
 
@@ -47,10 +47,11 @@ class ReductionStep:
 def route_reduce(
     line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
 ) -> tuple[list[ReductionStep], int]:
-    """Set the routes of a reduction; returns each core's part and the number of colors used.
+    """Set the routes of a reduction; return each core's part and the number of colors used.
 
-    Where it `is_repeated`, the last word of the farthest child turns back the routers that it crossed, so the same routes serve the
-    next reduction.  A core may begin that when the result of this one came back to it.  Trees of two phases cannot.
+    With `is_repeated`, the last word of the farthest child resets the routers that it crossed, so the same
+    routes serve the next reduction. A core may start that one when it has received the result of this one.
+    Two-phase trees do not support this.
     """
     if 1 < tree.group < tree.cores:
         if is_repeated:
@@ -127,9 +128,10 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[ReductionSt
 def emit_reduce(
     k: CoreClass, step: ReductionStep, x: Buffer, dtype: str, start: str = "none", op: str = "add"
 ) -> None:
-    """Instructions of one core: add what arrives, the last stream on the fly to the parent.
+    """Emit the instructions of one core: add what arrives, and send the last stream to the parent on the fly.
 
-    The first instruction starts as told ("none": its start is part of the task start), others pay a start.
+    The first instruction starts as `start` specifies ("none": its start is part of the task start), the
+    others pay a start.
     """
     out = None if step.sends is None else fabric_out(step.sends, step.advances)
     if not step.receives and out is not None:

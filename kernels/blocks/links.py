@@ -9,9 +9,10 @@ from wse_sim.kernels.contract.family import Link
 
 
 def one_pass(first: Link, second: Link, reader: Kernel, result: Tensor) -> Kernel:
-    """The kernel that does `first` and then `second`, instead of `reader`, the kernel of the second link.
+    """Return the kernel that does `first` and then `second`, replacing `reader`, the kernel of the second
+    link.
 
-    `result` is what the reader makes: its last dimension tells the columns.
+    `result` is the output of the reader: its last dimension gives the columns.
     """
     elements, cols = reader.dims["elements"], max(1, result.shape[-1] if result.shape else 1)
     return dataclasses.replace(

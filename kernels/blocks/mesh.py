@@ -143,10 +143,11 @@ def joined_gemv(
     dtype: str = "fp16",
     accumulate: str = "fp16",
 ) -> Cost:
-    """Local product of `vectors` vector pieces of k with a (k, n) tile at rest; nothing moves.
+    """Return the cost of a local product of `vectors` vector pieces of length k with a stationary (k, n)
+    tile, without transport.
 
-    The `column` of an instruction is a row of "weights", once for every vector, or a feature of all "vectors", once
-    for every weight; "": the faster one.
+    The `column` of an instruction is a row of "weights", once for every vector, or a feature of all
+    "vectors", once for every weight; "" selects the faster one.
     """
     weights = vectors * mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
     together = Cost(

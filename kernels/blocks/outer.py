@@ -1,13 +1,13 @@
-"""Weight gradient of stationary weights as a fabric program: sums rest, both operands stream.
+"""Weight gradient of stationary weights as a fabric program: sums are stationary, both operands stream.
 
-A core holds the sums of k features and n outputs.  Per token the activations of its features come along the
-row and the output gradients of its columns down the column.  One of the two is received, two fp16 elements
-per word; every word of the other then triggers a multiply-accumulate over it, whichever takes less::
+A core stores the sums of k features and n outputs. Per token the activations of its features arrive along the
+row and the output gradients of its columns down the column. One of the two is received, two fp16 elements per
+word; every word of the other then triggers a multiply-accumulate with it, whichever takes less time::
 
     per token   words(u) + v ceil(u / w),     u = k and v = n, or u = n and v = k
 
-Nothing leaves before the last token, so the third copy of a layer (activations, deltas, weight gradients)
-has no reduction.  The cost counts k ceil(n / w): the program takes 1 / v more, for what it receives.
+Nothing leaves before the last token, so the third copy of a layer (activations, deltas, weight gradients) has
+no reduction. The cost counts k ceil(n / w): the program takes 1 / v more, for the received words.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _place(
 
 
 def _route(b: Builder, by_row: bool, rows: int, cols: int) -> None:
-    """Words along rows and vectors down columns, or the other way round."""
+    """Route words along rows and vectors down columns, or vice versa."""
     along, down = (WORDS, VECTORS) if by_row else (VECTORS, WORDS)
     inner = slice(1, None)
     b.route(along, (inner, 0), rx="R", tx="E")

@@ -32,9 +32,10 @@ MOST_STREAMS = 4  # side by side that carry an image
 
 @dataclass(frozen=True)
 class Step:
-    """An instruction: from `reads` (buffer, first element) to one place, `turns` times.
+    """An instruction from `reads` (buffer, first element) to one place, repeated `turns` times.
 
-    One read is moved, two are combined.  `apart` are elements from turn to turn of the target and of what is read.
+    One read is a move, two reads are combined. `apart` are the elements from one repetition to the next, of
+    the target and of the reads.
     """
 
     turns: int
@@ -85,7 +86,7 @@ def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Waf
 
 @dataclass(frozen=True)
 class PoolCore:
-    """A core with `each` channels of an image; the maximum of its windows, or the sum."""
+    """A core with `each` channels of an image, for the maximum or the sum of its windows."""
 
     windows: Windows
     each: int
@@ -94,7 +95,7 @@ class PoolCore:
 
     @property
     def pixels(self) -> int:
-        """Of the image."""
+        """Pixels of the image."""
         return self.windows.lines.size * self.windows.columns.size
 
     @property
@@ -105,7 +106,7 @@ class PoolCore:
 
 @dataclass(frozen=True)
 class PooledCore(PoolCore):
-    """Its instructions forward alone."""
+    """The instructions of the forward pass."""
 
     @property
     def pitch(self) -> int:
@@ -167,7 +168,8 @@ class PooledCore(PoolCore):
         return min(moved, direct, key=lambda steps: sum(map(self._cycles, steps)))
 
     def _cycles(self, step: Step) -> float:
-        """Start and elements of an instruction, all turns; two reads from equal banks take twice as long."""
+        """Return the cycles of an instruction with all repetitions; two reads from the same bank take twice
+        as long."""
         wafer, wide = self.wafer, SIXTEEN if self.is_max else THIRTY_TWO
         start = ceil(wafer.vector_start_cycles)
         if len(step.reads) == 1:

@@ -36,12 +36,12 @@ BANKS = {
     GRADIENT: 2, LINES_BACK: 2, IMAGE_BACK: 2, SHARE: 0,
 }  # fmt: skip
 KEPT = (WON_COLUMNS, WON_LINES)
-"""Buffers of which every sample in flight has one."""
+"""Buffers that exist once per sample in flight."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Elements of a buffer: the first, their stride, and how far on those of the next turn are."""
+    """Elements of a buffer: the first one, the stride, and the distance to those of the next repetition."""
 
     buffer: str
     first: int = 0
@@ -49,13 +49,14 @@ class Place:
     apart: int = 0
 
     def moved(self, elements: int) -> Place:
-        """The same further on."""
+        """Return the same place, `elements` further on."""
         return replace(self, first=self.first + elements)
 
 
 @dataclass(frozen=True)
 class PoolStep:
-    """An instruction, `turns` times: mov, add, sub, mul, max or step (1 where positive, else 0); no reads: zeros."""
+    """An instruction, repeated `turns` times: mov, add, sub, mul, max or step (1 if positive, else 0);
+    without reads it writes zeros."""
 
     op: str
     turns: int
@@ -66,7 +67,7 @@ class PoolStep:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Taps of all windows in one direction: how often an instruction turns, on how many elements."""
+    """The taps of all windows in one direction: repetitions and elements per instruction."""
 
     taps: int
     is_apart: bool  # windows do not overlap
@@ -81,7 +82,7 @@ class _Stage:
 
 @dataclass(frozen=True)
 class TrainedPoolCore(PoolCore):
-    """Its instructions both ways."""
+    """The instructions of the forward and the backward pass."""
 
     @property
     def wide(self) -> int:
@@ -107,7 +108,7 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def image(self) -> int:
-        """Elements of an image with what its last windows reach."""
+        """Elements of an image, including those that its last windows read beyond it."""
         columns, count = self.windows.columns, self.windows.lines.size * self.wide
         reach = (count - 1) * columns.stride + columns.taps
         return max(count * columns.stride, reach) * self.each
@@ -120,7 +121,7 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Elements of the buffers that are used; of those that are kept, of one sample."""
+        """Elements of the buffers in use; for buffers that exist per sample, those of one sample."""
         line, columns, lines = self.wide * self.each, self.windows.columns, self.windows.lines
         taken = self.pixels * self.each if self.is_filled else self.image
         found = {
@@ -164,7 +165,7 @@ class TrainedPoolCore(PoolCore):
         )  # fmt: skip
 
     def forward(self) -> list[PoolStep]:
-        """From an image that was taken in to the result."""
+        """Return the instructions from a received image to the result."""
         image = IMAGE if self.is_filled else TAKEN
         out = []
         if self.is_filled:
@@ -176,7 +177,7 @@ class TrainedPoolCore(PoolCore):
         return out + make(self._columns(image, LINES)) + make(self._lines(LINES, RESULT))
 
     def backward(self) -> list[PoolStep]:
-        """From gradients of the result that were taken in to those of the image."""
+        """Return the instructions from received gradients of the result to those of the image."""
         gradient, axis, out = TAKEN, self.windows.lines, list[PoolStep]()
         if self.is_spread:
             gradient, row = GRADIENT, self.windows.columns.results * self.each
@@ -206,7 +207,7 @@ class TrainedPoolCore(PoolCore):
         return out
 
     def _maxima_back(self, stage: _Stage) -> list[PoolStep]:
-        """The first tap gets what the others leave."""
+        """Return the instructions that give the first tap the gradient that no other tap takes."""
         share = replace(stage.won, buffer=SHARE)
         if stage.taps == 1:
             return [self._step("mov", stage, stage.source, stage.to)]
@@ -250,7 +251,7 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def moved_cycles(self) -> float:
-        """Words received and sent of a sample, one way; as many the other way."""
+        """Cycles per sample and pass for received and sent words."""
         return (self.pixels + self.results) * self.each / PAIR
 
     def cycles(self, steps: Sequence[PoolStep]) -> float:

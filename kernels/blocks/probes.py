@@ -1,7 +1,7 @@
 """Probes of the shapes that many families share: matrix products, and work spread over all cores.
 
-A product is measured on SIDE x SIDE cores with the tile of the plan, for a few rounds; work on the elements of a
-core needs a single core, on which all of them are run if they are few.
+A product is measured on SIDE x SIDE cores with the tile of the plan, for a few rounds; elementwise work needs
+a single core, which runs all of its elements if they are few.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ELEMENTS = 2048  # elements per core up to which all of them are run
 
 
 def steady(cost: Cost) -> Cost:
-    """The cost without fill: what a probe of a product stands for."""
+    """Return the cost without fill: the part that a probe of a product measures."""
     return replace(cost, idle=0.0 * cost.total)
 
 
@@ -40,9 +40,10 @@ def pointwise_probe(
     attrs: Mapping[str, Any] | None = None,
     most: int = ELEMENTS,
 ) -> Probe:
-    """One core with its share of `elements`; the program finds its operands in place, so waiting is left out.
+    """Return a probe on one core with its part of `elements`; operands are already in place, so waiting is
+    left out.
 
-    `cost` is the kernel's (or the part's) cost on the whole rectangle; a run holds at most `most` elements.
+    `cost` is the kernel's (or the part's) cost on the whole rectangle; a run has at most `most` elements.
     """
     count = int(per_core(elements, tiling))
     whole = count <= most
@@ -62,7 +63,8 @@ def pointwise_probe(
 
 
 def elements_probe(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
-    """The probe of a family whose only dimension is `elements` (or whose elements say it all)."""
+    """Return the probe of a family whose only dimension is `elements` (or whose cost depends only on its
+    elements)."""
     phase, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
     # A program holds two fp32 buffers per operator at most, and two more.
@@ -84,9 +86,10 @@ def elements_probe(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how:
 
 
 def arrival_probes(cost: Cost, dtype: str) -> tuple[Probe, ...]:
-    """The wait of a region for operands that enter over the west edge, one link per row of cores.
+    """Return the probe for the wait of a region for operands that enter over the west edge, one link per row
+    of cores.
 
-    Measured on the words that an embedding sends the same way: a feeder gives a row of SIDE cores their pieces.
+    It measures an embedding, which sends words the same way: a feeder sends a row of SIDE cores their pieces.
     """
     if float(cost.fabric) <= 0:
         return ()
@@ -134,10 +137,11 @@ def product_probe(
 
 
 def fill_probes(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Probe, ...]:
-    """The fill of a whole rectangle: the way of the first word across it, and the chains along a lane.
+    """Return probes for the fill of a whole rectangle: the first word's travel across it, and the chains
+    along a lane.
 
-    The way is one word multicast along a row and down a column; what `idle_cycles` has beyond it are words
-    that cores receive, add to and send on, one after another: a chain of as many cores as a lane has columns.
+    The travel is one word multicast along a row and down a column; the rest of `idle_cycles` is words that
+    cores receive, add to and send, one after another: a chain of as many cores as a lane has columns.
     """
     rows, cols, lane = int(tiling.rows), int(tiling.cols), int(tiling.cols // tiling.lanes)
     way = min(idle_cycles, float(fill_cycles(rows, cols, wafer)))

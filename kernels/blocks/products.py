@@ -109,7 +109,7 @@ def streamed_weight_gradient(
 def _oriented(
     tokens: Size, k_dim: Size, n_dim: Size, rows: Size, cols: Size, w: float, reduce: bool, wafer: Wafer
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """(compute, reduction, start-up, chain, outputs held) of K over `rows` and N over `cols`."""
+    """Return (compute, reduction, start-up, chain, stored outputs) with K over `rows` and N over `cols`."""
     k, n = ceil_div(k_dim, rows), ceil_div(n_dim, cols)
     zero = 0.0 * (k * n)
     return (
@@ -170,7 +170,7 @@ def _best_oriented(
     attrs: Mapping[str, Any],
     phase: Phase,
 ) -> tuple[Any, ...]:
-    """What :func:`_oriented` gives for the faster of the orientations that are allowed."""
+    """Return the result of :func:`_oriented` for the fastest allowed orientation."""
     w = _rate(dtype, tiling, attrs, wafer)
     reduce = phase is not Phase.WEIGHT_GRADIENT
     tokens, k_dim = (m, k) if reduce else (k, m)
@@ -253,7 +253,7 @@ def product_footprint(
     phase: Phase,
     weights: bool = True,
 ) -> Footprint:
-    """Bytes per core: weights at rest, arriving operands twice, partial sums twice, code."""
+    """Return the bytes per core: stationary weights, double-buffered operands and partial sums, code."""
     gradient = phase is Phase.WEIGHT_GRADIENT
     if tiling.mapping == "stationary":
         k_core, n_core = ceil_div(m if gradient else k, tiling.rows), ceil_div(n, tiling.cols)
@@ -282,7 +282,7 @@ INT8_NOTE = (
 
 
 def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a reader of a plan should know about the weights of a product."""
+    """Return notes on the weights of a product for readers of a plan."""
     return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()
 
 
@@ -290,7 +290,7 @@ class MatrixProduct(Family):
     """A family that is one matrix product: one launch in every phase."""
 
     def matmul_phases(self, phase: Phase) -> int:
-        """One product, or one launch for all of them."""
+        """Return 1: one product, or one launch for all of them."""
         return 1
 
 
@@ -298,5 +298,5 @@ class WeightProduct(MatrixProduct):
     """A product with weights."""
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
+        """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)

@@ -87,7 +87,7 @@ def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], lis
 
 @dataclass(frozen=True)
 class RingTurn:
-    """What one core of a ring works with: its rank, the ring's size, its pieces of q elements, two colors."""
+    """Parameters of one core of a ring: its rank, the ring's size, pieces of q elements, two colors."""
 
     rank: int
     cores: int
@@ -98,29 +98,30 @@ class RingTurn:
     receives: int
 
     def pieces(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Pieces first, first - 1, ... (`count` of them, modulo P) as runs (piece, length) that do not wrap around."""
+        """Return pieces first, first - 1, ... (`count` of them, modulo P) as runs (piece, length) that do not
+        wrap around."""
         first %= self.cores
         before = min(count, first + 1)
         return [run for run in ((first, before), (self.cores - 1, count - before)) if run[1] > 0]
 
     def piece(self, number: int, *, falling: bool = False) -> Operand:
-        """A piece in memory; `falling`: the one before it in every turn of the loop around."""
+        """Return a piece in memory; with `falling`, the preceding one in each iteration of the enclosing loop."""
         step = -self.q if falling else 0
         return self.x.dsd(number % self.cores * self.q, self.q, step=step)
 
 
 def emit_reduce_scatter(k: CoreClass, turn: RingTurn, start: str) -> None:
-    """The sum of piece r ends in rank r; the first instruction starts as told."""
+    """Emit a reduce-scatter: the sum of piece r ends in rank r. The first instruction starts as `start` specifies."""
     _emit_half(k, turn, turn.rank - 1, start, adds=True)
 
 
 def emit_all_gather(k: CoreClass, turn: RingTurn, start: str) -> None:
-    """Piece r of rank r reaches all; the first instruction starts as told."""
+    """Emit an all-gather: piece r of rank r reaches all cores. The first instruction starts as `start` specifies."""
     _emit_half(k, turn, turn.rank, start, adds=False)
 
 
 def _emit_half(k: CoreClass, turn: RingTurn, own: int, start: str, *, adds: bool) -> None:
-    """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
+    """Send piece `own`, then P - 1 times receive the preceding piece and forward it; the last one is kept."""
     how: Travel = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
 
     def send(piece: Operand, start: str) -> None:
@@ -178,7 +179,8 @@ def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...
 
 
 class RingHalf(Family):
-    """What the two halves of a ring all-reduce share: the vector in whole pieces, P - 1 steps of a piece each."""
+    """Common base of the two halves of a ring all-reduce: the vector in whole pieces, P - 1 steps of one
+    piece each."""
 
     dims = sizes(words="elements per core")
     mappings = ("grid",)
@@ -200,7 +202,7 @@ class RingHalf(Family):
         return half + Cost(startup=wafer.task_start_cycles)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x, of which :meth:`expected` says what it becomes."""
+        """Return the program; every core starts with x, and :meth:`expected` gives the result."""
         dtype, rows, cols = str(options.get("dtype", "fp32")), int(tiling.rows), int(tiling.cols)
         q = int(ceil_div(int(dims["words"]), cols))
         b = new_builder(rows, cols, wafer)
@@ -216,7 +218,7 @@ class RingHalf(Family):
 
     @abstractmethod
     def expected(self, values: Array, q: int) -> Array:
-        """What the cores hold at the end, from what they held; pieces of q."""
+        """Return the final content of the cores, from their initial content, with pieces of q elements."""
 
     @staticmethod
     def pieces(cores: int, q: int) -> Iterator[tuple[int, slice]]:

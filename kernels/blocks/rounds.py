@@ -1,13 +1,13 @@
-"""Parts of fabric programs in which the cores of a line take turns: senders one after another, rings of sums.
+"""Parts of fabric programs in which the cores of a line alternate: senders in sequence, rings of sums.
 
 A sequence of items (the keys or the queries of a sample) is owned by the cores of a line in blocks.
 
-multicast   the owner of an item sends it to the whole line.  One color; the router of every core goes through
-            three switch positions (receive from the low side; inject; receive from the high side), and the
-            owner ends its block with a control wavelet that turns its own router and the next.
-ring        a partial sum per item starts behind the owner, passes every core once, which adds its own part, and
-            ends at the owner: every core spends one issue cycle per word, the owner too.  Neighbours hand over on
-            two colors alternating by parity; the last core reaches the first through all routers on a third.
+    multicast   the owner of an item sends it to the whole line. One color; the router of every core goes through
+                three switch positions (receive from the low side; inject; receive from the high side), and the
+                owner ends its block with a control wavelet that switches its own router and the next.
+    ring        a partial sum per item starts after the owner, passes every core once, which adds its part, and
+                ends at the owner: every core spends one issue cycle per word, including the owner. Neighbours exchange
+                on two colors alternating by parity; the last core reaches the first through all routers on a third.
 
 The chain of a new owner starts one core further on: each core waits once for the chain to come around.
 """
@@ -54,7 +54,7 @@ def pitch(elements: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """`items` over `cores` positions in order: the first ones own `size` each, the last what is left."""
+    """`items` over `cores` positions in order: the first owners have `size` each, the last one the rest."""
 
     items: int
     cores: int
@@ -85,7 +85,8 @@ def stretches(items: int, *cuts: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 
 def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
-    """Multicast by every core of the line in turn; with `loop_back` the sender receives its own words too."""
+    """Route multicasts by every core of the line in sequence; with `loop_back` the sender also receives its
+    own words."""
     low, high, own = line.toward(-1), line.toward(1), "R" if loop_back else ""
     if cores == 1:
         if loop_back:
@@ -107,8 +108,8 @@ def end_turn(k: CoreClass, color: int) -> None:
 class Sender:
     """A core that multicasts the items `block` of the sequence from a microthread, two elements per word.
 
-    `sent` holds `length` elements per item, a pitch apart.  The core receives its own words too, so only
-    the first words of an item may run ahead of its main thread.
+    `sent` has `length` elements per item, a pitch apart. The core also receives its own words, so only the
+    first words of an item may run ahead of its main thread.
     """
 
     core: CoreClass
@@ -124,17 +125,18 @@ class Sender:
         return ((first, end), (max(first, end - 1), end))
 
     def begin(self, start: int) -> None:
-        """Before the turns from item `start` on: the first words of the block."""
+        """Send the first words of the block before the rounds from item `start` on."""
         if start == self.block[0] < self.block[1]:
             self._send(0, 0, 0)
 
     def rest(self, start: int) -> None:
-        """In a round: the words of the item that have not been sent ahead."""
+        """In a round, send the words of the item that were not sent ahead."""
         if self._sends(start) and self.length > 2 * WORDS_AHEAD:
             self._send(start, 2 * WORDS_AHEAD, 0)
 
     def ahead(self, start: int) -> None:
-        """In a round, when all words of the item have come: the first of the next, or the end of the block."""
+        """In a round, after all words of the item have arrived, send the first words of the next item or end
+        the block."""
         if self._sends(start) and start < self.block[1] - 1:
             self._send(start, 0, 1)
         elif self._sends(start):

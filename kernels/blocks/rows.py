@@ -55,7 +55,7 @@ def _tree(t: int, tiling: Tiling, wafer: Wafer) -> LineTree:
 
 
 def grid_footprint(rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Footprint:
-    """The elements and one statistic of a core, fp32, and a gap between their banks."""
+    """Return the bytes of a core: its elements and one statistic in fp32, with a gap between their banks."""
     t, f = _tile(rows, cols, tiling)
     return Footprint(
         activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=wafer.kernel_code_bytes
@@ -106,7 +106,8 @@ def _issued(vector: Vector, t: Size, f: Size, wafer: Wafer) -> Cost:
 def grid_values(
     name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
 ) -> Array:
-    """Random rows for a program on a grid; `is_plain`: the attributes ask for what that program does.
+    """Return random rows for a program on a grid; `is_plain` tells whether the grid program supports the
+    attributes.
 
     Raises
     ------
@@ -136,9 +137,9 @@ def grid_program(
     wanted: Array,
     mask: Array | None = None,
 ) -> Case:
-    """The program; `values`, `wanted`, `mask` are matrices (rows, cols) that fill the tiles exactly.
+    """Return the program; `values`, `wanted`, `mask` are matrices (rows, cols) that fill the tiles exactly.
 
-    With a `mask` the result is a column (rows,) of `wanted` statistics, which every core of a row holds.
+    With a `mask` the result is a column (rows,) of `wanted` statistics, which every core of a row stores.
     """
     t, f = _tile(rows, cols, tiling)
     height, width = int(tiling.rows), int(tiling.cols)

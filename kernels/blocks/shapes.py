@@ -1,4 +1,4 @@
-"""The shape of a triggered product: cores along the words, cores along the sums, rounds; and what flows through it."""
+"""The shape of a triggered product: cores along the words, cores along the sums, rounds; and its operands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TriggeredShape:
 
     @property
     def lane(self) -> tuple[TriggeredShape, ...]:
-        """The lanes one by one."""
+        """Return one shape per lane."""
         return tuple(replace(self, lanes=1, offset=i * (self.sums + 1)) for i in range(self.lanes))
 
     @property
@@ -61,7 +61,7 @@ class TriggeredShape:
 
 @dataclass(frozen=True)
 class Operands:
-    """What flows (lanes, sums, groups, rounds, f) and what rests (lanes, feeds, sums, groups, f, v)."""
+    """Streamed words (lanes, sums, groups, rounds, f) and stationary operands (lanes, feeds, sums, groups, f, v)."""
 
     words: NDArray[np.float32]
     rest: NDArray[np.float32]

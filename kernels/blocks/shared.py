@@ -1,4 +1,4 @@
-"""What several families answer alike: bases for work on elements in place, on rows, and on lines of cores."""
+"""Common base classes of families: work on elements in place, on rows, and on lines of cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wse_sim.kernels.contract.parameters import sizes
 
 
 class OnElements(Family):
-    """A family that works on each element where it rests, spread over all cores of the rectangle."""
+    """A family that works on each element in place, spread over all cores of the rectangle."""
 
     dims: Mapping[str, str] = sizes(elements="elements")
     mappings = ("stationary", "streamed")
@@ -22,7 +22,7 @@ class OnElements(Family):
     bands = "1 %"
 
     def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
-        """Stage buffers: one for what arrives, one for the result."""
+        """Return the number of stage buffers: one for arriving data, one for the result."""
         return 2
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -37,7 +37,7 @@ class OnElements(Family):
 
 
 class OnRows(Family):
-    """A family that works row by row: a row is done when its own operands have come."""
+    """A family that works row by row: a row is done once its operands have arrived."""
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""

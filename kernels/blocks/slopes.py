@@ -30,7 +30,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Size
 
 Step = tuple[str, ...]
-"""Instruction, target, what it reads: z the value, s the slope, a, b, c what is between, or a number."""
+"""Instruction, target and operands: z the value, s the derivative, a, b, c scratch buffers, or a number."""
 
 ROOT, CUBE = sqrt(2 / pi), 0.044715
 STEPS: dict[str, tuple[Step, ...]] = {
@@ -107,9 +107,10 @@ class Slopes:
         is_done: bool,
         period: int = 0,
     ) -> None:
-        """Turns `value` from z to y, unless that is done, and writes the slope.
+        """Convert `value` from z to y, unless `is_done`, and write the derivative.
 
-        `period` is what an element of the first function takes, in thousandths of a cycle, instead of the wafer's rate.
+        `period` is the time per element of the first function in thousandths of a cycle, overriding the
+        wafer's rate.
         """
         if self.activation == "relu":
             if not is_done:
@@ -160,7 +161,7 @@ def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -
 
 
 def _milli(step: Step, config: FabricConfig) -> int:
-    """Of an element of one step, in thousandths of a cycle."""
+    """Return the time per element of one step, in thousandths of a cycle."""
     op, _, *names = step
     if op.upper() in Fn.__members__:
         return config.fn_milli[Fn[op.upper()]]

@@ -35,14 +35,16 @@ from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Footprint, Size
 
 MOST = 8
-"""Tokens of the largest block: twice as many would save less than 2 %, and hold every token back for as long again."""
+"""Most tokens of a block: twice as many would save less than 2 % and double the latency of every token."""
 
 
 @dataclass(frozen=True)
 class TokenBlocks:
-    """Tokens of `features` features: what a core does with them, tensors of their size that move, blocks it has at a time.
+    """Tokens of `features` features: the work of a core, the number of moving tensors of their size, and of
+    blocks stored at a time.
 
-    `parameter_bytes` of one parameter in every core.  A pass back has the blocks of its `forward` pass.
+    `parameter_bytes` is the size of one parameter on every core. A backward pass uses the blocks of its
+    `forward` pass.
     """
 
     work: RowWork
@@ -56,11 +58,11 @@ class TokenBlocks:
 
     @property
     def parameters(self) -> int:
-        """Of a token: scale and shift."""
+        """Number of parameters: scale and shift of every feature."""
         return sum(self.features for shape in self.work.shapes.values() if shape.kind == FEATURE)
 
     def bytes(self, b: int) -> int:
-        """What blocks of b tokens need of a core, without parameters and code."""
+        """Return the bytes that blocks of b tokens need on a core, without parameters and code."""
         layout, size = RowLayout(b, self.features), self.blocks * b * self.features * bytes_of(self.dtype)
         own = {
             name: shape
@@ -71,7 +73,7 @@ class TokenBlocks:
 
     @cached_property
     def most(self) -> int:
-        """Tokens of the largest block that fits a core; 0 if a token does not."""
+        """Tokens of the largest block that fits in a core; 0 if a token does not fit."""
         if self.forward is not None:
             return self.forward.most
         room = self.wafer.sram_usable_bytes - self.wafer.kernel_code_bytes
@@ -88,7 +90,7 @@ class TokenBlocks:
         return np.array(found)
 
     def sizes(self, tokens: int) -> list[int]:
-        """Tokens of the blocks of a core that has that many of a sample."""
+        """Return the block sizes of a core with `tokens` tokens of a sample."""
         b = int(self._best(np.array([tokens]))[0][0])
         full, rest = divmod(tokens, b)
         return [b] * full + [rest] * bool(rest)
@@ -103,13 +105,14 @@ class TokenBlocks:
         return 1 + chosen, np.take_along_axis(np.array(ways), chosen[None, ..., None], 0)[0]
 
     def cost(self, tokens: int, cores: Size) -> Cost:
-        """The price of a sample of `tokens` on that many cores, a number or an array."""
+        """Return the cost of a sample of `tokens` on `cores` cores, a number or an array."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         parts = self._best(each)[1]
         return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))
 
     def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
-        """Bytes of a core.  With `kept_bytes` a parameter, which are on one core or another, it is the mean: cores without tokens hold what is kept."""
+        """Return the bytes of a core. With `kept_bytes` per parameter, the mean over cores, since cores
+        without tokens store these."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         sizes = np.array([0, *(self.bytes(b) for b in range(1, len(self._parts)))])[self._best(each)[0]]
         working = np.minimum(1.0, tokens / np.asarray(cores)) if kept_bytes else 1.0

@@ -60,7 +60,7 @@ GROUP = 8
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """Cycles of a sample, forward and backward; rows of `tiling` are those with inputs."""
+    """Cycles per sample, forward and backward; the rows of `tiling` are those with inputs."""
 
     tokens: Size
     inputs: Size
@@ -102,7 +102,7 @@ class TrainedRows:
 
     @property
     def _arriving(self) -> str:
-        """The item that sums meet as they arrive."""
+        """The operation that is applied to sums as they arrive, if any."""
         rest = [item for item in self.items if item != "bias"]
         return rest[0] if rest and rest[0] in ("relu", "residual") else ""
 
@@ -121,7 +121,7 @@ class TrainedRows:
 
     @cached_property
     def _groups(self) -> tuple[Size, Size]:
-        """Groups of tokens of a sample on the last row, and elements of one."""
+        """Groups of tokens of a sample on the last row, and elements of one group."""
         tokens = int(np.max(self.tokens))
         at_once = np.full_like(self.v, tokens)
         for part in range(tokens - 1, 0, -1):
@@ -133,7 +133,7 @@ class TrainedRows:
 
     @property
     def forward(self) -> tuple[Size, Size]:
-        """Cycles that the busiest core issues, and those of a sample: a link may take longer."""
+        """Issue cycles of the busiest core, and cycles per sample, which a link may lengthen."""
         t, k, v = self.tokens, self.k, self.v
         links = [t * self.inputs / PAIR, t * self.features / PAIR]
         moving = [t * (self.inputs + k) / PAIR]
@@ -145,7 +145,8 @@ class TrainedRows:
         return issued, self._paced(issued, moving, links)
 
     def _loop_forward(self) -> Size:
-        """From the sums of one sample on the last row to those of the next: outputs leave before they go up."""
+        """Return the cycles from the sums of one sample on the last row to those of the next: outputs leave
+        before they go up."""
         if self._slopes is None:
             return 0.0 * self.v
         size, wafer = self.tokens * self.v, self.wafer
@@ -201,7 +202,7 @@ class TrainedRows:
 
     @property
     def backward(self) -> tuple[Size, Size]:
-        """As :attr:`forward`."""
+        """Issue cycles of the busiest core and cycles per sample in the backward pass, as :attr:`forward`."""
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
         row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle))
         links, moving = [t * (self.cols * v / PAIR + 1)], [0.0 * size]
@@ -220,7 +221,7 @@ class TrainedRows:
         return issued, self._paced(issued, moving, links)
 
     def _loop_backward(self) -> Size:
-        """From the products of a token for the gradient of its inputs to those of a later one, for each token between."""
+        """Return the cycles per token from a token's input-gradient products to those of a later token."""
         wafer, k = self.wafer, self.k
         waiting = PAIR * wafer.input_queue_wavelets[FEED_QUEUE]
         between = 2 + np.minimum(waiting // k, self.tokens - 1)
@@ -240,17 +241,17 @@ class TrainedRows:
     # ---- kernels ---------------------------------------------------------------------------------------------------
 
     def forward_cost(self) -> Cost:
-        """Of the product with the work on its outputs."""
+        """Return the cost of the product and its fused operations."""
         issued, cycles = self.forward
         rows, cols = self.tiling.rows + 1, self.tiling.cols
         idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
         return Cost(compute=issued, stalled_input=cycles - issued, idle=idle)
 
     def weight_gradient_cost(self) -> Cost:
-        """Of all that happens backward, but for the gradient of the inputs."""
+        """Return the cost of the backward pass except for the gradient of the inputs."""
         issued, cycles = self.backward
         return Cost(compute=issued - self.passes_on * self.of_inputs, stalled_input=cycles - issued)
 
     def input_gradient_cost(self) -> Cost:
-        """Of the gradient of the inputs."""
+        """Return the cost of the gradient of the inputs."""
         return Cost(compute=1.0 * self.of_inputs)

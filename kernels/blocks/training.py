@@ -1,4 +1,4 @@
-"""Gradient rules and kept bytes that several families share."""
+"""Gradient rules and stored bytes that several families share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULT_FUNCTIONS = frozenset({"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt",
 
 
 def fused_items(kernel: Kernel) -> list[str]:
-    """What is fused to the results of a product, in order."""
+    """Return the operations fused to a product, in order."""
     return [item for item in ProductAttributes.of(kernel.attrs).fused.split(",") if item]
 
 
@@ -35,9 +35,9 @@ def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs:
 def pointwise_gradient(
     kernel: Kernel, gradient: str, tape: Tape, *, weights: bool = True, moves: bool = False
 ) -> None:
-    """One pass over the result's gradient and what was kept; gradients of all inputs come out.
+    """Emit one pass over the result's gradient and stored tensors that produces the gradients of all inputs.
 
-    `moves`: the gradient needs the result's gradient alone, as that of a copy does.
+    `moves`: the gradient needs only the result's gradient, as for a copy.
     """
     outputs = [tape.give(t) for t in tape.inputs(kernel)]
     if weights:
@@ -48,7 +48,7 @@ def pointwise_gradient(
 
 
 def moved_gradient(kernel: Kernel, gradient: str, tape: Tape, op: str) -> None:
-    """The result's gradient is moved (`op`) to where the elements of (rows, cols) came from."""
+    """Move (`op`) the result's gradient to where the elements of (rows, cols) came from."""
     if tape.inputs(kernel):
         tape.emit(
             kernel,
@@ -64,7 +64,7 @@ def moved_gradient(kernel: Kernel, gradient: str, tape: Tape, op: str) -> None:
 
 
 def pass_on(kernel: Kernel, tensor: str, gradient: str, tape: Tape) -> None:
-    """An addend's gradient is the sum's, summed over what was broadcast."""
+    """Pass the sum's gradient to an addend, reduced over broadcast dimensions."""
     if tape.tensors[tensor].elements == tape.tensors[gradient].elements:
         tape.add(tensor, gradient)
     else:
@@ -132,7 +132,7 @@ def _bend(kernel: Kernel, function: str, gradient: str, tape: Tape) -> str:
 
 
 def unfused(kernel: Kernel) -> dict[str, Any]:
-    """The attributes of a product without what is fused to its results."""
+    """Return the attributes of a product without its fused operations."""
     return {key: value for key, value in kernel.attrs.items() if key != "fused"}
 
 

@@ -123,7 +123,8 @@ def k_tree(cores: int, groups: int, stream_order: str = "by_side") -> LineTree:
 
 
 def _by_arrival(tree: LineTree) -> LineTree:
-    """The same tree; every core takes the stream with the fewest handovers, then hops, behind it first."""
+    """Return the same tree with the children of every core sorted by arrival: fewest handovers, then fewest
+    hops below."""
     behind: dict[int, tuple[int, int]] = {}
     order: dict[int, tuple[int, ...]] = {}
     for v in _post_order(tree):
@@ -152,7 +153,7 @@ def _generated_table(cores: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def generated(cores: int, depth: int) -> LineTree:
-    """The tree of least wavelet-hops among those of at most `depth` dependent steps."""
+    """Return the tree with the fewest wavelet-hops among those with at most `depth` dependent steps."""
     depth = max(1, min(depth, cores - 1, MAX_GENERATED_DEPTH))
     _, split = _generated_table(cores, min(MAX_GENERATED_DEPTH, max(1, cores - 1)))
     kids: list[list[int]] = [[] for _ in range(cores)]
@@ -185,7 +186,8 @@ def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer, *, vertical: bool = Fal
 
 
 def _crossing(wafer: Wafer, *, vertical: bool) -> Callable[[int, int], int]:
-    """What the edges of dies add between two positions of a line that begins in the first row of a program."""
+    """Return a function with the cycles for die edges between two positions of a line that starts in the
+    first row of a program."""
     edges = wafer.die_edges(wafer.rows) if vertical and wafer.die_crossing_cycles else ()
 
     def cycles(a: int, b: int) -> int:
@@ -264,7 +266,7 @@ def stream_colors(tree: LineTree, first: int = 0) -> dict[tuple[int, int], int]:
 
 
 def multicast_back(n: Size, tree: LineTree, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
-    """Result from the root to both ends, one way after the other."""
+    """Return the cost of sending the result from the root to both ends, one direction after the other."""
     b = words(n, dtype) * wafer.wavelet_cycles
     if tree.cores == 1:
         return Cost()

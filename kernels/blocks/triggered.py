@@ -1,19 +1,18 @@
 """Products in which arriving words trigger multiply-accumulates, as fabric programs (both training mappings).
 
-streamed    weights come down the columns, each triggers over the t tokens at rest; sums leave along rows
-gradient    output gradients come along the rows, each triggers over the f features at rest; the sums over
-            tokens leave up the columns (weight gradient of the streamed mapping)
-stationary  activations come along the rows, each triggers over the n outputs at rest; sums leave up the columns
+    streamed    weights arrive down the columns, each triggers over the t stationary tokens; sums leave along rows
+    gradient    output gradients arrive along the rows, each triggers over the f stationary features; the sums over
+                tokens leave up the columns (weight gradient of the streamed mapping)
+    stationary  activations arrive along the rows, each triggers over the n stationary outputs; sums leave up the columns
 
-Feeder cores at the head of every line multicast f words per round; the first product replaces the sums, the
-others are added; a core then passes its sums to its neighbour, adding what comes from behind; collectors at
-the far end store them, or send them back to where they rest when work is fused to them
-(:mod:`wse_sim.kernels.blocks.fused`).  Words on the wire are fp32 (mixed precision: fp16 at rest, fp32 sums).
+Feeder cores at the head of every line multicast f words per round; the first product overwrites the sums, the
+others are added; a core then passes its sums to its neighbour, adding what arrives from behind; collectors at
+the far end store them, or send them back to their owners if operations are fused
+(:mod:`wse_sim.kernels.blocks.fused`). Words on the wire are fp32 (mixed precision: fp16 operands, fp32 sums).
 
-Zero weights (`density` below 1) are not sent.  A non-zero weight is sent in fp16 with the index of its
-vector, and a control word ends the round, so a round is as long as its non-zero weights.  Every column
-holds equally many per round.
-The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
+Zero weights (`density` below 1) are not sent. A non-zero weight is sent in fp16 with the index of its vector,
+and a control word ends the round, so a round is as long as its non-zero weights. Every column has the same
+number per round. The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> Trigge
 def triggered_program(
     dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, **options: Unpack[ProgramOptions]
 ) -> Case:
-    """Program of a product of streamed or stationary weights, or of a weight gradient; `groups` of them.
+    """Return the program of a product of streamed or stationary weights, or of a weight gradient, with
+    `groups` of them.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _feed(feeder: CoreClass, shape: TriggeredShape, words: Buffer) -> None:
 
 
 def send_sums(core: CoreClass, shape: TriggeredShape, j: int, y: Buffer) -> None:
-    """Position j passes on its sums y, with what comes from behind unless it is the last."""
+    """Send the sums y of position j, added to those from behind unless it is the last position."""
     if j == shape.sums:
         core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")
     else:

@@ -16,9 +16,10 @@ from wse_sim.kernels.contract.tape import gradient_name
 def update_kernels(
     forward: Iterable[Kernel], tensors: dict[str, Tensor], parts: Mapping[str, list[str]], optimizer: str
 ) -> list[Kernel]:
-    """Sums of shared gradients, then updates; `parts` holds the gradients of each weight.
+    """Return kernels that sum shared gradients, then update kernels; `parts` has the gradients of each
+    weight.
 
-    New gradient tensors are put in `tensors`.
+    New gradient tensors are added to `tensors`.
     """
     sums: list[Kernel] = []
     updates: list[Kernel] = []

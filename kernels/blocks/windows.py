@@ -1,4 +1,4 @@
-"""Windows that slide over an image: which of its lines and columns they meet, and where they reach over its border."""
+"""Windows that slide over an image: which lines and columns they cover, and where they cross its border."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAIR = 2  # fp16 elements of a word
 
 @dataclass(frozen=True)
 class AroundAttributes(Attributes):
-    """What families with windows state of zeros around an image."""
+    """The padding attribute of families with windows."""
 
     around: int = attribute(-1, "lines and columns around an image; -1: not said", at_least=-1)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of an image: `size` pixels, windows of `taps`, `results` of them."""
+    """One direction of an image: `size` pixels, `results` windows of `taps` pixels."""
 
     size: int
     taps: int
@@ -32,7 +32,7 @@ class Axis:
     results: int
 
     def first(self, place: int) -> int:
-        """First pixel that a window meets; negative in front of the image."""
+        """Return the first pixel of a window; negative before the image."""
         return place * self.stride - self.around
 
     def holds(self, place: int) -> bool:
@@ -40,7 +40,7 @@ class Axis:
         return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
 
     def spans(self) -> list[tuple[int, int]]:
-        """Windows as (first, count): one by one those over a border, all others at once."""
+        """Return windows as (first, count): one by one if they cross a border, all others in one run."""
         inner = [place for place in range(self.results) if self.holds(place)]
         if not inner:
             return [(place, 1) for place in range(self.results)]
@@ -49,7 +49,7 @@ class Axis:
 
     @property
     def is_regular(self) -> bool:
-        """Whether so many zeros on both sides, and the stride, give so many results."""
+        """Whether equal padding on both sides and the stride give this number of results."""
         return (self.size + 2 * self.around - self.taps) // self.stride + 1 == self.results
 
     @property
@@ -68,19 +68,19 @@ class Windows:
     before: int = 0  # elements before a run that fill it up, the others come behind
 
     def aligned(self) -> Windows:
-        """The same, filled up in front where words then begin at even elements at a border."""
+        """Return the windows, padded in front if words then start at even elements at a border."""
         run, first = self.columns.taps * self.channels, self.columns.around * self.channels
         turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
         return replace(self, before=int(bool(turned)))
 
     @classmethod
     def of(cls, kernel: Kernel) -> Windows:
-        """Of a convolution."""
+        """Return the windows of a convolution."""
         return cls.sized(kernel.dims, surround(kernel.dims, kernel.attrs))
 
     @classmethod
     def sized(cls, dims: Dims, around: int) -> Windows:
-        """Of the dimensions of a convolution, and lines and columns around."""
+        """Return the windows for the dimensions of a convolution and a padding of `around` lines and columns."""
         d = {name: int(value) for name, value in dims.items()}
         return cls(
             Axis(d["h"], d["r"], d["stride"], around, d["out_h"]),
@@ -104,7 +104,8 @@ class Windows:
 
 
 def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
-    """Lines of zeros above the image of a convolution: as stated, else the least number that gives so many lines of the result.
+    """Return the padding of a convolution: as stated, else the least number that gives the lines of the
+    result.
 
     Up to stride 2 no other number does.
     """

@@ -50,11 +50,11 @@ QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queu
 TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
 LEAST_MOVING = 3  # columns next to those that compute: of inlets, and two of stores
 LIGHT = frozenset({"bias", "relu"})
-"""Items that need no turn of their own."""
+"""Operations that share an instruction with others."""
 
 
 class _Way(NamedTuple):
-    """A way to finish outputs; cycles of a sample."""
+    """A way to finish outputs, with its cycles per sample."""
 
     issued: Size
     stalled: Size
@@ -75,10 +75,12 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True)
 class WordRows:
-    """A layer of `tokens` of `words` of inputs and `outputs`; with `shares` rows may finish tokens in turn.
+    """A layer of `tokens` tokens, `words` words of inputs and `outputs`; with `shares`, rows may finish
+    tokens in rotation.
 
-    With `waits` or `shares` it counts how long rows wait for the last one.  With `most_bundles` cores next to the rows count: the one
-    which hears the bundles of its row's words, and the stores of a residual.
+    With `waits` or `shares`, the time that rows wait for the last one is included. With `most_bundles`, the
+    cores next to the rows are included: the inlet that receives the bundles with its row's words, and the
+    stores of a residual.
     """
 
     tokens: Size
@@ -104,7 +106,7 @@ class WordRows:
 
     @property
     def store_bytes(self) -> Size:
-        """Of the fullest store of a residual: two samples of its tokens; a keeper has two results besides."""
+        """Bytes of the fullest store of a residual: two samples of its tokens; a keeper also stores two results."""
         share = ceil_div(self.tokens, self._chosen.stores) + (self._chosen.stores > 1)
         return 2 * bytes_of("fp16") * share * self.outputs
 
@@ -168,7 +170,8 @@ class WordRows:
         return found
 
     def _kept(self) -> _Way:
-        """Rows finish tokens in turn next to keepers; endless where there is no room for those."""
+        """Return the variant whose rows finish tokens in rotation next to keepers; infinite cycles if there
+        is no room for those."""
         turns = finishing_rows(self.tokens, self._rows - 1)
         issued = np.where(has_keepers(self.tiling.cols, self.wafer), self._in_turn(turns), np.inf)
         each = ceil_div(self.words, self._rows) * self._per_word + self.v
@@ -177,7 +180,8 @@ class WordRows:
         return _Way(issued, stalled, handed, turns, self._rows, ceil_div(self.words, self._rows), turns > 0)
 
     def _finishing(self) -> tuple[Size, Size, Size]:
-        """With a last row that multiplies as well: what the busiest core issues, how long rows wait for the last one, words of a row."""
+        """Return, for a last row that multiplies as well, the issue cycles of the busiest core, the wait
+        cycles, and the words of a row."""
         tokens, words, v, per_word, rows = self.tokens, self.words, self.v, self._per_word, self._rows
         o, size = np.ceil(self.wafer.vector_start_cycles), tokens * v
         moved = size / PAIR * (1 + ("residual" in self.items))
@@ -203,7 +207,7 @@ class WordRows:
         return np.where(self.tiling.rows > 1, self.tokens * np.maximum(each, last), np.inf)
 
     def _in_turn(self, turns: Size) -> Size:
-        """With `turns` rows that finish outputs in turn; infinite for a single row or token."""
+        """Return the cycles if `turns` rows finish outputs in rotation; infinite for a single row or token."""
         rounds = ceil_div(self.tokens, turns)
         size = rounds * self.v
         items = (item for item in self.items if item != "bias")
@@ -214,7 +218,7 @@ class WordRows:
 
 
 def finishing_rows(tokens: Size, rows: Size) -> Size:
-    """Rows that finish tokens in turn: the largest divisor of their number up to `rows`, one at least."""
+    """Return the number of rows that finish tokens in rotation: the largest divisor of the tokens up to `rows`."""
     count, found = int(np.max(tokens)), np.ones_like(rows)
     for part in range(2, count + 1):
         if count % part == 0:
@@ -223,18 +227,21 @@ def finishing_rows(tokens: Size, rows: Size) -> Size:
 
 
 def has_keepers(cols: Size, wafer: Wafer) -> NDArray[np.bool_]:
-    """Whether a region of so many columns that compute has room for keepers and stores: three columns move at least."""
+    """Return whether a region with `cols` compute columns has room for keepers and stores: at least three
+    moving columns."""
     moving = np.ceil(cols / wafer.pipeline_efficiency - 1e-9) - cols
     return np.asarray(moving >= LEAST_MOVING)
 
 
 def waits_for_columns(outputs: Size, v: Size, each: Size) -> Size:
-    """Cycles that a row waits when its columns send a token in turn: sums in queues bridge some tokens of `each` cycles."""
+    """Return the cycles that a row waits when its columns send a token in sequence; queued sums hide some
+    tokens of `each` cycles."""
     return np.maximum(0.0, (outputs - v) / PAIR - each * QUEUED_WORDS / v)
 
 
 def kept_cycles(tokens: Size, outputs: Size, turns: Size, v: Size, wafer: Wafer) -> Size:
-    """Cycles of a sample in the core that hands a residual on to keepers of `turns` rows, or in a keeper if it takes longer."""
+    """Return the cycles per sample of the core that deals a residual to keepers of `turns` rows, or of a
+    keeper if larger."""
     token = wafer.wavelet_cycles * outputs / PAIR + TURN_CYCLES
     handed = tokens * token + tokens / turns * token
     return np.maximum(handed, tokens / turns * (outputs + stored_cycles(outputs, v)))
@@ -246,10 +253,12 @@ def stored_cycles(outputs: Size, v: Size) -> Size:
 
 
 def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
-    """Cycles of a token in the core next to a row, which hears `words` words and deals out the row's own, `each`.
+    """Return the cycles per token of an inlet that receives `words` words and deals out its row's `each`
+    words.
 
-    All words that it hears come over one ramp, whatever bundles they are in.  In cycles between two of them it deals out.  What is
-    dealt out counts twice: a word continues when the last of its readers takes it, and they deal at different times.
+    All received words arrive over one ramp, whatever their bundles; the inlet deals out in the cycles between
+    them. Dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at
+    different times.
 
     >>> from wse_sim.hardware import load_wafer
     >>> float(hearing_cycles(16, 3, load_wafer("wse2")))
@@ -259,9 +268,9 @@ def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
 
 
 def _heard(words: Size, way: _Way, most_bundles: int, wafer: Wafer) -> Size:
-    """Cycles of a token in the core next to a row: it hears all bundles in which the row has words.
+    """Return the cycles per token of an inlet, which receives all bundles with words of its row.
 
-    Where rows have as many words each, bundles end where rows do.
+    If all rows have equally many words, bundles end where rows do.
     """
     each, rows = way.each, way.fed
     found = np.inf + 0.0 * each

@@ -1,1 +1,1 @@
-"""What a kernel family is: its methods, costs in closed form, the arithmetic of a core, the registry."""
+"""The interface of a kernel family: its methods, costs in closed form, the arithmetic of a core, the registry."""

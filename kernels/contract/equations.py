@@ -1,8 +1,8 @@
-"""The vector unit and the row of cores in closed form: what every `cost` is made of.
+"""Closed-form costs of the vector unit and of rows of cores: the terms of every `cost`.
 
-Symbols: o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S = step_cycles,
-s = triggered_start_cycles, w = elements per cycle, hop = hop_cycles, T_R = ramp_cycles.
-All functions broadcast over integer arrays.
+Symbols: o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S = step_cycles, s =
+triggered_start_cycles, w = elements per cycle, hop = hop_cycles, T_R = ramp_cycles. All functions broadcast
+over integer arrays.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def ceil_div(a: Size, b: Size) -> Size:
 
 
 def least_share(items: int, cores: Size) -> Size:
-    """Items of a core where all cores in use have as many: the least divisor of the items that the cores allow."""
+    """Return the items per core with equally loaded cores: the least divisor of the items that needs at most
+    `cores` cores."""
     divisors = np.array([d for d in range(1, items + 1) if items % d == 0])
     return divisors[np.searchsorted(divisors, ceil_div(items, np.asarray(cores)))]
 
@@ -155,7 +156,7 @@ def relay_cycles(wafer: Wafer) -> float:
 
 
 def crossing_cycles(rows: Size, wafer: Wafer) -> Size:
-    """What the edges of dies add to the way from the first row of a program down to its row `rows`."""
+    """Return the cycles for die edges between the first row of a program and its row `rows`."""
     if not wafer.die_crossing_cycles:
         return 0
     found: Size = wafer.die_crossing_cycles * np.searchsorted(wafer.die_edges(wafer.rows), rows, side="right")
@@ -163,7 +164,7 @@ def crossing_cycles(rows: Size, wafer: Wafer) -> Size:
 
 
 def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
-    """The first word crosses a rectangle and climbs one ramp each way."""
+    """Return the cycles in which the first word crosses a rectangle, with one ramp at each end."""
     return (rows + cols - 2) * wafer.hop_cycles + wafer.handover_cycles
 
 

@@ -1,21 +1,21 @@
-"""The contract of a kernel: everything that the rest of the simulator may ask a family.
+"""The interface of a kernel family: everything that the rest of the simulator may ask it.
 
 On a rectangle of cores:
 
-1. ``footprint(dims, tiling, wafer)``: bytes of SRAM per core.
-2. ``cost(dims, tiling, wafer)``: cycles by cause; closed form, vectorised over tilings.
-3. ``compute(...)``: the numerics, tile by tile as the cores would do it.
-4. ``program(dims, tiling, wafer)``: the fabric program; ``probes`` names small runs of it.
+    1. footprint(dims, tiling, wafer): bytes of SRAM per core
+    2. cost(dims, tiling, wafer): cycles by cause; closed form, vectorized over tilings
+    3. compute(...): the numerics, tile by tile as on the cores
+    4. program(dims, tiling, wafer): the fabric program; `probes` lists small runs of it
 
 In the graph of a model:
 
-5. ``dims`` and ``attributes``: the names that a kernel of the family may state, and nothing else.
-6. ``flops(dims, attrs, phase)``: the only place in which FLOPs are counted.
-7. ``flow(dims, attrs)``: how samples pass through the kernel; ``lay(dims, attrs)``: over which cores they come and go.
-8. ``keeps(kernel, ...)`` and ``gradients(kernel, tape)``: what training needs.
+    5. dims and attributes: the names that a kernel of the family may state, and nothing else
+    6. flops(dims, attrs, phase): the only place where FLOPs are counted
+    7. flow(dims, attrs): how samples pass through the kernel; lay(dims, attrs): over which cores they enter and leave
+    8. keeps(kernel, ...) and gradients(kernel, tape): what training needs
 
-A dimension or a tiling field may be an integer or an integer array: all formulas broadcast, so one
-call prices 100,000 tilings.
+A dimension or a tiling field may be an integer or an integer array: all formulas broadcast, so one call
+prices 100,000 tilings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Attrs = Mapping[str, Any]  # attributes of a kernel
 
 
 class How(TypedDict, total=False):
-    """What a face may be asked in addition to dimensions and tiling; read it with :func:`asked`."""
+    """Keyword arguments of a family's methods in addition to dimensions and tiling; read them with :func:`asked`."""
 
     phase: Phase
     dtype: str
@@ -55,7 +55,7 @@ class How(TypedDict, total=False):
 
 
 class ProgramOptions(How, total=False):
-    """What a program may be asked beside: the seed of its values."""
+    """Keyword arguments of a program: also the seed of its values."""
 
     seed: int
 
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 def asked(how: How, dtype: str = "fp16") -> Asked:
-    """What was asked, with the defaults filled in: forward, `dtype`, no attributes."""
+    """Return the arguments with defaults filled in: forward phase, `dtype`, no attributes."""
     return Asked(how.get("phase", Phase.FORWARD), how.get("dtype", dtype), how.get("attrs") or {})
 
 
@@ -77,10 +77,10 @@ def asked(how: How, dtype: str = "fp16") -> Asked:
 class Flow:
     """How samples pass through a kernel.
 
-    `rows`: pieces in which a sample flows (0: it has none of its own and follows its producer).  `is_barrier`:
-    the first row comes out only after the last has gone in.  `at_once`: all rows of a sample come out together, after the time of
-    one.  `sums_on_links`: partial sums travel between the
-    cores of the kernel.  `skips_zero_weights`: a streamed weight that is zero is not sent and costs nothing.
+    `rows`: pieces in which a sample flows (0: as many as its producer has). `is_barrier`: the first row
+    leaves only after the last has arrived. `at_once`: all rows of a sample leave together, after the time of
+    one. `sums_on_links`: partial sums travel between the cores of the kernel. `skips_zero_weights`: streamed
+    zero weights are not sent and cost nothing.
     """
 
     rows: int = 0
@@ -92,12 +92,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Lay:
-    """How a kernel is in its region, as far as its attributes settle it; the defaults settle nothing.
+    """Layout of a kernel in its region, as far as its attributes determine it; the defaults leave everything
+    open.
 
-    `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
-    either): no more links side by side than there are of them.  `least_rows` of the region, and
-    `least_cols` that compute.  `store_bytes` of the fullest core next to them.  `more_colors` it takes in addition to the three of a kernel.  `rows_without_inputs`: rows
-    of the region that hold no weights.  `most_links` side by side of every stream to and from it (0: no limit but the cores).
+    `takes_over`, `gives_over`: the cores over which operands enter and results leave, "rows" or "cols" ("" is
+    either); they limit the number of parallel links. `least_rows` of the region, and `least_cols` that
+    compute. `store_bytes` of the fullest core next to them. `more_colors` that it uses in addition to the
+    three of a kernel. `rows_without_inputs`: rows of the region without weights. `most_links`: parallel links
+    of every stream to and from it (0: limited only by the cores).
     """
 
     takes_over: str = ""
@@ -111,7 +113,8 @@ class Lay:
 
 
 def lay_of_operands(count: int) -> Lay:
-    """Of work that takes every operand in at a core of its own next to those that compute: one in each of two rows, two columns for more."""
+    """Return the layout of a kernel with a separate inlet core per operand: one in each of two rows, two
+    columns for more."""
     return Lay(least_rows=min(count, 2), least_cols=1 + (count > 2))
 
 
@@ -119,9 +122,9 @@ def lay_of_operands(count: int) -> Lay:
 class Kept:
     """What the gradients of a forward kernel need.
 
-    `tensors` are tensors of the graph that they read; `own_bytes` no other kernel sees.  Of the own bytes a
-    backward pass can do without `again_bytes` if it computes them again; `serial_bytes` of those exist for one
-    of `serial_times` pieces of work at a time while the kernel runs.
+    `tensors` are tensors of the graph that they read; `own_bytes` are private to the kernel. A backward pass
+    can recompute `again_bytes` of them instead of storing them; `serial_bytes` of those exist for one of
+    `serial_times` pieces of work at a time while the kernel runs.
     """
 
     tensors: tuple[str, ...] = ()
@@ -132,7 +135,7 @@ class Kept:
 
 
 class Role(StrEnum):
-    """What a kernel is in a network, for readers of whole graphs."""
+    """The role of a kernel in a network, for readers of whole graphs."""
 
     PRODUCT = "product"  # (m, k) times weights (k, n), or a matrix per group of rows
     ATTENTION = "attention"
@@ -143,7 +146,8 @@ class Role(StrEnum):
 
 
 STRAIGHT_PARTS = ("bias", "residual", "scale")
-"""Parts of an epilogue whose gradient is that of the result; any other part is a function of each element."""
+"""Parts of an epilogue with the identity or a constant as derivative; any other part is a function of each
+element."""
 
 
 @dataclass(frozen=True)
@@ -162,19 +166,19 @@ class Link:
 
     @property
     def bends(self) -> bool:
-        """Whether it is a function of its own operand that an epilogue can hold."""
+        """Whether it is a function of a single operand that an epilogue can contain."""
         return bool(self.part) and self.part not in STRAIGHT_PARTS
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel is on its rectangle of `rows` x `cols` cores.
+    """How a kernel is mapped to its rectangle of `rows` x `cols` cores.
 
-    `algorithm` names a mapping of the family; "" is the family's default for its `mapping`:
-    "stationary" (weights rest in a region, activations stream: pipelined), "streamed" (activations
-    rest on the whole rectangle, weights stream: weight streaming) or "grid" (both tiled on a square
-    grid, operands shift: inference).  `lanes` are copies of the layer inside the rectangle, each of
-    ``cols // lanes`` columns, that share the batch.
+    `algorithm` names a mapping of the family; "" is the family's default for its `mapping`: "stationary"
+    (weights are stationary in a region, activations stream: pipelined), "streamed" (activations are
+    stationary on the whole rectangle, weights stream: weight streaming) or "grid" (both tiled on a square
+    grid, operands shift: inference). `lanes` are copies of the layer inside the rectangle, each of ``cols //
+    lanes`` columns, that share the batch.
 
     Example
     -------
@@ -309,7 +313,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Case:
-    """A fabric program ready to run: its inputs, and the values that buffers must hold afterwards.
+    """A fabric program that is ready to run: its inputs, and the expected values of its buffers.
 
     `inputs` and `expected` are arrays (rows, cols, length) per buffer; NaN is not compared.
 
@@ -364,7 +368,7 @@ class Family:
 
     @classmethod
     def sizes(cls) -> tuple[Parameter, ...]:
-        """The sizes that a kernel states, those that it need not at the end; 1 stands for no default."""
+        """Return the sizes of a kernel, optional ones last; a default of 1 means that there is none."""
         given = (cls.dims, cls.more_dims)
         said = [dict.fromkeys(names, "") if isinstance(names, tuple) else names for names in given]
         return tuple(Parameter(name, 1, text) for names in said for name, text in names.items())
@@ -379,30 +383,33 @@ class Family:
         return 0 * dims[next(iter(self.dims))]
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """How samples pass through: in no rows of their own, each as it comes."""
+        """Return how samples pass through the kernel; by default as its producer sends them."""
         return Flow()
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """How it is in its region: not settled."""
+        """Return the layout in a region; by default nothing is determined."""
         return Lay()
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Of the fullest core next to those that compute on a region: what the lay says, whatever the region is."""
+        """Return the bytes of the fullest core next to the compute cores; by default those of :meth:`lay`,
+        for any region."""
         return self.lay(dims, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
-        """Streamed weights: elements of a round that meet what rests on the columns of a lane; 0 if it is not settled.
+        """Return the elements per round that are combined with stationary operands on a lane's columns; 0 if
+        undetermined.
 
-        A core takes its part of a round in whole words of two 16-bit elements.
+        This applies to streamed weights. A core receives its part of a round in whole words of two 16-bit
+        elements.
         """
         return 0
 
     def link(self, attrs: Attrs = NONE) -> Link | None:
-        """What the kernel does to each element, if that is all that it does."""
+        """Return the operation on each element, if the kernel does nothing else; None otherwise."""
         return None
 
     def is_affine(self, attrs: Attrs = NONE) -> bool:
-        """Whether the kernel scales and shifts each channel by constants, and does nothing else."""
+        """Return whether the kernel only scales and shifts each channel by constants."""
         return False
 
     def widens(self, phase: Phase) -> str:
@@ -410,7 +417,7 @@ class Family:
         return ""
 
     def notes(self, attrs: Attrs) -> tuple[str, ...]:
-        """What a reader of a plan should know about kernels with these attributes."""
+        """Return notes for readers of a plan on kernels with these attributes."""
         return ()
 
     def matmul_phases(self, phase: Phase) -> int:
@@ -471,9 +478,9 @@ class Family:
         return True
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """What the gradients need of the forward pass; unless the family states otherwise, its inputs.
+        """Return what the gradients need of the forward pass; by default the kernel's inputs.
 
-        `trained` holds the tensors that get a gradient, `tensors` all tensors of the graph.
+        `trained` contains the tensors that get a gradient, `tensors` all tensors of the graph.
         """
         return Kept(kernel.inputs)
 

@@ -1,16 +1,16 @@
-"""The arithmetic of the cores, jitted: what every `compute` is made of.
+"""The arithmetic of the cores, jitted: the operations of every `compute`.
 
-Values travel as float32 arrays that hold numbers of the asked precision exactly.
+Values are float32 arrays whose numbers are exact in the requested precision.
 
-fp32       every operation rounds to fp32
-fp16       IEEE binary16, ties to even
-bf16       upper 16 bits of fp32, ties to even
-cbfloat16  1 sign, 6 exponent, 9 mantissa bits.  The vendor publishes no more; assumed: bias 31, ties to
-           even, no subnormals (below 2^-30 becomes 0), overflow to infinity
-int8       weights only: one scale per matrix, products and sums in fp32
+    fp32       every operation rounds to fp32
+    fp16       IEEE binary16, ties to even
+    bf16       upper 16 bits of fp32, ties to even
+    cbfloat16  1 sign, 6 exponent, 9 mantissa bits. The vendor publishes no more; assumed: bias 31, ties to
+               even, no subnormals (below 2^-30 becomes 0), overflow to infinity
+    int8       weights only: one scale per matrix, products and sums in fp32
 
-Mixed accumulation: products of 16-bit operands are summed in fp32; results round to 16 bits once, when
-they are stored.  With ``half`` sums round to the 16-bit type after every multiply-accumulate.
+Mixed accumulation: products of 16-bit operands are summed in fp32; results round to 16 bits once, when they
+are stored. With ``half`` sums round to the 16-bit type after every multiply-accumulate.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def binary(op: str, a: ArrayLike, b: ArrayLike, dtype: str = "fp32") -> Array:
 
 
 def keep_mask(shape: tuple[int, ...], p: float, seed: int) -> Array:
-    """Dropout mask with its scale; the same for the same seed, whatever the tiling."""
+    """Return a scaled dropout mask, which depends on the seed but not on the tiling."""
     out = np.empty(shape, np.float32)
     _keep_all(out.reshape(-1), seed, 0, p)
     return out

@@ -1,8 +1,8 @@
-"""What may be stated about a kernel, declared once: name, type, range, default, meaning.
+"""Declarations of what a kernel may state: name, type, range, default, meaning.
 
 A family declares its sizes (:func:`sizes`) and its attributes (a dataclass whose fields are made by
-:func:`attribute`).  From these declarations come the checks of a graph, the values that the faces read
-(:meth:`Attributes.of`), the parameters of the command line and the tables of the documentation.
+:func:`attribute`). These declarations provide the checks of a graph, the values that the family's methods
+read (:meth:`Attributes.of`), the parameters of the command line and the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ MOST_SIZE = 10**7
 
 @dataclass(frozen=True)
 class Parameter:
-    """A size or an attribute: its default has its type; a range for numbers, choices for words.
+    """A size or an attribute; its type is that of its default, with a range for numbers and choices for
+    words.
 
-    Numbers without their own range: whole ones from 1 (from 0 where 0 is the default and stands for "the
-    best"), shares from 0 to 1.
+    Without an explicit range, integers start from 1 (from 0 if 0 is the default and means "the best"),
+    fractions are 0 to 1.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Parameter:
 
     @property
     def is_pin(self) -> bool:
-        """Whether it states where a kernel goes, not what it does."""
+        """Whether it states where a kernel is placed instead of what it does."""
         return self.name.startswith("pin_")
 
     @property
@@ -77,7 +78,7 @@ class Parameter:
         return "true, false" if self.kind is bool else "text"
 
     def fault(self, value: Attr) -> str:
-        """What is wrong with a value that a kernel states: type, range or choice; "" if nothing is."""
+        """Return what is wrong with a stated value: type, range or choice; "" if it is valid."""
         wanted = (int, float) if self.kind is float else self.kind
         if not isinstance(value, wanted) or (isinstance(value, bool) and self.kind is not bool):
             return f"is not of type {self.kind.__name__}; give one like {self.default!r}"
@@ -128,7 +129,7 @@ class Parameter:
 
 
 def sizes(**meanings: str) -> Mapping[str, str]:
-    """The sizes of a family: names and what they count.  Each is a whole number, at least 1."""
+    """Declare the sizes of a family: names and meanings. Each size is an integer of at least 1."""
     return MappingProxyType(meanings)
 
 
@@ -140,16 +141,17 @@ def attribute(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> V:
-    """A field of an :class:`Attributes` dataclass: default, what it means, what it may be."""
+    """Declare a field of an :class:`Attributes` dataclass: default, meaning, and allowed values."""
     said = {"help": meaning, "choices": choices, "at_least": at_least, "at_most": at_most}
     return cast(V, field(default=default, metadata=said))
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """Attributes that a kernel of any family may state: where the user wants it placed; 0 and "": anywhere.
+    """Attributes that a kernel of any family may state: the placement that the user wants; 0 and "" mean
+    anywhere.
 
-    Kernels that lie as on the fabric say besides how their streams lie.
+    Kernels with a whole-fabric layout also state the layout of their streams.
     """
 
     pin_rows: int = attribute(0, "rows of cores of its region")
@@ -164,9 +166,10 @@ class Attributes:
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:
-        """The attributes as their declaration types them; where several mappings state one, the first counts.
+        """Return the attributes with declared types; if several mappings state one, the first mapping wins.
 
-        What the class does not declare is left out, so the blocks of several families read what they share.
+        Attributes that the class does not declare are ignored, so blocks of several families can read what
+        they share.
         """
         known, given = parameters_of(cls), dict[str, Any]()
         for mapping in reversed(stated):
@@ -183,7 +186,7 @@ class WordAttributes(Attributes):
 
     @property
     def bundles(self) -> int | None:
-        """Streams side by side in which whole words come; None where elements lie as they like."""
+        """Number of parallel streams of whole words; None if elements have no fixed layout."""
         return self.most_bundles if self.in_words else None
 
 
@@ -203,7 +206,7 @@ def parameters_of(kind: type[Attributes]) -> Mapping[str, Parameter]:
 
 @dataclass(frozen=True)
 class ProductAttributes(Attributes):
-    """Attributes that products share."""
+    """Attributes of all products."""
 
     accumulate: str = attribute(
         "", "type of the sums; empty: fp32, on a grid fp16", choices=("", "fp32", "fp16")
@@ -213,7 +216,7 @@ class ProductAttributes(Attributes):
 
 @dataclass(frozen=True)
 class WeightAttributes(ProductAttributes):
-    """Attributes that products with weights share."""
+    """Attributes of all products with weights."""
 
     weights: str = attribute(
         "", "int8: one byte each; frozen: they do not train", choices=("", "int8", "frozen")

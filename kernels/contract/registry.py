@@ -67,7 +67,7 @@ def register(family: F) -> F:
 
 
 def family(name: str) -> Family:
-    """The kernel family of that name.
+    """Return the kernel family with a name.
 
     Example
     -------
@@ -96,7 +96,7 @@ def flops_of(kernel: Kernel) -> int:
 
 
 def role_of(kernel: Kernel) -> Role:
-    """What a kernel is in a network, as its family states."""
+    """Return the role of a kernel in a network, as its family states it."""
     return family(kernel.family).role
 
 
@@ -147,7 +147,7 @@ def check_graph(graph: KernelGraph) -> None:
 
 
 def notes_of(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """What the families of these kernels state to a reader of their plan, each note once."""
+    """Return the notes of the families of these kernels for readers of their plan, without duplicates."""
     found = (family(kernel.family).notes(kernel.attrs) for kernel in kernels)
     return tuple(dict.fromkeys(note for notes in found for note in notes))
 

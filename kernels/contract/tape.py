@@ -1,6 +1,6 @@
-"""The tape of a backward pass: gradient kernels are written on it, last forward kernel first.
+"""The tape of a backward pass, on which gradient kernels are written, last forward kernel first.
 
-A family's `gradients` asks the tape which tensors want a gradient and writes kernels with :meth:`Tape.emit`.
+A family's `gradients` asks the tape which tensors need a gradient and writes kernels with :meth:`Tape.emit`.
 A gradient with several contributions is summed by an elementwise kernel, ``<first reader>.dsum``.
 """
 
@@ -25,7 +25,7 @@ def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
 
 
 class Changes(TypedDict, total=False):
-    """In what a gradient kernel differs from its forward kernel."""
+    """Fields in which a gradient kernel differs from its forward kernel."""
 
     family: str
     dims: Mapping[str, int]
@@ -93,7 +93,7 @@ class Tape:
         return name
 
     def start(self, output: Tensor) -> None:
-        """Begin at a result of the graph: the gradient of a loss is the number 1, others come from outside."""
+        """Start at a result of the graph: the gradient of a loss is the number 1, others are inputs."""
         self._parts[output.name] = [self.gradient(output.name)]
         self.ones.update(self._parts[output.name] if not output.shape else ())
 
@@ -138,7 +138,7 @@ class Tape:
     # --- kernels
 
     def is_free(self, name: str) -> bool:
-        """Whether no gradient kernel has that name yet."""
+        """Return whether no gradient kernel has this name yet."""
         return name not in self._names
 
     def emit(
@@ -150,9 +150,10 @@ class Tape:
         outputs: tuple[str, ...],
         **changes: Unpack[Changes],
     ) -> None:
-        """Write a gradient kernel ``<of>.<suffix>``: as the forward kernel `of` but for `changes`.
+        """Write a gradient kernel ``<of>.<suffix>``: a copy of the forward kernel `of` with `changes`.
 
-        An input gradient keeps the parameters of `of` unless told otherwise; FLOPs are those of the family.
+        An input gradient keeps the parameters of `of` unless `changes` state others; FLOPs come from the
+        family.
         """
         kept = of.parameters if phase is DATA else ()
         given: dict[str, Any] = {"parameters": kept, **changes}

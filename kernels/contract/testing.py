@@ -1,4 +1,4 @@
-"""The tie between the faces of a kernel: what a test of a new kernel calls."""
+"""Consistency check of a kernel's methods, for tests of new kernels."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def check_faces(
     resident_bytes: float = 0,
     **options: Unpack[ProgramOptions],
 ) -> float:
-    """Run the program and compare: values, cycles within `band` of the cost, SRAM within the footprint.
+    """Run the program and check values, cycles within `band` of the cost, and SRAM within the footprint.
 
-    `resident_bytes`: tensors at rest that the compiler counts, and what feeds or collects at the edge.
+    `resident_bytes`: stationary tensors that the compiler counts, and buffers of feeders or collectors at the
+    edge.
 
     Returns
     -------

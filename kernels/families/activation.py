@@ -69,7 +69,8 @@ class Activation(OnElements):
     attributes = ActivationAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, object] = NONE) -> Flow:
-        """In no rows of its own; in whole words a core has its part of a sample at once, so rows wait for the time of a special function."""
+        """Rows follow the producer; with whole words a core has its part of a sample at once, so rows wait
+        for a special function."""
         stated = ActivationAttributes.of(attrs)
         return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
 
@@ -129,7 +130,7 @@ class Activation(OnElements):
         return activation_program(function, tiling, n, wafer, **options)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its result, where the slope follows from it; else its operand."""
+        """Return its result, if the derivative follows from it; else its operand."""
         return Kept(
             kernel.outputs
             if ActivationAttributes.of(kernel.attrs).function in RESULT_FUNCTIONS
@@ -137,7 +138,7 @@ class Activation(OnElements):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """One pass over the result's gradient and what was kept."""
+        """Emit one pass over the result's gradient and stored tensors."""
         pointwise_gradient(kernel, gradient, tape)
 
 

@@ -100,11 +100,11 @@ class BatchGemm(MatrixProduct):
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All of a sample before the first row; partial sums travel."""
+        """All of a sample arrives before the first row leaves; partial sums travel."""
         return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Operand at rest (stationary), arriving operand twice, partial sums twice, code."""
+        """Stationary operand, double-buffered arriving operand and partial sums, code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         heads = BatchGemmAttributes.of(attrs).heads
@@ -122,7 +122,7 @@ class BatchGemm(MatrixProduct):
         return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product of one sub-rectangle, all of them at once, and what is fused to the results."""
+        """The product of one sub-rectangle, all of them in parallel, and the fused operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         fused = fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
@@ -166,7 +166,7 @@ class BatchGemm(MatrixProduct):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One product on a small rectangle with the same tile, as many times as a core has products.
 
-        What is fused to the results is measured apart.
+        Fused operations are measured separately.
         """
         phase, dtype, attrs = asked(how)
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
@@ -214,9 +214,10 @@ class BatchGemm(MatrixProduct):
 
 
 def _operands(kernel: Kernel, own: list[str], tape: Tape) -> tuple[list[str], list[str]]:
-    """What is multiplied, and what is added to the results or fused to them: it comes last, inputs before parameters.
+    """Return the multiplied operands, and those that are added or fused to the results, which come last,
+    inputs before parameters.
 
-    A product of a tensor with itself has one operand, so a vector that does not fit is no second one.
+    A product of a tensor with itself has one operand, so a vector of another size is no second operand.
     """
     operands, added = [*own, *kernel.parameters], list[str]()
     fused = sum(item in ("bias", "prelu") for item in fused_items(kernel))

@@ -154,7 +154,7 @@ class CrossEntropy(OnRows):
         return Kept(kernel.inputs, kernel.dims["rows"] * FP32_BYTES)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """One pass over the result's gradient and what was kept."""
+        """Emit one pass over the result's gradient and stored tensors."""
         pointwise_gradient(kernel, gradient, tape)
 
 

@@ -62,7 +62,7 @@ class Dropout(OnElements):
     attributes = DropoutAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Random elements; nothing when p is 0."""
+        """The cost of random elements; zero if p is 0."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if DropoutAttributes.of(attrs).p == 0.0:
@@ -98,7 +98,7 @@ class Dropout(OnElements):
         return Kept((), (kernel.dims["elements"] + 7) // 8)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """As the forward kernel, on the gradient alone."""
+        """Emit the forward kernel on the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

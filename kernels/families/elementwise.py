@@ -72,7 +72,7 @@ class Elementwise(OnElements):
         return ElementwiseAttributes.of(attrs).inputs + 1
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """In whole words, operands come in at cores of their own."""
+        """With whole words, operands enter at separate cores."""
         stated = ElementwiseAttributes.of(attrs)
         return lay_of_operands(stated.inputs) if stated.in_words else Lay()
 
@@ -104,7 +104,7 @@ class Elementwise(OnElements):
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:
-        """Apply `ops` in turn: a binary operator takes the next operand, a function the value so far."""
+        """Apply `ops` in order: a binary operator takes the next operand, a function the current value."""
         return chain(operands, ops, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:

@@ -71,9 +71,10 @@ from wse_sim.kernels.contract.tape import Tape
 BUTTERFLY = 10
 """Real operations of a radix-2 butterfly: a complex product (six), a sum and a difference (two each)."""
 COLLIDING = {"fp32": 6, "half": 4}
-"""Of these, those that read twice from one bank: halves of a line are whole rounds of banks apart, every second fp32 result too."""
+"""Instructions that read twice from one bank: halves of a line are whole rounds of banks apart, every second
+fp32 result too."""
 HALF_BUTTERFLY = 8
-"""Of one of its two results: the product and one sum."""
+"""Operations for one of its two results: the product and one sum."""
 COMPLEX_PRODUCT = 6
 MOST_DIRECT = 7
 """Largest factor of n whose stage is computed directly."""
@@ -162,7 +163,7 @@ class Fourier(Family):
         return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, seed)
 
     def _stages(self, n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
-        """The stages, one after the other, all alike but for their factors."""
+        """Return the program of the stages in order, all alike except for their factors."""
         b, half = new_builder(rows, cols, wafer), n // 2
         k = b.core_class("core")
         stages = n.bit_length() - 1
@@ -208,7 +209,7 @@ class Fourier(Family):
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The transform the other way, of the gradient alone."""
+        """Emit the inverse transform of the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -1,18 +1,17 @@
-"""What a training step does to all gradients before the update: norm, scale or clip, and the step's own numbers.
+"""Work of a training step on all gradients before the update: norm, scale or clip, and the step's scalars.
 
-Mapping: gradients lie where the weights rest, n = ceil(elements / cores) per core; only single numbers travel::
+Mapping: gradients are stored with the weights, n = ceil(elements / cores) per core; only scalars travel::
 
     gradient_norm   s = sum g g (one accumulator); all-reduce of s; f = min(1, c / (sqrt(s) + eps))
     gradient_scale  g = g f                        or clip: g = min(max(g, -c), c)
-                    with `check`: s = sum 0 g, which is not a number if any g is infinite; all-reduce of s
-    schedule        k operators on a single number, one after the other; multicast of it to all cores
-
+                    with `check`: s = sum 0 g, which is NaN if any g is infinite; all-reduce of s
+    schedule        k operators on a scalar, one after the other; multicast of it to all cores
     T = task start + instructions (o + ceil(n / w)) + all-reduce of one word over the rectangle + functions
 
-In weight streaming this work runs where the gradients are, in the memory service: `server_bytes` per gradient.
-None of them is differentiated: an update is the end of the chain.
-Source: vector rates of the SDK documentation; the all-reduce is that of the family allreduce2d (rows, then columns).
-Band of cost against program: 3 % (start of the last columns).
+In weight streaming this work runs where the gradients are, in the memory service: `server_bytes` per
+gradient. None of them is differentiated: an update is the end of the chain. Source: vector rates of the SDK
+documentation; the all-reduce is that of the family allreduce2d (rows, then columns). Band of cost against
+program: 3 % (start of the last columns).
 """
 
 from __future__ import annotations
@@ -55,19 +54,19 @@ from wse_sim.kernels.families.collectives.allreduce2d import FAMILY as ALLREDUCE
 from wse_sim.kernels.families.collectives.broadcast import FAMILY as BROADCAST
 
 EPS = 1e-6
-"""What keeps the factor of clipping finite; torch's clip_grad_norm_ has the same."""
+"""Keeps the clipping factor finite; the same value as in torch's clip_grad_norm_."""
 OPS = ("scale", "clip")
 
 
 class _OfGradients(Family):
-    """What the families here share: where they run, and that nothing is differentiated."""
+    """Common base of the families of this file: their mappings, and no gradients."""
 
     mappings = ("stationary", "streamed")
     dims: Mapping[str, str] = sizes(elements="gradients")
     server_bytes = 0
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """A few numbers and code: gradients are counted where they rest."""
+        """A few numbers and code: gradients are counted with the weights."""
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(
             buffers_bytes=16.0 + 0 * per_core(dims[next(iter(self.dims))], tiling),
@@ -75,7 +74,7 @@ class _OfGradients(Family):
         )
 
     def has_gradient(self, kernel: Kernel) -> bool:
-        """None: it is a part of the update."""
+        """False: it is a part of the update."""
         return False
 
 
@@ -111,7 +110,7 @@ class GradientNorm(_OfGradients):
         return norm, np.minimum(np.float32(1), np.float32(limit) / (norm + np.float32(EPS)))
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds its gradients and ends with the factor."""
+        """Return a program in which every core starts with its gradients and ends with the factor."""
         rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
         b = new_builder(rows, cols, wafer)
         g, s, limit = b.buffer("g", n, bank=0), b.buffer("s", 1, bank=2), 0.5
@@ -175,7 +174,7 @@ class GradientScale(_OfGradients):
     def compute(
         self, gradients: Array, factor: float = 1.0, *, op: str = "scale", limit: float = 1.0
     ) -> tuple[Any, bool]:
-        """(gradients scaled by `factor` or clipped to `limit`, whether all of them are finite)."""
+        """Return (gradients scaled by `factor` or clipped to `limit`, whether all of them are finite)."""
         g = core.as_float(gradients)
         out = np.clip(g, -limit, limit) if op == "clip" else core.binary("mul", g, factor)
         return out, bool(np.isfinite(g).all())

@@ -98,7 +98,7 @@ class GroupedGemm(WeightProduct):
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Weights of all groups at rest (stationary) or buffers (streamed), partial sums, code."""
+        """Stationary weights of all groups (stationary) or buffers (streamed), partial sums, code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         groups = dims["groups"]

@@ -71,7 +71,7 @@ class Halo(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds a column x and ends with y."""
+        """Return a program in which every core starts with a column x and ends with y."""
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)
         x, y = b.buffer("x", nz, bank=0), b.buffer("y", nz, bank=2)

@@ -76,9 +76,9 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
 
 MEETS = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
-"""What a scatter does where vectors meet; "set" keeps the last."""
+"""How a scatter combines vectors with the same index; "set" keeps the last."""
 NEUTRAL = {"add": 0.0, "max": -6e4, "min": 6e4, "mul": 1.0}
-"""With what the blocks of a scatter start; fp16 holds it."""
+"""Initial values of the blocks of a scatter; representable in fp16."""
 BENT = ("max", "min", "mul")
 """Operators whose gradient needs the vectors and the result."""
 
@@ -112,7 +112,8 @@ class Indexed(Family):
     attributes = IndexedAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Two blocks on their way and code; table and result are tensors.  Gradients of what met: what was taken too."""
+        """Two blocks in transit and code; table and result are tensors. Gradients of combined vectors also
+        store what was taken."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lot = _Lot(dims, tiling)
@@ -123,7 +124,7 @@ class Indexed(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Once around the ring, and a start for each vector; several times for gradients of what met."""
+        """Once around the ring, and a start for each vector; several times for gradients of combined vectors."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
@@ -160,7 +161,8 @@ class Indexed(Family):
         return core.rounded(found, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One table around a column of cores; every core wants as many vectors of each block.
+        """Return a program with one table around a column of cores; every core needs equally many vectors of
+        each block.
 
         Raises
         ------
@@ -179,7 +181,8 @@ class Indexed(Family):
         return _program(lot, rows, cols, op, wafer, dtype, int(options.get("seed", 0)))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The ring on a few cores, by the size of a block, and the vectors of a core, one by one; nothing for "set"."""
+        """The ring on a few cores, by the size of a block, and the vectors of a core, one by one; nothing for
+        "set"."""
         phase, dtype, attrs = asked(how)
         lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
         if op == "set":
@@ -220,12 +223,12 @@ class Indexed(Family):
         return tuple(found)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing; a maximum, minimum or product keeps what met and what came of it."""
+        """Nothing; a maximum, minimum or product stores its operands and its result."""
         bent = IndexedAttributes.of(kernel.attrs).op in BENT
         return Kept((*kernel.inputs[:2], *kernel.outputs)) if bent else Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Of a gather, the gradients are added where the vectors were; of a scatter, they are taken back."""
+        """For a gather, add the gradients where the vectors were; for a scatter, gather them back."""
         op, wanted = IndexedAttributes.of(kernel.attrs).op, tape.inputs(kernel)
         if not wanted:
             return
@@ -249,7 +252,7 @@ class Indexed(Family):
 
 
 def _moves(op: str, phase: Phase) -> tuple[tuple[str, int], ...]:
-    """What goes around the ring, how often: its kind (as the programs know it), times."""
+    """Return what travels around the ring, as pairs of kind (as in the programs) and repetitions."""
     if phase is Phase.INPUT_GRADIENT and op in BENT:
         return (("gather", 1),) if op == "mul" else (("gather", 2), ("add", 1))
     return ((op, 1),)
@@ -280,7 +283,7 @@ def _moved(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
 
 
 def _between(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
-    """What gradients of what met do where they are, for one table."""
+    """Return the local work of gradients of combined vectors, for one table."""
     if op not in BENT:
         return Cost()
     passes, quotients = (lot.block, lot.e) if op == "mul" else (2 * lot.e, lot.block)
@@ -345,7 +348,7 @@ def _program(lot: _Lot, rows: int, cols: int, op: str, wafer: Wafer, dtype: str,
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one core of the ring works with; `ids` are the places of its vectors."""
+    """Parameters of one core of the ring; `ids` are the indices of its vectors."""
 
     core: CoreClass
     cores: int

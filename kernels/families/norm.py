@@ -130,11 +130,11 @@ class Norm(OnRows):
         return NormAttributes.of(attrs).statistics == "running"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; on the fabric rows are on a core each and come out together, after the time of one."""
+        """Row by row; on the fabric each row is on one core, and rows leave together, after the time of one."""
         return Flow(rows=dims["rows"], at_once=_is_laid(attrs))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """On the fabric rows come and go over the rows of cores, one after the other over one link."""
+        """On the fabric rows enter and leave over the rows of cores, one after the other over one link."""
         return Lay("rows", "rows", most_links=1) if _is_laid(attrs) else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -295,7 +295,7 @@ class Norm(OnRows):
         return (replace(probe, cost=replace(local, startup=0.0) if probe.step else local),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs and two fp32 moments per row, of a batch norm per column."""
+        """Its inputs and two fp32 moments per row, for a batch norm per column."""
         count = kernel.dims["cols" if NormAttributes.of(kernel.attrs).kind == "batch" else "rows"]
         return Kept(kernel.inputs, 2 * count * FP32_BYTES)
 
@@ -321,7 +321,7 @@ def _work(phase: Phase, dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
 
 
 def affine_of(attrs: Attrs) -> tuple[str, ...]:
-    """What a norm has of "scale" and "shift"."""
+    """Return which of "scale" and "shift" a norm has."""
     said = NormAttributes.of(attrs)
     if said.affine:
         return () if said.affine == "none" else (said.affine,)
@@ -345,7 +345,7 @@ def forward_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
 
 
 def in_tokens(attrs: Attrs) -> bool:
-    """Whether its rows are tokens, of which a core may have some and others the rest: of a layer or an RMS norm."""
+    """Return whether its rows are tokens that can be distributed over cores: those of a layer or an RMS norm."""
     return NormAttributes.of(attrs).kind in ("layer", "rms")
 
 
@@ -371,7 +371,8 @@ class Same:
 def blocks_of(
     dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
 ) -> TokenBlocks | None:
-    """Blocks of whole tokens; None where they lie otherwise, or a token does not fit a core: on the fabric none is parted."""
+    """Return blocks of whole tokens; None for other layouts, or if a token does not fit in a core: on the
+    fabric none is split."""
     if tiling.mapping != "stationary" or not in_tokens(attrs):
         return None
     said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))

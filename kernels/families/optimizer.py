@@ -79,7 +79,7 @@ class Optimizer(Family):
     color = "#fcbba1"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Moments in fp32 and code; weights and gradients are counted where they rest."""
+        """Moments in fp32 and code; weights and gradients are counted where they are stored."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
         moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
@@ -123,7 +123,7 @@ class Optimizer(Family):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """New weights and moments in fp32; `state` holds the moments, zeros at first."""
+        """Return new weights and moments in fp32; `state` has the moments, initially zero."""
         if algorithm not in ALGORITHMS:
             raise KernelError(
                 f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"

@@ -200,11 +200,11 @@ class Pool2d(Family):
         return (own, *arrival_probes(cost, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs, to find the largest; an average needs none."""
+        """Its inputs, to find the maximum; an average needs none."""
         return Kept() if Pool2dAttributes.of(kernel.attrs).kind == "avg" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """As the forward kernel, on the gradient alone."""
+        """Emit the forward kernel on the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
@@ -246,7 +246,7 @@ FAMILY = register(Pool2d())
 
 
 def flat(dims: Dims) -> Dims:
-    """The 2-D pooling with as many inputs, outputs and positions per window."""
+    """Return the 2-D pooling with the same inputs, outputs and positions per window."""
     same = {name: dims[name] for name in ("b", "w", "c", "s", "stride", "out_w")}
     return {
         **same,
@@ -323,11 +323,11 @@ class Pool3d(Family):
         return FAMILY.probes(flat(dims), tiling, wafer, **how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs, to find the largest; an average needs none."""
+        """Its inputs, to find the maximum; an average needs none."""
         return FAMILY.keeps(kernel, trained, tensors)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """As the forward kernel, on the gradient alone."""
+        """Emit the forward kernel on the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -129,11 +129,11 @@ class Reduce(OnRows):
         return line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing but sizes."""
+        """Only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The gradient of a sum goes to all its addends."""
+        """Broadcast the gradient of a sum to all its addends."""
         moved_gradient(kernel, gradient, tape, "broadcast")
 
 

@@ -261,11 +261,11 @@ class Resample(Family):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing but sizes."""
+        """Only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """As the forward kernel, on the gradient alone."""
+        """Emit the forward kernel on the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -54,7 +54,7 @@ EAST, BACK = (0, 1), 2  # colors: two of the shift alternate by column, one lead
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one column does: `called` cycles before a tile is sent on, `after` cycles until the next one is looked at."""
+    """Work of one column: `called` cycles before a tile is sent, `after` cycles until the next one is read."""
 
     core: CoreClass
     arriving: Operand
@@ -101,7 +101,7 @@ class Shift(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """First message, relays, waiting behind other tiles, the way back."""
+        """First message, relays, waits behind other tiles, and travel."""
         check_tiling(self.name, tiling, self.mappings)
         senders = _senders(dims, tiling)
         relays = dims["distance"] - 1
@@ -180,7 +180,7 @@ class Shift(Family):
 
 
 def _senders(dims: Dims, tiling: Tiling) -> int:
-    """Columns that hold a tile.
+    """Return the columns that have a tile.
 
     Raises
     ------

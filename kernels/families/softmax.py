@@ -80,7 +80,7 @@ STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 
 @dataclass(frozen=True)
 class SoftmaxAttributes(Attributes):
-    """Attributes of a softmax: whether it gives the logarithm."""
+    """Attributes of a softmax: whether it returns the logarithm."""
 
     log: bool = attribute(False, "its logarithm")
     whole: bool = attribute(False, "every row is on one core, which no other helps")
@@ -165,7 +165,7 @@ class Softmax(OnRows):
         return Kept(kernel.outputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """One pass over the result's gradient and what was kept."""
+        """Emit one pass over the result's gradient and stored tensors."""
         pointwise_gradient(kernel, gradient, tape)
 
 

@@ -85,7 +85,7 @@ class TopK(OnRows):
         return spread(dims, tiling)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The rows of a core, values and indices of the winners, code."""
+        """The rows of a core, values and indices of the largest elements, code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         _, n, e = spread(dims, tiling)
@@ -158,7 +158,7 @@ class TopK(OnRows):
         return line_probe(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing but sizes."""
+        """Only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:

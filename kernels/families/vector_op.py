@@ -124,7 +124,8 @@ class VectorOp(Family):
 
 
 def collides_unplaced(op: str, dtype: str, wafer: Wafer) -> bool:
-    """Whether the reads of an fp32 product collide in vectors that nobody placed: published plain runs say so."""
+    """Return whether reads of an fp32 product conflict in vectors without bank placement, as published plain
+    runs show."""
     is_product = dtype == "fp32" and op in ("mul", "fma", "fmac")
     return is_product and wafer.plain_fma_fp32_per_cycle < wafer.fma_fp32_per_cycle
 

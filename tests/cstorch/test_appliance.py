@@ -1,4 +1,4 @@
-"""The loop of elder trainers: they trace one batch themselves, then fetch what each step gave."""
+"""The loop of legacy trainers: they trace one batch themselves, then fetch what each step gave."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def eager(data):
     return losses
 
 
-def test_elder_trainer_trains_and_resumes_as_eager_pytorch(tmp_path) -> None:
+def test_legacy_trainer_trains_and_resumes_as_eager_pytorch(tmp_path) -> None:
     data = batches(6)
     wanted = eager(data)
     first = Trainer(tmp_path)

@@ -11,7 +11,7 @@ import torch
 
 from wse_sim.cstorch import counters as report
 from wse_sim.cstorch import metrics, summaries
-from wse_sim.cstorch.experimental import metrics as elder
+from wse_sim.cstorch.experimental import metrics as legacy
 from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.metrics import metric
 from wse_sim.cstorch.metrics.metric import reset_all
@@ -90,7 +90,7 @@ def test_all_metrics_by_name(monkeypatch) -> None:
     found = metrics.compute_all_metrics()
     assert found[first.name] == 1.0
     assert second.name != first.name
-    assert (first.name, 1.0) in elder.compute_all_metrics()
+    assert (first.name, 1.0) in legacy.compute_all_metrics()
     with pytest.raises(ProgramError, match="average_type"):
         metrics.FBetaScoreMetric(3, average_type="median")
 

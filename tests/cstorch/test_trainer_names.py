@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from wse_sim import cstorch
-from wse_sim.cstorch import ProgramError, elder_torch, experimental, step
+from wse_sim.cstorch import ProgramError, experimental, legacy_torch, step
 from wse_sim.cstorch.appliance import storage
 from wse_sim.cstorch.appliance.utils import classes, file
 from wse_sim.cstorch.core import annotation
@@ -223,7 +223,7 @@ def test_annotations_of_both_kinds_leave_values_as_they_are() -> None:
 
 def test_structures_are_replaced_by_the_names_of_fields_that_torch_had(monkeypatch) -> None:
     monkeypatch.setattr(pytree.TreeSpec, "__init__", pytree.TreeSpec.__init__)
-    elder_torch.enter()
+    legacy_torch.enter()
     values, spec = pytree.tree_flatten((1, 2))
     changed = dataclasses.replace(spec, type=list, children_specs=spec.children())
     assert pytree.tree_unflatten(values, changed) == [1, 2]

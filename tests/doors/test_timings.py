@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wse_sim.cli import app
-from wse_sim.spent import collecting, lines, spent
+from wse_sim.timings import collecting, lines, spent
 
 
 def work(seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.handmade import transformer
-from wse_sim import api, kept
+from wse_sim import api, result_cache
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.hardware import Wafer, load_wafer
@@ -81,7 +81,7 @@ def test_plans_made_again_for_draws_keep_the_limited_clock(monkeypatch: pytest.M
     compiled = api.compile
     monkeypatch.setattr(api, "compile", seen)
     monkeypatch.setattr("wse_sim.uncertainty.spread.SAMPLES", 2)
-    with kept.paused():
+    with result_cache.paused():
         bounds = run(clock="power-limited", interval=90.0, interval_replans=True).intervals
     assert bounds["samples_per_s"].low < bounds["samples_per_s"].high
     assert clocks[0] == load_wafer("wse2").power_limited_clock_hz

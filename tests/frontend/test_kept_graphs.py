@@ -12,7 +12,7 @@ import pytest
 import wse_sim
 from tests.conftest import kept_plan
 from wse_sim import api
-from wse_sim import kept as kept_values
+from wse_sim import result_cache as kept_values
 from wse_sim.frontend import load_model, store
 from wse_sim.frontend.lowering import Lowering
 from wse_sim.frontend.registration import register_operator, temporary_registrations

@@ -79,9 +79,9 @@ def worked_out(kernels: tuple[Kernel, ...], values: dict[str, Floats]) -> Floats
     """The last result, step by step."""
     value = np.zeros(0)
     for kernel in kernels:
-        assert kernel.steps, kernel
-        value = values[str(kernel.steps[0][1])]
-        for op, taken in kernel.steps[1:]:
+        assert kernel.access.steps, kernel
+        value = values[str(kernel.access.steps[0][1])]
+        for op, taken in kernel.access.steps[1:]:
             others = [] if taken == "" else [values[taken] if isinstance(taken, str) else taken]
             value = DONE[op](value, *others)
         values[kernel.outputs[0]] = value
@@ -110,12 +110,12 @@ def test_steps_are_what_pytorch_does(name: str) -> None:
 )
 def test_what_is_no_row_of_steps_has_none(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     """A cube, a function by parts, two values side by side, whole quotients, a value that meets itself."""
-    assert not any(kernel.steps for kernel in graph_of(work).kernels)
+    assert not any(kernel.access.steps for kernel in graph_of(work).kernels)
 
 
 def test_names_alone_suffice_without_numbers() -> None:
     """Steps are stated where they say more; and files hold them."""
-    assert not any(kernel.steps for kernel in graph_of(lambda x, y: torch.relu(x + y)).kernels)
+    assert not any(kernel.access.steps for kernel in graph_of(lambda x, y: torch.relu(x + y)).kernels)
     (kernel,) = graph_of(lambda x, y: (x - y) * 0.5).kernels
-    assert kernel.steps == (("", "x"), ("sub", "y"), ("mul", 0.5))
-    assert decode(encode(kernel, {}), {}).steps == kernel.steps
+    assert kernel.access.steps == (("", "x"), ("sub", "y"), ("mul", 0.5))
+    assert decode(encode(kernel, {}), {}).access.steps == kernel.access.steps

@@ -19,11 +19,7 @@ MOST_BARE = 136
 # Names Any in annotations of any form (as in dict[str, Any]), at most.
 MOST_NAMED = 1246
 MOST_ARGUMENTS = 10
-# Lines of a function, with its docstring, at most; those that are longer, with the most lines they may have.
-MOST_LINES = 120
-LONGER = {
-    "wse_sim/compiler/placement/anneal.py:anneal_kernel": 176,
-}
+MOST_LINES = 120  # of a function, with its docstring
 # Each of these hands on the options of `csl run` one by one; they want an object of options.
 MORE_ARGUMENTS = {
     "wse_sim/cli/csl.py:run_command",
@@ -173,7 +169,7 @@ def test_functions_are_not_longer_than_they_are() -> None:
         for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines(node) > MOST_LINES
     }
-    assert found == LONGER
+    assert not found
 
 
 def test_lines_of_a_function() -> None:

@@ -62,7 +62,7 @@ def test_another_order_is_named_and_refused(name: str) -> None:
     """With square tensors the fabric would compute something else, and no size would tell."""
     function, tensor = TURNED[name]
     graph = lowered(function)
-    assert tensor in [one for kernel in graph.kernels for one in kernel.reordered]
+    assert tensor in [one for kernel in graph.kernels for one in kernel.access.reordered]
     if "attention" not in tensor:  # which is refused before for its operands
         with pytest.raises(ModelError, match=f"takes '{tensor}' in another order than it is stored"):
             check_graph(graph)
@@ -88,5 +88,5 @@ def test_a_weight_as_inputs_and_outputs_is_turned() -> None:
 def test_views_that_keep_the_order_are_free(name: str) -> None:
     """Numbers of elements decide, not the names of views."""
     graph = lowered(STRAIGHT[name])
-    assert not any(kernel.reordered for kernel in graph.kernels)
+    assert not any(kernel.access.reordered for kernel in graph.kernels)
     check_graph(graph)

@@ -135,7 +135,7 @@ def _of_family(found: Family) -> KernelCommand:
 
 
 def fitting(command: KernelCommand, given: Mapping[str, Any], wafer: Wafer) -> dict[str, Any]:
-    """What is given, and smaller sides than by default where a default rectangle is larger than the wafer.
+    """The given parameters, with smaller sides where a default rectangle is larger than the wafer.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def run_kernel(
 
 
 def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer, timing: str) -> None:
-    """Refuse a rectangle that is larger than the wafer, and operands that would fill this machine's memory.
+    """Raise an error for a rectangle larger than the wafer, or operands too large for this machine's memory.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def _check_names(command: KernelCommand, params: Mapping[str, Any]) -> None:
 
 
 def _cores_by(command: KernelCommand) -> str:
-    """Names of the parameters that say how many cores, for a message."""
+    """Names of the parameters that determine the number of cores, for a message."""
     known = [parameter.name for parameter in command.params]
     return ", ".join(name for name in ("rows", "cols", "cores") if name in known) or ", ".join(known)
 

@@ -1,4 +1,4 @@
-"""What a kernel that is run by name states: its parameters, and the call of a family that they make."""
+"""Interface of a kernel that is run by name: its parameters, and the family call that they define."""
 
 from __future__ import annotations
 

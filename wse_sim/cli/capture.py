@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CaptureCommand(Declared):
-    """What is captured, or what else is asked of a live run."""
+    """Options of capturing, and of the other requests to a live run."""
 
     steps: int | None = option(None, "Whole steps to capture (default: 1).")
     seconds: float | None = option(None, "End at the first step boundary after so long.")
@@ -35,7 +35,7 @@ class CaptureCommand(Declared):
 
     @property
     def only_looks(self) -> bool:
-        """Nothing is captured."""
+        """Whether the command captures no trace."""
         return self.status or self.metrics or self.stop
 
 

@@ -61,7 +61,7 @@ class Certainty(Declared):
 
 
 def unused_bounds(certainty: Certainty) -> list[str]:
-    """Options of the bounds that change nothing, because no bounds are requested."""
+    """Options of the bounds that have no effect because no bounds are requested."""
     if certainty.interval is not None:
         return []
     return unused(certainty, ("interval_workers", "interval_replans"), "without --interval")
@@ -92,7 +92,7 @@ def lines(intervals: Mapping[str, Interval]) -> str:
 
 
 class SensitivityCommand(RunOptions):
-    """The options of a run, and what only this command has."""
+    """Options of a run, and those that only the sensitivity command has."""
 
     out: Path | None = option(None, "Folder for sensitivity.png and sensitivity.json.", writes="folder")
     kernel: bool = option(False, "MODEL is the name of a kernel.")
@@ -107,7 +107,8 @@ def sensitivity_command(
         list[str] | None, typer.Option("--param", help="key=value of a kernel, repeated.")
     ] = None,
 ) -> None:
-    """Which constants move the rate of a model or the cycles of a kernel, and which of them are assumed."""
+    """Show which constants affect the rate of a model or the cycles of a kernel most, and which of them are
+    assumed."""
     import json
 
     from wse_sim.uncertainty import sensitivity as module

@@ -1,4 +1,4 @@
-"""What the subcommands share: progress on standard error, JSON on standard output, options."""
+"""Parts that the subcommands share: progress on standard error, JSON on standard output, options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard
 
 
 class Screen(Declared):
-    """What a command prints, and where."""
+    """Options for what a command prints, and where."""
 
     as_json: bool = option(False, "Print JSON on standard output.", flag="--json")
     quiet: bool = option(False, "No progress on standard error.", flag="--quiet -q")
@@ -133,7 +133,7 @@ def all_but(kind: type[Declared], *names: str) -> list[str]:
 
 
 def without_effect(model: str | None, options: RunOptions) -> list[str]:
-    """Options of a run that were given and change nothing, one line each."""
+    """Options of a run that were given but have no effect, one line each."""
     from wse_sim.frontend import takes_sequence
 
     found = []

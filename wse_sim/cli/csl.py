@@ -101,7 +101,7 @@ def run_command(
 
 
 def _trace_asked(cores: str | None, cycles: str | None, out: Path | None) -> tuple[str, str, Path] | None:
-    """What is to be traced; refused before anything runs if it has another form."""
+    """Parse the options of a trace; faults are reported before anything runs."""
     from wse_sim.csl.host.traced import cores_of, cycles_of
 
     if cores is None:
@@ -134,7 +134,7 @@ def check_command(
     sdk: SdkOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run every command file of a folder in a copy, and say which pass."""
+    """Run every command file below the folders in a copy, and report which pass."""
     from wse_sim.csl.host.commands import check_case, find_cases
 
     if arch not in (None, "wse2", "wse3"):
@@ -291,7 +291,7 @@ def explain_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What a compiled program is: rectangle, classes, colors, queues, memory per core, routes."""
+    """Describe a compiled program: rectangle, classes, colors, queues, memory per core, routes."""
     from wse_sim.csl.host.explain import draw_routes, explained, explanation_text
 
     if out is not None:

@@ -23,7 +23,8 @@ def doctor_command(
     wafer: Annotated[str, typer.Option("--wafer", help="A wafer's name or YAML file.")] = "wse2",
     as_json: JsonOption = False,
 ) -> None:
-    """What refuses a model and what is slow: every place with its reason, remedy and fraction of the work."""
+    """Diagnose a model: every operation that is not supported or slow, with reason, remedy and fraction of
+    the work."""
     from wse_sim.frontend import diagnose, named_models
 
     found = [

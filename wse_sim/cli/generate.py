@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GenerateCommand(GenerationOptions):
-    """The options of generation, and what only its command has."""
+    """Options of generation, and those that only its command has."""
 
     timing: BothTimings = "model"
     cache: CacheOption = None
@@ -94,7 +94,7 @@ def _both(timed: Timed) -> str:
 
 
 def _text(result: Result) -> str:
-    """What a user of generation asks first."""
+    """The main figures of a generation, as text."""
     found, seq = result.figures, result.plan.graph.facts.get("seq", 0)
     rows = [
         ("decode per user", f"{found['tokens_per_s_per_user']:,.5g} tokens/s"),

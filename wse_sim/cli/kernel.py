@@ -27,7 +27,7 @@ TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
 
 class KernelCommandOptions(KernelOptions):
-    """How one kernel is run, and what its command writes."""
+    """Options of a kernel run, and of the files that its command writes."""
 
     timings: bool = option(False, "Print where the simulator's own time goes.")
     heatmap: bool = option(False, "Draw maps of the cores and links into --out.")
@@ -107,7 +107,7 @@ def kernel_command(
 
 
 def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
-    """Options that change nothing here, one line each."""
+    """Options that have no effect on this command, one line each."""
     if is_written:
         kept = all_but(KernelCommandOptions, "rows", "cols", "wafer", "kernels")
         return unused(options, kept, "with --emit: the kernel is written, and does not run")
@@ -120,7 +120,7 @@ def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
 
 
 def _check_region(text: str, place: tuple[int, ...], tiling: Tiling) -> None:
-    """Refuse a window of the trace that holds no core of the kernel."""
+    """Raise an error if no core of the kernel is in the window of the trace."""
     rows, cols = int(tiling.rows), int(tiling.cols)
     if place[0] >= rows or place[1] >= cols:
         raise WseError(
@@ -142,7 +142,7 @@ def _emit(name: str, given: dict[str, Any], wafer: Wafer, language: str, folder:
 def _interval(
     report: KernelReport, wafer: Wafer, given: dict[str, Any], certainty: Certainty
 ) -> Interval | None:
-    """Bounds of the cycles that are printed: those of the program, if one ran."""
+    """Bounds of the printed cycles: those of the program if one ran, else those of the formula."""
     if certainty.interval is None or report.model_cycles is None:
         return None
     from wse_sim.uncertainty import kernel_interval
@@ -152,7 +152,7 @@ def _interval(
 
 
 def _timings(report: KernelReport) -> dict[str, float]:
-    """Seconds of the simulator's own work by part; nothing if no program ran."""
+    """Seconds of the simulator's own work by part; empty if no program ran."""
     return {} if report.fabric is None else dict(report.fabric.timings_s)
 
 

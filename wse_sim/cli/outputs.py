@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: the result, summaries, pictures, the page, the trace."""
+"""Files that a run writes to its folder: the result, summaries, pictures, the page, the trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TraceChoice:
-    """Which timeline files to write and how much of it."""
+    """Which timeline files to write, and which part of the timeline."""
 
     kind: str = "perfetto"  # perfetto, chrome or none
     cycles: tuple[int, int] | None = None
@@ -31,7 +31,7 @@ class TraceChoice:
 
 
 class TraceOptions(Declared):
-    """Which timeline files a command writes."""
+    """Options of the timeline files that a command writes."""
 
     trace: Literal["perfetto", "chrome", "none"] = option(
         "perfetto", "Timeline in --out: perfetto, chrome or none."
@@ -62,7 +62,7 @@ class TraceOptions(Declared):
 
 
 def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
-    """Options of the timeline that change nothing, because nothing or no timeline is written."""
+    """Options of the timeline that have no effect because no folder or no timeline is written."""
     if out is None:
         return unused(trace, [option.name for option in TraceOptions.options()], "without --out")
     if trace.trace == "none":

@@ -61,7 +61,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for result
 
 
 class RunCommand(RunOptions):
-    """The options of a run, and what only its command has."""
+    """Options of a run, and those that only its command has."""
 
     timing: BothTimings = "model"  # type: ignore[assignment]  # one more choice
     pins: Path | None = option(None, "YAML of placement hints by module path.")
@@ -77,7 +77,7 @@ class RunCommand(RunOptions):
 
 
 class CompareCommand(RunOptions):
-    """The options of a run, and what only a comparison has."""
+    """Options of a run, and those that only a comparison has."""
 
     baselines: bool = option(False, "Also show published TPU and GPU runs: MODEL is gpt2-series or all.")
 
@@ -91,7 +91,7 @@ def run_command(
     certainty: Certainty,
     out: OutOption = None,
 ) -> None:
-    """Run one model in one mode and say how fast it is and what binds it."""
+    """Run one model in one mode; print its rate and the resource that limits it."""
     from wse_sim import api
 
     traced = trace.choice()
@@ -157,7 +157,7 @@ def run_command(
 
 
 def _check_whole(options: RunCommand) -> None:
-    """Refuse before the model is read what the whole fabric does not do."""
+    """Raise an error, before the model is read, for options that a whole-fabric run does not support."""
     if not options.whole_fabric:
         return
     from wse_sim.modes import resting, streaming
@@ -228,7 +228,7 @@ def _on_fabric(result: Result | Infeasible) -> OnFabric:
 
 
 def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
-    """What the page shows of the fabric."""
+    """Counters measured on the fabric, for the page."""
     if whole is None:
         return None
     from wse_sim.whole import measured
@@ -237,7 +237,7 @@ def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
 
 
 def _both(timed: Timed) -> str:
-    """Both rates, their difference, and where it comes from."""
+    """Both rates, their difference, and its causes."""
     model, fabric = timed.model.samples_per_s, timed.fabric.samples_per_s
     head = (
         f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({fabric / model - 1:+.2%})"

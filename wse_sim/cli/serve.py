@@ -27,7 +27,7 @@ OF_PLANS = (
 
 
 class ServeCommand(ServingOptions):
-    """The options of serving, and what only its command has."""
+    """Options of serving, and those that only its command has."""
 
     emit_turns: Path | None = option(None, "Write the table of turns, for --turns.", writes="file")
     out: Path | None = option(

@@ -1,4 +1,4 @@
-"""What ``wse-sim serve --out`` writes: the result, requests, series, the picture, the page, the timeline."""
+"""Files that ``wse-sim serve --out`` writes: the result, requests, series, the picture, the page, the timeline."""
 
 from __future__ import annotations
 

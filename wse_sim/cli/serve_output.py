@@ -1,4 +1,4 @@
-"""What ``wse-sim serve`` says: the numbers of a run as data and as text."""
+"""Output of ``wse-sim serve``: the numbers of a run as data and as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def heading(model: str, options: ServingOptions, answer: ServiceAnswer) -> str:
-    """What was served on what."""
+    """One line with the model, the machine, and the number of replicas and requests."""
     name = options.wafer if isinstance(options.wafer, str) else options.wafer.name
     count = answer.serving.replicas
     machine = f"{answer.systems * count} x {name}" if options.turns is None else f"table {options.turns}"
@@ -20,7 +20,7 @@ def heading(model: str, options: ServingOptions, answer: ServiceAnswer) -> str:
 
 
 def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Values) -> str:
-    """What an operator asks first."""
+    """The main figures of a serving run, as text."""
     own = data["wse_sim"]
     rows = [
         ("completed", f"{data['completed']:,} in {data['duration']:,.4g} s, {data['failed']:,} failed"),

@@ -52,7 +52,7 @@ def _check(command: Command, name: str | None, ctx: Context, words: list[str]) -
 
 
 def _is_number(parameter: Any) -> bool:
-    """Whether an option takes numbers; versions of the parser say it in different places."""
+    """Whether an option takes numbers; versions of the parser state it in different places."""
     stated = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if stated is not None:
         return bool({stated, *get_args(stated)} & {int, float})

@@ -1,4 +1,4 @@
-"""``wse-sim study``: many runs from one description, and what they show."""
+"""``wse-sim study``: run many settings from one description, and show the results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OutArgument = Annotated[Path, typer.Argument(help="Folder of a study that ran.")
 
 
 class StudyCommand(Declared):
-    """How a study is run."""
+    """Options of a study's run."""
 
     out: Path | None = option(None, "Folder for the store, pictures and the page.", writes="folder")
     store: Path | None = option(None, "Store that several studies share (default: in --out).", writes="file")
@@ -126,7 +126,7 @@ class ProgressLine:
         self._open = False
 
     def __call__(self, text: str) -> None:
-        """Show where the study stands."""
+        """Show progress, over the previous progress on a terminal."""
         if self._is_quiet:
             return
         if self._is_terminal:
@@ -137,7 +137,7 @@ class ProgressLine:
             print(text, file=sys.stderr, flush=True)
 
     def stays(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that stays visible."""
         self.end()
         if not self._is_quiet:
             print(text, file=sys.stderr, flush=True)
@@ -246,7 +246,7 @@ def export_command(
 def parameters_command(
     words: Annotated[str, typer.Argument(help="Only those whose name contains this.")] = "",
 ) -> None:
-    """What a study can vary, and what it can ask for."""
+    """List the parameters that a study can vary, and the outputs that it can request."""
     from wse_sim.studies.parameters import parameters
     from wse_sim.studies.quantities import OUTPUTS, UNITS
 
@@ -261,7 +261,7 @@ def parameters_command(
 
 
 class PlotCommand(Declared):
-    """What a picture shows."""
+    """Options of a study's picture."""
 
     x: str = option("", "Parameter or output across (default: the one with most values).")
     y: str = option("", "Output up (default: the study's first).")

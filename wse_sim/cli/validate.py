@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ValidateCommand(Declared):
-    """What a validation asks for."""
+    """Options of a validation."""
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     mine: Path | None = option(None, "Folder with logs of your own runs, used instead of the shipped suites.")

@@ -1,14 +1,13 @@
-"""Recomputation of blocks in the pipeline: between the passes only the inputs of every block are kept.
+"""Block recomputation in the pipeline: between the passes only the inputs of every block are stored.
 
-Symbols: d_i longest way (in periods) from stage i to the end of the model, e_i to the end of its block.
+Symbols: d_i longest path (in periods) from stage i to the end of the model, e_i to the end of its block.
 
-A stage that keeps what its backward pass reads holds it for ``2 d_i + 2`` samples.  With recomputation a
-sample runs forward through a block a second time, just before its gradient arrives, so a stage holds it
-for ``2 e_i + 2`` samples only; the inputs of the block stay with its first stage for ``2 d_i + 2``.  The
-price is a third pass: the time of a stage is twice its forward time and its backward time.
-
-Assumed: the second pass starts early enough to delay no gradient.  Its words follow those of the first on
-the same streams.  The order of samples is fixed, so nothing has to be negotiated.
+A stage that stores what its backward pass reads does so for ``2 d_i + 2`` samples. With recomputation a
+sample runs forward through a block a second time, just before its gradient arrives, so a stage stores it for
+``2 e_i + 2`` samples only; the inputs of the block stay with its first stage for ``2 d_i + 2``. The cost is a
+third pass: the time of a stage is twice its forward time plus its backward time. Assumed: the second pass
+starts early enough to delay no gradient. Its words follow those of the first on the same streams. The order
+of samples is fixed, so no negotiation is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Edges = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class BlockRecompute:
-    """Which stages run forward twice, and what the first of each block holds."""
+    """The stages that run forward twice, and the bytes that the first stage of each block stores."""
 
     blocks: Mapping[str, int] = field(default_factory=frozen)  # stage -> block
     held_bytes: Mapping[str, float] = field(
@@ -41,7 +40,7 @@ class BlockRecompute:
         return stage in self.blocks
 
     def inner_edges(self, edges: Edges) -> Edges:
-        """Edges that stay within a block."""
+        """Return the edges that stay within a block."""
         return [(a, b) for a, b in edges if a in self.blocks and self.blocks[a] == self.blocks.get(b)]
 
 

@@ -1,13 +1,14 @@
-"""Colors of streams: nets whose trees share a router need different ones.
+"""Color assignment of streams: nets whose trees share a router need different colors.
 
-Symbols: K colors of a router (24), of which the host copy has 3 and the kernels 3 for each way that data
-runs through them (operands; sums, alternating by parity); the streams have the rest.  A net with
-gradients takes two colors in a row, one for each way.
+Symbols: K colors of a router (24), of which the host copy uses 3 and the kernels 3 for each direction in
+which data runs through them (operands; sums, alternating by parity); the streams use the rest. A net with
+gradients needs two consecutive colors, one per direction.
 
-1. A graph coloring by the best of several greedy orders.  A net holds its color in the whole of the regions at its ends:
-   where in a region it begins and ends is the kernel's affair.
-2. Nets left without a color are routed again, the longest first: for every color around the routers where
-   other nets have it.
+1. The graph coloring tries several greedy orders and keeps the best. A net occupies its color in its complete
+end regions, because the kernel decides where in a region it starts and ends.
+
+2. Nets left without a color are rerouted, the longest first: for every color, around the routers where other
+nets use it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wse_sim.compiler.routing import Router
 HOST_COLORS = 3  # of the routable colors, taken by host copy (vendor documentation)
 KERNEL_COLORS = 3  # each way: as the programs of triggered products, operands and two for sums
 FAR = (-0.5, -0.25, -0.1, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.25, 1.5)
-"""Where the middle legs of Zs lie when a net looks for a way of its color."""
+"""Positions of the middle leg of a Z when a net looks for a route on its color."""
 
 
 def colors_for_streams(colors: int, training: bool) -> int:
@@ -33,7 +34,7 @@ def colors_for_streams(colors: int, training: bool) -> int:
 
 
 def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = True) -> nx.Graph:
-    """Graph of the nets (by position) with an edge where two of them hold a router."""
+    """Return the conflict graph of the nets (by position): an edge means that two of them use the same router."""
     owner, boxes = [], []
     for i, net in enumerate(nets):
         held = _boxes(net, rows, cols, whole_ends=whole_ends)
@@ -53,7 +54,8 @@ def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = T
 
 
 def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[tuple[int, int, int, int]]:
-    """Routers (row0, row1, col0, col1), half-open, at which a net holds its color: of its tree, and of its end regions."""
+    """Return the routers (row0, row1, col0, col1), half-open, at which a net occupies its color: those of its
+    tree and its end regions."""
     legs = net.legs() or [(net.source, net.source)]
     held = [routers_of(start, end, net.width, rows, cols) for start, end in legs]
     ends = net.ends.values() if whole_ends else ()
@@ -63,11 +65,12 @@ def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[t
 def assign_colors(
     router: Router, nets: Sequence[Net], limit: int, *, whole_ends: bool = True
 ) -> tuple[list[int], int]:
-    """First color of every net and the colors used; nets that hold a router together get different ones.
+    """Return the first color of every net and the number of colors; nets that share a router get different
+    colors.
 
-    All nets are given as many colors, so that the pairs of different nets never overlap.  Nets that
-    find none below `limit` are routed again, and keep a color above it if that is of no use.  Without `whole_ends` the
-    trees alone hold their colors.
+    All nets get equally many colors, so that the pairs of different nets never overlap. Nets that find none
+    below `limit` are rerouted, and keep a color above it if that fails. Without `whole_ends`, only the trees
+    occupy colors.
     """
     per_net = 2 if any(net.with_gradients for net in nets) else 1
     found = _greedy(conflicts(nets, router.rows, router.cols, whole_ends=whole_ends))
@@ -121,7 +124,7 @@ def _reroute(
     *,
     whole_ends: bool,
 ) -> None:
-    """Route the nets in `late` again so that each gets one of the first `most` colors, if any way is free."""
+    """Reroute the nets in `late` so that each gets one of the first `most` colors, if any route is free."""
     taken = np.zeros((most, router.rows, router.cols), bool)
     waiting = set(late)
     for i, net in enumerate(nets):

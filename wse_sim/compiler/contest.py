@@ -116,11 +116,11 @@ def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> Contest
 
 
 def lower_bound(graph: ContestGraph) -> float:
-    """Least time at which the kernels' least areas sum to the fabric or less, memory left out.
+    """Return the least time at which the kernels' least areas fit in the fabric, ignoring memory.
 
-    This is the bound that publications on the contest use; it holds for every placement.  The
-    search itself uses the tighter one in which the shapes respect the memory limit.  0, which holds as well, where it
-    takes longer than 20 s.
+    This is the bound that publications on the contest use; it holds for every placement. The search itself
+    uses a tighter bound in which the shapes respect the memory limit. Returns 0, which is also a bound, if
+    the computation exceeds 20 s.
     """
     from wse_sim.compiler.placement.curves import BOUND_S, area_bound
 

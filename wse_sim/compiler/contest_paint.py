@@ -58,7 +58,7 @@ class KernelPlace:
 
 @dataclass
 class _Paint:
-    """What the statements of a file state, by the kernel names of the graph."""
+    """The statements of a file, by kernel name of the graph."""
 
     sets: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     places: dict[str, tuple[int, int, bool]] = field(default_factory=dict)

@@ -1,22 +1,21 @@
-"""Dead rows and cores: what is left of a wafer, and what a repair by spare columns costs.
+"""Dead rows and cores: the remaining part of a wafer, and the cost of a repair by spare columns.
 
-Two ways of living with a dead core (``defect_repair`` of the wafer):
+Two strategies for a dead core (``defect_repair`` of the wafer):
 
-avoid    no region covers it; spare rows and columns of the fabric beyond the program rectangle stand in.
-shift    its row is shifted: the cores east of it move one column on, up to the spare columns of the
-         fabric, over redundant links [assumed: vendors say that spare cores and links hide defects, not
-         how].  Regions are then rectangles of logical columns.
+    avoid    no region covers it; spare rows and columns of the fabric beyond the program rectangle replace it.
+    shift    its row is shifted: the cores east of it move by one column, up to the spare columns of the
+             fabric, over redundant links [assumed: vendors say that spare cores and links hide defects, not
+             how]. Regions are then rectangles of logical columns.
 
-Symbols of a shift: s(r, x) dead cores that row r has skipped before logical column x.  Extra hops::
+Symbols of a shift: s(r, x) dead cores that row r has skipped before logical column x. Extra hops::
 
     along a row, from x to x + 1      s(r, x + 1) - s(r, x)
     along a column, from r to r + 1   |s(r + 1, x) - s(r, x)|
 
-They delay words; redundant links carry them, so they take no bandwidth [assumed].
-
-A kernel on the whole wafer has no regions that could be next to a dead core: words pass over the rows and columns that
-hold one [assumed], spare rows and columns take their place while there are any, and the rectangle is smaller by the
-rest (:func:`whole_rectangle`).
+They delay words; redundant links carry them, so they use no bandwidth [assumed]. A kernel on the whole wafer
+has no regions that could avoid a dead core: words pass over the rows and columns with dead cores [assumed],
+spare rows and columns replace them as far as possible, and the rectangle shrinks by the rest
+(:func:`whole_rectangle`).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
 
 
 def without_dead_rows(wafer: Wafer) -> Wafer:
-    """The wafer with every row that holds a dead core counted as dead."""
+    """Return the wafer with every row that contains a dead core marked as dead."""
     rows = {*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}
     return wafer.model_copy(update={"dead_rows": tuple(sorted(rows)), "dead_cores": ()})
 
@@ -84,7 +83,7 @@ def dead_list(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Repair:
-    """Shifted rows of a wafer: what the compiler sees, and the extra hops."""
+    """Shifted rows of a wafer: the wafer that the compiler sees, and the extra hops."""
 
     wafer: Wafer  # with the repaired cores taken for alive
     repaired: int  # dead cores
@@ -97,7 +96,7 @@ class Repair:
         return sum(self._between(a, b) for a, b in pairwise(route))
 
     def fill_hops(self, region: Region) -> int:
-        """Most extra hops that one way across a region takes: along a row, then along a column."""
+        """Return the most extra hops of a route across a region: along a row, then along a column."""
         if not self.repaired:
             return 0
         part = self.shift[region.row : region.row + region.rows, region.col : region.col + region.cols]
@@ -133,9 +132,10 @@ def repair(wafer: Wafer) -> Repair:
 
 
 def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
-    """The wafer with the program rectangle that kernels on all of it have, and what dead cores cost, in one sentence.
+    """Return the wafer with the program rectangle for kernels that use all of it, and one sentence on the
+    cost of dead cores.
 
-    The rectangle may come out empty: zero rows or columns.  A second call changes nothing.
+    The rectangle may be empty: zero rows or columns. A second call changes nothing.
     """
     if not wafer.dead_rows and not wafer.dead_cores:
         return wafer, ""

@@ -1,15 +1,16 @@
-"""Words that go round dead cores, where no redundant links take them over (``defect_links: around`` of the wafer).
+"""Detours around dead cores without redundant links (``defect_links: around`` of the wafer).
 
-A leg of a stream is a bundle of straight lines, one link each.  Where a line meets a run of dead cores its words leave
-it at the last living core before the run and come back at the first one behind it, by a shortest way over living cores::
+A leg of a stream is a bundle of straight lines, one link each. Where a line crosses a run of dead cores, its
+words leave it at the last living core before the run and return at the first one after it, on a shortest path
+over living cores::
 
-    extra hops of a run      length of that way less the run and one
-    extra hops of a stream   over its legs, the sum of what the line with most of them takes
-    loads                    what passes straight through a run leaves its links for those of the way, each direction
+    extra hops of a run      length of that path minus the run and one
+    extra hops of a stream   over its legs, the sum for the line with the most
+    loads                    traffic through a run moves from its links to those of the path, in each direction
 
-A dead core by itself costs two hops.  A dead core where a stream turns costs none: the corner is cut.  Runs without a way
-round (at the edge, between dead rows) are passed over all the same; dead rows are passed over always.  Whether the color is
-free in the routers of the way is not checked.
+A single dead core costs two hops. A dead core at a corner of a stream costs none: the corner is cut. Runs
+without a path around them (at the edge, between dead rows) are passed over anyway; dead rows are always
+passed over. Whether the color is free in the routers of the path is not checked.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STEPS = ((NORTH, -1, 0), (EAST, 0, 1), (SOUTH, 1, 0), (WEST, 0, -1))
 
 @dataclass(frozen=True)
 class Run:
-    """Dead cores side by side in a row or a column, the living cores at their ends, and a shortest way between these."""
+    """Adjacent dead cores in a row or a column, the living cores at their ends, and a shortest path between these."""
 
     before: Point
     behind: Point
@@ -39,12 +40,12 @@ class Run:
 
     @property
     def along_row(self) -> bool:
-        """Whether words on a row meet it."""
+        """Whether words that travel along a row cross it."""
         return self.before[0] == self.behind[0]
 
     @property
     def straight(self) -> tuple[Point, ...]:
-        """The way over the dead cores."""
+        """The straight path over the dead cores."""
         (r0, c0), (r1, c1) = self.before, self.behind
         if self.along_row:
             return tuple((r0, c) for c in range(c0, c1 + 1))
@@ -52,7 +53,7 @@ class Run:
 
     @property
     def extra_hops(self) -> int:
-        """Hops of the way round beyond those straight on; 0 if there is no way."""
+        """Extra hops of the detour compared with the straight path; 0 if there is no detour."""
         return len(self.way) - len(self.straight) if self.way else 0
 
 
@@ -80,7 +81,8 @@ def runs_of(wafer: Wafer) -> tuple[Run, ...]:
 
 
 def shortest_way(closed: NDArray[np.bool_], start: Point, end: Point, most_hops: int) -> tuple[Point, ...]:
-    """Routers of a shortest way over open ones, ends included; empty if none has at most `most_hops`."""
+    """Return the routers of a shortest path over open ones, including the ends; empty if none has at most
+    `most_hops` hops."""
     came: dict[Point, Point] = {start: start}
     front = [start]
     for _ in range(most_hops):
@@ -101,7 +103,7 @@ def shortest_way(closed: NDArray[np.bool_], start: Point, end: Point, most_hops:
 
 
 def runs_met(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> Iterator[list[Run]]:
-    """Of each line of each leg of a stream the runs that it meets between its ends."""
+    """Yield, for each line of each leg of a stream, the runs that it crosses between its ends."""
     for start, end in pairwise(stream.route):
         r0, r1, c0, c1 = routers_of(start, end, stream.width, rows, cols)
         along_row = start[0] == end[0]
@@ -115,12 +117,12 @@ def runs_met(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> Itera
 
 
 def extra_hops(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> int:
-    """Extra hops of the line that takes most of them, in every leg."""
+    """Return the extra hops of the line with the most, summed over legs."""
     return sum(run.extra_hops for line in runs_met(stream, runs, rows, cols) for run in line)
 
 
 def moved_loads(loads: NDArray[np.float32], runs: Sequence[Run]) -> NDArray[np.float32]:
-    """Loads (rows, cols, 4) of all links when words go round: what passes straight through a run is moved."""
+    """Return the loads (rows, cols, 4) of all links with detours: traffic straight through a run is moved."""
     moved = loads.astype(np.float64)
     for run in runs:
         if not run.way:
@@ -135,7 +137,7 @@ def moved_loads(loads: NDArray[np.float32], runs: Sequence[Run]) -> NDArray[np.f
 
 
 def links_of_way(way: Sequence[Point]) -> Iterator[tuple[int, int, int]]:
-    """The links of a way: the core that each leaves, and its direction."""
+    """Yield the links of a path: the core that each leaves, and its direction."""
     direction = {(down, right): port for port, down, right in STEPS}
     for (r0, c0), (r1, c1) in pairwise(way):
         yield r0, c0, direction[r1 - r0, c1 - c0]

@@ -1,4 +1,5 @@
-"""Wafers that differ in constants only, as one wafer whose constants are arrays: closed forms price all of them in one pass."""
+"""Wafers that differ only in constants, combined into one wafer with arrays of constants, so that closed
+forms price all in one pass."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from wse_sim.hardware import Wafer
 
 FloatArray = NDArray[np.float64]
 NOT_FOR_ARRAYS = (ValueError, TypeError)
-"""What Python raises where a form branches on a constant, or makes a whole number of it."""
+"""Exceptions that Python raises if a closed form branches on a constant or converts it to an integer."""
 
 
 @dataclass(frozen=True)
 class DrawnWafers:
-    """Wafers that differ in constants only, and one wafer that has all of them as arrays."""
+    """Wafers that differ only in constants, and one wafer with arrays of these constants."""
 
     each: Sequence[Wafer]
     together: Wafer
 
     @classmethod
     def of(cls, wafers: Sequence[Wafer]) -> DrawnWafers:
-        """Those fields that differ become arrays (draws,)."""
+        """Combine wafers; fields that differ become arrays (draws,)."""
         names = (
             name
             for name in type(wafers[0]).model_fields

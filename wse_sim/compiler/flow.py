@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class PlanStep:
 
 
 def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
-    """Make a step of a function; with several `writes` it gives a tuple of as many values, with none nothing."""
+    """Make a step from a function; with several `writes` the function returns a tuple of these values, with
+    none it returns None."""
 
     def made(run: Callable[..., object]) -> PlanStep:
         return PlanStep(run, tuple(inspect.signature(run).parameters), writes)
@@ -50,7 +51,7 @@ def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
 
 
 def run_steps(steps: Sequence[PlanStep], given: Mapping[str, object]) -> dict[str, object] | Infeasible:
-    """Run the steps in order; gives all values by name, or why the model does not fit.
+    """Run the steps in order; return all values by name, or why the model does not fit.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def run_steps(steps: Sequence[PlanStep], given: Mapping[str, object]) -> dict[st
 
 
 def check_steps(steps: Sequence[PlanStep], given: Iterable[str]) -> None:
-    """Reject an order in which a step reads what no earlier one writes.
+    """Raise an error if a step reads a value that no earlier step writes.
 
     Raises
     ------

@@ -23,7 +23,7 @@ Point = tuple[int, int]
 def links_needed(
     bytes_per_sample: float, pace_cycles: float, link_bytes_per_cycle: float, fraction: float
 ) -> int:
-    """Parallel links with which a stream keeps the pace and takes at most `share` of each."""
+    """Return the parallel links that a stream needs to keep the pace using at most `fraction` of each."""
     return max(1, ceil(bytes_per_sample / (pace_cycles * link_bytes_per_cycle * fraction)))
 
 
@@ -34,12 +34,12 @@ def middle(region: Region) -> Point:
 
 
 def bundle_width(regions: Sequence[Region], links: int, over: Sequence[str] = ()) -> int:
-    """Links side by side: as many as wanted, no more than every region has ways in or out.
+    """Return the number of parallel links: as many as wanted, limited by the entries of every region.
 
-    `over` says per region over which cores the stream comes or goes (:class:`wse_sim.kernels.contract.family.Lay`)::
+    `over` tells by region over which cores the stream enters or leaves
+    (:class:`wse_sim.kernels.contract.family.Lay`)::
 
         width = min(links, R of "rows", C computing columns of "cols", max(R, W) of "")
-
     """
     sides = over or ("",) * len(regions)
     return max(1, min(links, *(_ways_in(region, side) for region, side in zip(regions, sides, strict=True))))
@@ -52,10 +52,10 @@ def _ways_in(region: Region, over: str) -> int:
 
 @dataclass
 class Net:
-    """One tensor: where it starts, where it goes, and its tree once it is routed.
+    """One tensor: its source, its sinks, and its tree once it is routed.
 
-    `ends` are the regions at its source and sinks, by their middles; `parents` maps every corner of the
-    tree to the corner before it; `with_gradients` tells that gradients come back.
+    `ends` maps the middles of the regions at its source and sinks to these regions; `parents` maps every
+    corner of the tree to the corner before it; `with_gradients` tells that gradients return.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Net:
     parents: dict[Point, Point | None] = field(default_factory=dict)
 
     def passes(self, way: Sequence[Point]) -> bool:
-        """Whether the bundle fits through the faces of the regions in which a way begins and ends."""
+        """Return whether the bundle fits through the sides of its end regions at which a route starts and ends."""
         if len(way) < 2:
             return True
         return self._fits(way[0], way[1]) and self._fits(way[-1], way[-2])
@@ -114,7 +114,7 @@ class Net:
         return sum(hops_of(leg) for leg in self.legs())
 
     def attach(self, way: Sequence[Point]) -> None:
-        """Add a way to the tree; it starts on a corner or within a leg, which is then split."""
+        """Add a route to the tree; it starts at a corner or within a leg, which is then split."""
         start = way[0]
         if start not in self.parents:
             for end, before in list(self.parents.items()):
@@ -133,7 +133,7 @@ def hops_of(path: Sequence[Point]) -> int:
 
 
 def is_straight(a: Point, b: Point, c: Point) -> bool:
-    """Whether the way a, b, c continues in one direction."""
+    """Return whether the path a, b, c is straight."""
     along_row = a[0] == b[0] == c[0] and (b[1] - a[1]) * (c[1] - b[1]) >= 0
     along_col = a[1] == b[1] == c[1] and (b[0] - a[0]) * (c[0] - b[0]) >= 0
     return along_row or along_col
@@ -181,10 +181,11 @@ def routers_of(start: Point, end: Point, width: int, rows: int, cols: int) -> tu
 def edge_channel(
     target: Point, rows: int, cols: int, channels: int, taken: Collection[Point] = frozenset()
 ) -> Point:
-    """The I/O channel nearest to a core: `channels` rows, spread evenly, on the west and the east edge.
+    """Return the I/O channel nearest to a core: `channels` rows, spread evenly, on the west and the east
+    edge.
 
-    One of those that are not `taken`, unless all of that edge are: a core at the edge sends its words in one order, so
-    two readers of one core would wait for each other.
+    Channels in `taken` are avoided while the edge has others: a core at the edge sends its words in one
+    order, so two readers of one core would wait for each other.
     """
     nearest = min(channels - 1, int(target[0] * channels / rows))
     col = 0 if target[1] < cols / 2 else cols - 1

@@ -1,4 +1,4 @@
-"""What a placement of a model can make small, and by whom it is made unless asked."""
+"""Objectives that a placement of a model can minimize, and the default placers."""
 
 THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
 OBJECTIVES = {
@@ -8,4 +8,4 @@ OBJECTIVES = {
 }
 
 SHELVES = "shelves"
-"""The placer of a plan unless asked."""
+"""The default placer of a plan."""

@@ -90,7 +90,8 @@ def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None
 
 
 def uneven_copies(graph: KernelGraph, replicas: int, batch: int) -> tuple[str, ...]:
-    """A note where pinned copies of the pipeline share a batch unevenly: the step takes as long as the fullest copy."""
+    """Return a note if pinned copies of the pipeline share a batch unevenly: the step takes as long as the
+    fullest copy."""
     pinned = next(
         (k.name for k in graph.kernels if k.phase is Phase.FORWARD and k.attrs.get("pin_replicas")), None
     )
@@ -104,7 +105,7 @@ def uneven_copies(graph: KernelGraph, replicas: int, batch: int) -> tuple[str, .
 
 
 def pinned_replicas(graph: KernelGraph, asked: int | None) -> int | None:
-    """Copies of the pipeline that the pins ask for, or `asked` if there are none.
+    """Return the copies of the pipeline that the pins request, or `asked` without pins.
 
     Raises
     ------

@@ -1,11 +1,10 @@
-"""Ways of placing the pipeline's stages: the quick shelves, or a placer of the library.
+"""Placement of the pipeline's stages: the quick shelves, or a placer of the library.
 
-All ways answer the same question: rectangles for all stages of all replicas.  What counts is the
-objective:
+All algorithms return rectangles for all stages of all replicas. The objective is one of:
 
-throughput     the slowest stage as fast as possible, then short streams
-delta-t+wire   slowest time (cycles) + sum over streams of |dx| + |dy| (cores): the contest's cost
-latency        the sum of the stages' times as small as possible (decoding, single samples)
+    throughput     the slowest stage as fast as possible, then short streams
+    delta-t+wire   slowest time (cycles) + sum over streams of |dx| + |dy| (cores): the contest's cost
+    latency        the sum of the stages' times as small as possible (decoding, single samples)
 
 A placer of the library works on the Pareto sets of (cols, rows) of every stage.
 """

@@ -1,7 +1,7 @@
-"""What all plans share: regions, stages, streams, memory; or why the model does not fit.
+"""Common parts of all plans: regions, stages, streams, memory; or why the model does not fit.
 
-A *stage* is one forward kernel with its gradient kernels and its update on one region.  The plan of a mode
-is in the folder of that mode (:mod:`wse_sim.modes`).
+A *stage* is one forward kernel with its gradient kernels and its update on one region. The plan of a mode is
+in the folder of that mode (:mod:`wse_sim.modes`).
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Region:
         return self.row + (self.rows - 1) / 2, self.col + (self.cols - 1) / 2
 
     def holds(self, row: int, col: int) -> bool:
-        """Whether a core is in the rectangle."""
+        """Return whether a core is in the rectangle."""
         return self.row <= row < self.row + self.rows and self.col <= col < self.col + self.cols
 
     def overlaps(self, other: Region) -> bool:
-        """Whether the two rectangles share a core."""
+        """Return whether the two rectangles have a core in common."""
         return (
             self.row < other.row + other.rows
             and other.row < self.row + self.rows
@@ -99,9 +99,9 @@ class CoreMemory:
 class Stage:
     """One stage of the pipeline on its region; times are cycles per sample.
 
-    `forward_parts` and `backward_parts` split the cycles by cause (:data:`CAUSES`).  A `barrier` stage
-    contracts over the rows of a sample (attention): it cannot emit before it has read all of it.
-    Others emit the first of their `rows_per_sample` rows after one row's time.
+    `forward_parts` and `backward_parts` split the cycles by cause (:data:`CAUSES`). A `barrier` stage
+    contracts over the rows of a sample (attention): it emits nothing before it has read all rows. Others emit
+    the first of their `rows_per_sample` rows after one row's time.
     """
 
     name: str
@@ -151,19 +151,20 @@ class Stage:
 
     @property
     def backward_stalls(self) -> tuple[float, float]:
-        """The same of a backward pass."""
+        """Stall cycles of a backward pass, as :attr:`forward_stalls`."""
         return stalls_of(self.backward_parts)
 
 
 @saved
 @dataclass(frozen=True)
 class Stream:
-    """A tensor between two stages; gradients run back along the same route.
+    """A tensor between two stages; gradients return along the same route.
 
-    `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of
-    its tree, where its bytes cross a link once.  `color` carries the tensor, ``color + 1`` its gradient.
-    `capacity_samples` bounds how many samples the consumer has not started before the producer stalls: those that
-    wait in its SRAM (gradients: in the producer's), and `on_way_samples` that links and the producer's rectangle hold.
+    `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of its
+    tree, where its bytes cross a link once. `color` carries the tensor, ``color + 1`` its gradient.
+    `capacity_samples` limits the samples that the consumer has not started before the producer stalls: those
+    that wait in its SRAM (gradients: in the producer's), and `on_way_samples` that links and the producer's
+    rectangle hold.
     """
 
     tensor: str
@@ -182,7 +183,8 @@ class Stream:
     )
 
     def travel_cycles(self, wafer: Wafer, *, backward: bool = False) -> float:
-        """Cycles of a wavelet from the producer to the consumer, or of a gradient back: hops, turns, and edges of dies."""
+        """Return the cycles of a wavelet from producer to consumer, or of a gradient back: hops, turns, and
+        die edges."""
         if self.laid_cycles is not None:
             return self.laid_cycles[backward]
         straight = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(self.route))
@@ -233,7 +235,7 @@ class Infeasible(Displayed):
 
     @property
     def brief(self) -> str:
-        """The same as :attr:`message`."""
+        """Return :attr:`message`."""
         return self.message
 
     @property
@@ -251,7 +253,7 @@ class Infeasible(Displayed):
 
     @property
     def _excess(self) -> str:
-        """By how much the need exceeds the limit, where a ratio says something."""
+        """Return by how much the need exceeds the limit; "" if a ratio makes no sense."""
         if not math.isfinite(self.need) or self.limit <= 0 or self.need <= self.limit:
             return ""
         ratio = self.need / self.limit
@@ -271,7 +273,7 @@ def _si(value: float, unit: str, other: float = 0.0) -> str:
 
 
 class DisplayedPlan(Displayed):
-    """How people see a plan of any mode."""
+    """Display of a plan of any mode."""
 
     graph: KernelGraph
     wafer: Wafer
@@ -289,7 +291,7 @@ class DisplayedPlan(Displayed):
 
 
 class Plan(Protocol):
-    """What every mode's plan states of itself; the rest is the mode's own."""
+    """Attributes that the plans of all modes have; the rest depends on the mode."""
 
     @property
     def mode(self) -> str:
@@ -308,7 +310,7 @@ class Plan(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """What is around the wafer."""
+        """The cluster around the wafer."""
         ...
 
     @property
@@ -318,7 +320,7 @@ class Plan(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its numbers should know."""
+        """Notes for readers of the numbers."""
         ...
 
     @property

@@ -55,7 +55,7 @@ class Prices:
 
 
 def _with_links(cost: Cost, kernel: Kernel, wafer: Wafer) -> Cost:
-    """The cost of a kernel that is no faster than the busiest link of its streams, if it says so."""
+    """Return the cost of a kernel, limited by the busiest link of its streams if its attributes state one."""
     link_cycles = Attributes.of(kernel.attrs).link_words * wafer.wavelet_cycles
     if not link_cycles:
         return cost

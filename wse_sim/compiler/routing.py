@@ -55,11 +55,11 @@ class Router:
 
     @property
     def use(self) -> float:
-        """Load of the fullest link over what it carries at the pace."""
+        """Load of the fullest link relative to its capacity at the pace."""
         return float(self.loads.max()) / self.capacity
 
     def route(self, nets: Sequence[Net]) -> None:
-        """Give every net its tree, and the links their loads."""
+        """Route every net as a tree, and update the loads of the links."""
         for net in nets:
             self.grow(net)
             self.add(net)
@@ -92,7 +92,7 @@ class Router:
     def grow(
         self, net: Net, closed: NDArray[np.bool_] | None = None, reach: Sequence[float] = DETOURS
     ) -> float:
-        """Build the tree, the nearest sink first, each joined where it is cheapest; return what it costs.
+        """Build the tree, the nearest sink first, joining each where it is cheapest; return its cost.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Router:
 
 
 def _face(net: Net, point: Point) -> tuple[int, int]:
-    """Rows and columns of the region in whose middle a point lies; -1 without one."""
+    """Return rows and columns of the region whose middle is a point; -1 without one."""
     region = net.ends.get(point)
     return (-1, -1) if region is None else (region.rows, region.cols)
 

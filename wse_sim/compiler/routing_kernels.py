@@ -1,7 +1,7 @@
-"""The inner loops of the router: what a way costs, the cheapest way to a sink, loads of legs.
+"""The inner loops of the router: the cost of a route, the cheapest route to a sink, loads of legs.
 
-Symbols as in :mod:`wse_sim.compiler.routing` and :mod:`wse_sim.compiler.nets`.  Sums are added up in the order of NumPy's, so that
-ways of equal cost stay equal whichever code prices them.
+Symbols as in :mod:`wse_sim.compiler.routing` and :mod:`wse_sim.compiler.nets`. Sums are evaluated in NumPy's
+order, so that routes of equal cost stay equal in both implementations.
 """
 
 # mypy: disable-error-code="assignment"
@@ -124,7 +124,7 @@ def _leg_cost(
     size: float,
     capacity: float,
 ) -> float:
-    """Sum over a leg's links; `size` are the bytes of a sample, which all links side by side share."""
+    """Return the cost of a leg's links; `size` is the bytes per sample, which all parallel links share."""
     r0, r1, c0, c1, direction = _links(leg[0], leg[1], leg[2], leg[3], width, loads.shape[0], loads.shape[1])
     is_row = direction in (EAST, WEST)
     n, side = (c1 - c0, r1 - r0) if is_row else (r1 - r0, c1 - c0)
@@ -159,7 +159,8 @@ def _way_cost(
     capacity: float,
     bound: float,
 ) -> float:
-    """Sum over the legs of a way of `count` corners; infinite if it is not below `bound`, or touches a closed router."""
+    """Return the cost of a route of `count` corners; infinite if it is not below `bound`, or touches a closed
+    router."""
     total = 0.0
     for k in range(count - 1):
         a, b, c, d = way[k, 0], way[k, 1], way[k + 1, 0], way[k + 1, 1]
@@ -189,9 +190,10 @@ def _rounded(x: float) -> int:
 def _between(
     start: int, end: int, across: int, reach: np.ndarray, gap: int, size: int, out: np.ndarray
 ) -> int:
-    """Lines for the middle leg of a way, written to `out`: between its ends, and just behind the start on the far side.
+    """Write positions for the middle leg of a route to `out`: between its ends, and just behind the start on
+    the far side.
 
-    Ends in one line are gone around, by fractions of the length `across`.
+    If the ends are on one line, the route bypasses it, by fractions of the length `across`.
     """
     count = 0
     for k in range(2 * reach.size + 2):
@@ -222,7 +224,7 @@ def _between(
 
 @helper_kernel
 def _add_corner(way: np.ndarray, count: int, row: int, col: int) -> int:
-    """Add a corner that the way does not have yet."""
+    """Add a corner unless the route already has it."""
     for i in range(count):
         if way[i, 0] == row and way[i, 1] == col:
             return count
@@ -232,7 +234,8 @@ def _add_corner(way: np.ndarray, count: int, row: int, col: int) -> int:
 
 @helper_kernel
 def _fits(width: int, face: np.ndarray, row: int, next_row: int) -> bool:
-    """Whether a bundle fits through the face (rows, columns; -1 without a region) by which a way leaves a region."""
+    """Return whether a bundle fits through the side (rows, columns; -1 without a region) by which a route
+    leaves a region."""
     if face[0] < 0:
         return True
     return width <= (face[0] if row == next_row else face[1])
@@ -297,7 +300,7 @@ def best_way(
 
 @kernel
 def touches(closed: np.ndarray, row: int, col: int, width: int) -> bool:
-    """Whether a bundle that begins and ends at one router touches a closed one."""
+    """Return whether a bundle that starts and ends at one router touches a closed one."""
     r0, r1, c0, c1 = _routers(row, col, row, col, width, closed.shape[0], closed.shape[1])
     return bool(closed[r0:r1, c0:c1].any())
 
@@ -313,7 +316,7 @@ def add_leg(
     ends: np.ndarray,
     sign: int,
 ) -> None:
-    """Add bytes to a leg's links, in one direction or both (`ways`), but for those inside of the regions `ends`."""
+    """Add bytes to a leg's links, in one direction or both (`ways`), except inside the regions `ends`."""
     rows, cols = loads.shape[0], loads.shape[1]
     for back in range(ways):
         a, b, c, d = (leg[2], leg[3], leg[0], leg[1]) if back else leg

@@ -73,7 +73,7 @@ def least_widths_of(
 
 @kernel
 def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> np.ndarray:
-    """First of `sizes` (n,) whose time (kinds, n) is at most that of its kind; NEVER if none is."""
+    """Return the first of `sizes` (n,) whose time (kinds, n) is at most that of its kind; NEVER if there is none."""
     out = np.full(times.shape[0], NEVER, np.int64)
     for kind in range(times.shape[0]):
         for i in range(sizes.shape[0]):
@@ -283,7 +283,8 @@ def _best_whole_shelves(
     rows: int,
     cols: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`best_shelves` where no core is dead: what a shelf holds does not depend on its direction."""
+    """Return :func:`best_shelves` for a wafer without dead cores: the content of a shelf does not depend on
+    its direction."""
     count = kinds.shape[0]
     least = np.full((count + 1, 2), NEVER, np.int64)
     trace = np.zeros((count + 1, 2, 2), np.int64)
@@ -326,7 +327,8 @@ def best_shelves(
     dead: np.ndarray,
     cores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least rows (n + 1, 2) that hold the stages start..i-1, and (n + 1, 2, 2) first stage and height index."""
+    """Return the least rows (n + 1, 2) that contain the stages start..i-1, and (n + 1, 2, 2) first stage and
+    height index."""
     if dead.shape[0] == 0:
         return _best_whole_shelves(kinds, widths, narrow, stacks, heights, start, direction, rows, cols)
     count = kinds.shape[0]

@@ -1,8 +1,8 @@
-"""How wide a stage must be at each height of a shelf to keep a pace, computed as far as someone asks.
+"""Least width of a stage at each height of a shelf that keeps a pace, computed lazily.
 
-A stage that keeps a pace on A cores is about A / h columns wide at height h.  Of all heights and widths a search
-therefore asks for the part near and below that hyperbola alone.  The heights are cut into strips, and each strip of a
-stage is computed from narrow to wide, step by step, until all its heights keep the paces that are asked.
+A stage that keeps a pace on A cores is about A / h columns wide at height h. So a search only needs the
+heights and widths near and below that hyperbola. The heights are cut into strips, and each strip of a stage
+is computed from narrow to wide, step by step, until all its heights keep the requested paces.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Tiles = dict[tuple[int, int, int], ShapePrices]
 
 
 class ShelfTable:
-    """Least times of the kinds of stages on `heights` (h,) x `widths` (w,), of which `inner` (w,) columns compute.
+    """Least times of the kinds of stages on `heights` (h,) x `widths` (w,), of which `inner` (w,) columns
+    compute.
 
-    `kinds` are the stages, None for one that has no place in it; `tiles` are prices that tables of other weights of the
-    update share.  In `times` lie, kind by kind and strip by strip, rows of the `known` first widths.
+    `kinds` are the stages, None for one that is not in the table; `tiles` are prices shared with tables of
+    other update weights. `times` stores, by kind and strip, rows of the first `known` widths.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ShelfTable:
         self.forget()
 
     def forget(self) -> None:
-        """Give the memory of the times back; the prices, which cost more to compute, stay."""
+        """Release the memory of the times; the prices, which cost more to compute, are kept."""
         kinds = self._kinds
         self._known = np.zeros((len(kinds), STRIPS), np.int64)
         self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep by now
@@ -96,7 +97,7 @@ class ShelfTable:
         self._open[kind, strip] = end < self._widths.size
 
     def _held(self, kind: int, strip: int, step: int, rows: slice, cols: slice) -> NDArray[np.float64]:
-        """Times (rows, cols), infinite where SRAM does not hold the stage."""
+        """Return times (rows, cols), infinite where the stage does not fit in SRAM."""
         group = self._kinds[kind]
         assert group is not None  # only open kinds are widened
         heights, key = self.heights[rows], (kind, strip, step)
@@ -110,6 +111,6 @@ class ShelfTable:
 def times_held(
     sizer: Sizer, group: Group, prices: ShapePrices, cores: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Time (n,) of a stage on regions of that many `cores` (n,); infinite where SRAM does not hold it."""
+    """Return the time (n,) of a stage on regions of `cores` (n,) cores; infinite where it does not fit in SRAM."""
     memory = prices.memory + sizer.held_bytes(group) / cores
     return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)

@@ -71,7 +71,7 @@ class Stacks:
 
 
 STACKS = (Stacks(7, NEVER), Stacks(3, 150), Stacks(3, 60))
-"""Ways of stacking, the densest first; the later ones have fewer streams side by side."""
+"""Stacking variants, the densest first; later ones have fewer parallel streams."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Box:
 
 
 def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box], list[Box]]:
-    """The boxes where no more than `efficiency` of a region's cores may compute: with no more computing columns than they
-    have, and with as many as that allows."""
+    """Return the boxes with at most a fraction `efficiency` of compute cores: once limited to their compute
+    columns, once with the maximum."""
     most = [int(compute_cols(box.cols, efficiency)) for box in boxes]
     few = [
         replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
@@ -102,10 +102,10 @@ def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
 
 
 def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
-    """Widths of regions, each at most `step` times the one before.
+    """Return the widths of regions, each at most `step` times the one before.
 
-    A region of one column sets no core aside, so the least width is 2 where the efficiency is below 1: where a plan is laid
-    on the whole fabric, streams come in there.
+    A region of one column has no cores set aside, so the least width is 2 if the efficiency is below 1: in a
+    whole-fabric plan, streams enter there.
     """
     widths = geometric(wafer.program_cols, step)
     least = 2 if wafer.pipeline_efficiency < 1 else 1
@@ -113,7 +113,7 @@ def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
 
 
 class ShelfPlacer:
-    """Places the stages of a sizer at a given pace, or says that they do not fit."""
+    """Places the stages of a sizer at a given pace, or reports that they do not fit."""
 
     def __init__(self, sizer: Sizer, stacks: Stacks = STACKS[0], *, whole_rows: bool = False) -> None:
         self.sizer = sizer
@@ -145,7 +145,7 @@ class ShelfPlacer:
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
     def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
-        """What computes in all regions of `rows` (h,) x `cols` (w,) cores."""
+        """Return the compute shapes of all regions of `rows` (h,) x `cols` (w,) cores."""
         return Shapes.grid(rows, compute_cols(cols, self.efficiency))
 
     def _table(self, limit: int) -> ShelfTable:
@@ -174,7 +174,8 @@ class ShelfPlacer:
         return found
 
     def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
-        """Prices of a region of which `inner` columns compute, as :class:`~wse_sim.compiler.sizing.ShapePrices` names them."""
+        """Return the prices of a region with `inner` compute columns, in the order of
+        :class:`~wse_sim.compiler.sizing.ShapePrices`."""
         if inner != compute_cols(cols, self.efficiency):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row = int(np.searchsorted(self.small_rows, rows))
@@ -199,9 +200,10 @@ class ShelfPlacer:
         return out
 
     def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> NDArray[np.int64] | None:
-        """Row, column, rows and columns (stages, 4), or None; `pace` in cycles per sample, one for all or one per group.
+        """Return row, column, rows and columns (stages, 4), or None; `pace` in cycles per sample, one for all
+        or one per group.
 
-        With `cols` they are in the westernmost columns, so many of them.  :meth:`boxes` makes boxes of them.
+        With `cols` only that many columns in the west are used. :meth:`boxes` converts the result to boxes.
         """
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
@@ -242,7 +244,7 @@ class ShelfPlacer:
         return boxes
 
     def boxes(self, found: NDArray[np.int64]) -> list[Box]:
-        """What :meth:`place` found, as boxes."""
+        """Convert the result of :meth:`place` to boxes."""
         inner = compute_cols(found[:, 3], self.efficiency).tolist()
         return [
             Box(row, col, high, wide, high, cols)
@@ -250,7 +252,7 @@ class ShelfPlacer:
         ]
 
     def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> NDArray[np.float64]:
-        """Target cycles per kind: the smallest target of any stage of that kind."""
+        """Return the target cycles per kind: the smallest target of any stage of that kind."""
         if not isinstance(pace, np.ndarray):
             return np.full(len(self.kinds), float(pace))
         targets = np.full(len(self.kinds), np.inf)
@@ -258,7 +260,8 @@ class ShelfPlacer:
         return targets
 
     def tightest(self) -> tuple[Group, float] | None:
-        """A stage that fits SRAM on no rectangle of the wafer, and the least bytes of a core that it needs."""
+        """Return a stage that fits in SRAM on no rectangle of the wafer, and the least bytes per core that it
+        needs."""
         heights = geometric(self.wafer.program_rows, HEIGHT_STEP)
         shapes, cores = self._shapes(heights, self.widths), np.outer(heights, self.widths).ravel()
         sizer = self.sizer
@@ -305,12 +308,13 @@ def place_shelves(
     cols: int | None = None,
     step: float = PACE_STEP,
 ) -> tuple[float, list[Box]] | None:
-    """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
+    """Return the least pace at which the shelves contain all stages, with the boxes; None if nothing fits at
+    any pace.
 
-    With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
-    and the number returned is the largest of them.  `placers` are those of :func:`shelf_placers`, for callers
-    that ask for more than one placement; with `cols` only so many columns are used; the pace is found within the
-    factor `step`.
+    With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal, and the
+    returned number is the largest of them. `placers` are those of :func:`shelf_placers`, for callers that
+    need several placements; with `cols` only that many columns are used; the pace is found within the factor
+    `step`.
     """
     ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
     if ideal is None:
@@ -372,7 +376,7 @@ def compute_cores(sizer: Sizer) -> float:
 
 
 def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
-    """Shelves at higher paces, if what the wire gains is more than what the pace loses."""
+    """Return shelves at a higher pace if the gain in wire exceeds the loss in pace."""
     shelves = ShelfPlacer(sizer, stacks)
     least, boxes = found
     best = (least + wire_l1(sizer, boxes), least, boxes)

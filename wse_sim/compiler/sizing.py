@@ -66,20 +66,22 @@ class Group:
 
     @property
     def lay(self) -> Lay:
-        """How the forward kernel is in its region."""
+        """Layout of the forward kernel in its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
 
     def moving_bytes(self, rows: Count, cols: Count) -> Number:
-        """Of the fullest core next to `rows` x `cols` that compute, if it holds more than words on their way; 0 if none does."""
+        """Return the bytes of the fullest core next to `rows` x `cols` compute cores if it has buffers; 0
+        otherwise."""
         kernel, tiling = self.forward, Tiling(rows, cols, "stationary")
         store = family(kernel.family).store_bytes(kernel.dims, tiling, self.wafer, kernel.attrs)
         return store + self.wafer.kernel_code_bytes * (np.asarray(store) > 0)
 
     @property
     def least_rows(self) -> int:
-        """Rows without which its region has no room for its parts.
+        """Least rows of the region.
 
-        A layer that trains with its inputs over the rows has a row without inputs besides, which finishes outputs.
+        A layer that trains with its inputs over the rows has an additional row without inputs, which finishes
+        outputs.
         """
         lay = self.lay
         return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
@@ -95,7 +97,8 @@ class Group:
         return bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
 
     def rows_of_inputs(self, rows: Count) -> Count:
-        """Rows of a region that hold inputs of the layer and its weights: all, or all but those that finish outputs."""
+        """Return the rows of a region with inputs of the layer and its weights: all, or all but those that
+        finish outputs."""
         apart = self.lay.rows_without_inputs or int(self.has_row_apart)
         return np.maximum(1, np.asarray(rows) - apart) if apart else rows
 
@@ -130,7 +133,7 @@ class Group:
 
     @property
     def has_input_gradient(self) -> bool:
-        """Whether a product gives the gradient of the inputs."""
+        """Whether a product computes the gradient of the inputs."""
         own = self.forward.family
         return any(one.phase is Phase.INPUT_GRADIENT and one.family == own for one in self.backward)
 
@@ -143,7 +146,7 @@ class Group:
 
     @property
     def is_barrier(self) -> bool:
-        """Whether the first row comes out only after the last has gone in."""
+        """Whether the first row leaves only after the last has arrived."""
         return self.flow.is_barrier
 
 
@@ -187,11 +190,11 @@ class Shapes:
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for equal rectangles that are stated alike."""
+        """Key that is equal for equal rectangles in the same representation."""
         return self.rows.shape, self.cols.shape, self.rows.tobytes(), self.cols.tobytes()
 
     def spread(self, values: Number) -> FloatArray:
-        """Values that broadcast over the rectangles, as (n,); a number takes no memory of its own."""
+        """Return values that broadcast over the rectangles as (n,); a scalar needs no extra memory."""
         whole = np.broadcast_shapes(self.rows.shape, self.cols.shape)
         found = np.asarray(values, float)
         if found.ndim == 0:
@@ -211,7 +214,7 @@ class Candidates:
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
 
     def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
-        """Which shapes hold the stage; samples use `spread` times the compute cores."""
+        """Return which shapes have room for the stage; samples use `spread` times the compute cores."""
         return self.memory + self.held / (self.rows * self.cols * spread) <= limit_bytes
 
 
@@ -282,7 +285,7 @@ class Sizer:
 
     @property
     def copies(self) -> list[Group]:
-        """The groups of all replicas, one replica after the other: what has to be placed."""
+        """The groups of all replicas, one replica after the other: everything to be placed."""
         return self.groups * self.replicas
 
     @property
@@ -295,7 +298,7 @@ class Sizer:
         ]
 
     def with_wafer(self, wafer: Wafer) -> Sizer:
-        """The same stages on another wafer of equal constants (other defects); prices are kept."""
+        """Return the same stages on another wafer of equal constants (other defects); prices are reused."""
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
@@ -303,7 +306,8 @@ class Sizer:
         return other
 
     def priced_on(self, wafer: Wafer) -> Sizer:
-        """The same stages on a wafer of other constants, numbers or arrays of them; samples stay those of this wafer."""
+        """Return the same stages on a wafer with other constants, numbers or arrays; the samples in flight
+        stay the same."""
         other = copy(self)
         other.wafer, other.prices = wafer, Prices(wafer, self.prices.options)
         other.groups = make_groups(self.graph, wafer)
@@ -313,7 +317,8 @@ class Sizer:
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:
-        """Some of the stages, as `graph` has them; samples are those of the whole, and those at the cuts; prices are kept."""
+        """Return some of the stages, as in `graph`; samples are those of the whole model, and of the cuts;
+        prices are reused."""
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         names = [group.name for group in other.groups]
@@ -324,12 +329,13 @@ class Sizer:
         return other
 
     def _share_samples(self, other: Sizer) -> None:
-        """The same samples in flight and in streams for another sizer of these stages."""
+        """Copy the samples in flight and in streams to another sizer of these stages."""
         other.in_flight, other._in_block = self.in_flight, self._in_block
         other._in_streams = self._in_streams
 
     def holding(self, fraction: float, most: int) -> Sizer:
-        """The same stages with room for a fraction of the samples that keep the pace, at most those of a batch."""
+        """Return the same stages with room for a fraction of the samples that keep the pace, at most those of
+        a batch."""
         if not self.graph.training:
             return self
         other = copy(self)
@@ -341,7 +347,7 @@ class Sizer:
         return other
 
     def amortised(self, samples: float) -> Sizer:
-        """The same stages, sized with their part of an update in `samples` samples; prices are kept."""
+        """Return the same stages, sized with an update amortized over `samples` samples; prices are reused."""
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
         other._prices, other.tables = self._prices, self.tables
@@ -349,7 +355,8 @@ class Sizer:
         return other
 
     def shape_prices(self, group: Group, shapes: Shapes) -> ShapePrices:
-        """Prices of many shapes of a stage, kept for stages alike; the prices of its kernels are not."""
+        """Return the prices of many shapes of a stage, cached for equal stages; the prices of its kernels are
+        not cached."""
         signatures = tuple(kernel.signature for kernel in group.kernels)
         key = signatures, self.again.runs_again(group.name), shapes.key
         found = self._prices.get(key)
@@ -376,13 +383,14 @@ class Sizer:
         return held
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
-        """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
+        """Return the (forward, backward) cost of one sample in steady state, without idle cycles."""
         return self._costs(self.prices, group, rows, cols)[:2]
 
     def _costs(
         self, prices: Prices, group: Group, rows: Count, cols: Count
     ) -> tuple[Cost, Cost, tuple[Number, Number | None]]:
-        """Forward and backward without idle cycles, and the idle cycles of both; None where those of forward stand for backward."""
+        """Return forward and backward cost without idle cycles, and the idle cycles of both; None if backward
+        uses those of forward."""
         rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
@@ -408,7 +416,7 @@ class Sizer:
         return float(np.asarray(self._costs(self.prices, group, rows, cols)[2][0]))
 
     def backward_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
-        """The same of the backward pass; None where the price does not say."""
+        """Return the latency of the backward pass; None if the price does not state it."""
         found = self._costs(self.prices, group, rows, cols)[2][1]
         return None if found is None else float(np.asarray(found))
 
@@ -422,7 +430,7 @@ class Sizer:
         return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)
 
     def activation_bytes(self, group: Group) -> float:
-        """Activations of all samples in flight that the stage holds."""
+        """Return the bytes of activations of all samples in flight that the stage stores."""
         if not self.graph.training:
             return 0.0
         name, saved = group.name, group.forward.saved_bytes
@@ -435,11 +443,12 @@ class Sizer:
         return self._in_streams[group.name]
 
     def held_bytes(self, group: Group) -> float:
-        """All that the cores of a region share: activations of samples in flight, samples in streams."""
+        """Return the bytes spread over the cores of a region: activations of samples in flight, samples in
+        streams."""
         return self.activation_bytes(group) + self.stream_bytes(group)
 
     def sample_bytes(self, group: Group) -> float:
-        """What one more sample in flight adds to :meth:`activation_bytes`."""
+        """Return what one more sample in flight adds to :meth:`activation_bytes`."""
         if not self.graph.training:
             return 0.0
         if self.again.runs_again(group.name):
@@ -493,7 +502,7 @@ class Sizer:
         return np.array(out) if np.isfinite(out).all() else None
 
     def _fronts(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Per group: times, rising, and the least cores that keep each of them within SRAM."""
+        """Return per group the rising times, and the least cores for each of them within SRAM."""
         if self._front_of is None:
             limit = float(self.wafer.sram_usable_bytes)
             known: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -529,11 +538,11 @@ class Sizer:
     def latency_targets(
         self, compute_cores: float, slowest_cycles: float = np.inf, fill_weight: float = 0.0
     ) -> FloatArray | None:
-        """Cycles (groups,) at which the sum of the stages' times is least; None if nothing fits.
+        """Return the cycles (groups,) that minimize the sum of the stages' times; None if nothing fits.
 
-        Every stage takes the shape with the least ``time + fill_weight * fill + price * cores`` among those no
-        slower than `slowest_cycles`; the price of a core is bisected until the cores suffice (for time =
-        work / cores this gives cores ~ sqrt(work)).
+        Every stage uses the shape with the least ``time + fill_weight * fill + price * cores`` among those no
+        slower than `slowest_cycles`; the price of a core is bisected until the cores suffice (for time = work
+        / cores this gives cores ~ sqrt(work)).
         """
         limit = float(self.wafer.sram_usable_bytes)
         position: dict[int, int] = {}
@@ -568,7 +577,7 @@ class Sizer:
         return best
 
     def worst_memory(self) -> tuple[Group, float] | None:
-        """A stage that no rectangle holds, with the bytes per core it needs on its best one; or None."""
+        """Return a stage that fits on no rectangle, with the bytes per core on its best one; or None."""
         limit = float(self.wafer.sram_usable_bytes)
         worst: tuple[Group, float] | None = None
         for group in self.groups:
@@ -580,7 +589,7 @@ class Sizer:
         return worst
 
     def memory_bound_fraction(self, pace_cycles: float) -> float:
-        """Share of the cores that stages need for memory rather than for pace."""
+        """Return the fraction of the cores that stages need for memory rather than for pace."""
         limit = float(self.wafer.sram_usable_bytes)
         memory_driven = total = 0.0
         for group in self.groups:

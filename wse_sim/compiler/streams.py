@@ -26,7 +26,8 @@ SUM_BYTES = 4  # partial sums travel in fp32
 
 
 LINK_FRACTIONS = (0.1, 0.25, 0.5)
-"""Of a link's rate that one stream plans to take (assumed): streams become narrower until colors suffice."""
+"""Fractions of a link's rate that one stream may use (assumed), tried in order: streams become narrower until
+colors suffice."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,11 @@ class _Route:
 def route_streams(
     sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, mode: str
 ) -> Routed | Infeasible:
-    """Route every tensor of every replica at the pace of the slowest stage; `mode` names who asks, for what does not fit.
+    """Route every tensor of every replica at the pace of the slowest stage; `mode` appears in messages about
+    what does not fit.
 
-    Wide streams spread load but meet more of their kind; if their colors do not fit, all are routed
-    again with fewer links each.
+    Wide streams spread load but cross more other streams; if their colors do not suffice, all are rerouted
+    with fewer links each.
     """
     graph, wafer = sizer.graph, sizer.wafer
     more = max(group.lay.more_colors for group in sizer.groups)
@@ -125,10 +127,10 @@ def _attempt(
 
 
 def _meeting(routes: Sequence[_Route], wafer: Wafer) -> list[_Route]:
-    """Host streams of one copy that share a router with another one inward (or outward) before them.
+    """Return host streams of one copy that share a router with an earlier one of the same direction.
 
-    Host copy has a color for each way, and a router passes a color on one way.  The later ones take colors of the
-    streams between kernels.
+    The host copy has one color per direction, and a router passes a color on one route. The later ones use
+    colors of the streams between kernels.
     """
     out = []
     for inward in (True, False):
@@ -185,11 +187,12 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
 
 
 def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
-    """The stream with room for the samples on its way, ``ceil((fill + travel) / T)`` of them.
+    """Return the stream with room for its samples in flight, ``ceil((fill + travel) / T)`` of them.
 
-    They are in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are no more
-    than those hold: w links pass w words a cycle while the rectangle fills, and on a way of h cycles hold 2 w h words.  A whole
-    model stepped on the fabric keeps the pace of its slowest region where two samples of room in all would hold it up.
+    They are in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are
+    limited to what those hold: w links pass w words per cycle while the rectangle fills, and on a route of h
+    cycles hold 2 w h words. Without this, the two samples of buffer space would throttle models that keep the
+    pace of their slowest region on the whole fabric.
     """
     fill = stages[stream.producer].latency_cycles
     if stream.backward_bytes_per_sample:
@@ -246,7 +249,7 @@ def _routes(
 
 
 def _limited(links: int, lays: Sequence[Lay]) -> int:
-    """As many links side by side as kernels at both ends can use."""
+    """Return the parallel links that kernels at both ends can use."""
     return min(links, *(lay.most_links or links for lay in lays))
 
 

@@ -1,22 +1,24 @@
-"""Samples that wait on the wafer: between the two passes of a stage, and in the streams between stages.
+"""Samples buffered on the wafer: between the two passes of a stage, and in the streams between stages.
 
-Let every stage pass n rows a sample at the pace T, and s be when it starts a lone sample::
+Let every stage pass n rows per sample at the pace T, and let s be the start of a single sample::
 
     s(v) = max over streams u -> v of  s(u) + T / n(u)  to the first row, or to the last one if v is a barrier
 
-In the steady state v starts sample j at ``s(v) + j T``.  The producer starts its sample i at ``s(u) + i T``, and never waits for
-room if the reader has started sample ``i - c`` by then.  So the stream u -> v holds that many samples::
+In steady state v starts sample j at ``s(v) + j T``. The producer starts its sample i at ``s(u) + i T``, and
+never waits for room if the reader has started sample ``i - c`` by then. So the stream u -> v needs room for::
 
     c = 1 + floor((s(v) - s(u)) / T)
 
-one for rows that continue at once, two into a barrier, which gathers one while it works on another, and around a barrier as
-many as that holds.  Gradients obey the same on the reversed graph; c is the larger of both.  Activations lie with
-their reader, gradients, which take the stream backwards, with its producer::
+samples: one for rows that continue at once, two into a barrier, which gathers one while it works on another,
+and in a skip around a barrier as many as the barrier holds. Gradients obey the same on the reversed graph; c
+is the larger of both. Activations are stored with their reader, gradients, which use the stream backwards,
+with its producer::
 
     bytes of stage k = sum over streams into k of c S + sum over streams out of k that bring gradients of c S
 
-One tensor that a stage reads twice comes, and waits, once.  What a training returns has two samples of its gradient
-wait likewise: a loss may stand behind it.  All cores of the region share these bytes.
+A tensor that a stage reads twice arrives, and is buffered, once. For an output of a training graph two
+samples of its gradient are buffered as well, because a loss may follow it. All cores of the region share
+these bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Edges = Sequence[tuple[str, str]]
 
 
 class Group(Protocol):
-    """What is asked of the kernels of a stage (:class:`wse_sim.compiler.sizing.Group`)."""
+    """Properties of a stage's kernels that this module reads (:class:`wse_sim.compiler.sizing.Group`)."""
 
     name: str
     forward: Kernel
@@ -51,16 +53,16 @@ class Group(Protocol):
 
     @property
     def is_barrier(self) -> bool:
-        """Whether the first row comes out only after the last has gone in."""
+        """Whether the first row leaves only after the last has arrived."""
         ...
 
 
 def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> dict[str, int]:
-    """Samples whose activations a stage holds: those between its forward and its backward pass.
+    """Return the samples whose activations a stage stores: those between its forward and its backward pass.
 
-    At the steady pace a sample needs about one period at every barrier and ``1 / rows`` of one at the
-    other stages, forward and again backward, so stage i holds ``2 d_i + 2`` samples, d_i the longest
-    such path from i to the end.
+    At the steady pace a sample needs about one period at every barrier and ``1 / rows`` of one at the other
+    stages, forward and again backward, so stage i stores ``2 d_i + 2`` samples, d_i the longest such path
+    from i to the end.
     """
     if not training:
         return {group.name: 2 for group in groups}
@@ -77,7 +79,7 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
 
 
 def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[tuple[str, str], int]:
-    """Samples c that wait in the stream of each edge; those on their way take other room."""
+    """Return the samples c that wait in the stream of each edge; samples in flight are not included."""
     begin = _starts(groups, edges)
     delays = {(a, b): begin[b] - begin[a] for a, b in edges}
     if training:
@@ -105,7 +107,7 @@ def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
 
 
 def readers_of(graph: KernelGraph, groups: Sequence[Group]) -> dict[tuple[str, str], list[str]]:
-    """The stages that read each tensor of a stage, by (producer, tensor): every reader has a stream of it."""
+    """Return the stages that read each tensor of a stage, by (producer, tensor): every reader has a stream of it."""
     names = {group.name for group in groups}
     readers: dict[tuple[str, str], list[str]] = {}
     for producer, consumer, tensor in graph.edges():
@@ -145,10 +147,11 @@ def stream_bytes(graph: KernelGraph, groups: Sequence[Group], edges: Edges) -> d
 def bytes_at_cut(
     graph: KernelGraph, groups: Sequence[Group], edges: Edges, inside: frozenset[str]
 ) -> dict[str, float]:
-    """Bytes that wait with each of the stages `inside` for the line to another wafer, besides :func:`stream_bytes`.
+    """Return the bytes that wait with each of the stages `inside` for the line to another wafer, in addition
+    to :func:`stream_bytes`.
 
-    What is on a line's far side waits there, with its reader; before the line activations wait with their producer,
-    gradients with their reader.  What only passes through a wafer has no place on it.
+    Data from the far side of a line waits with its reader; before the line activations wait with their
+    producer, gradients with their reader. Data that only passes through a wafer is not stored on it.
     """
     room = stream_depth(groups, edges, graph.training)
     held = dict.fromkeys(inside, 0.0)

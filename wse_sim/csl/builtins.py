@@ -40,7 +40,7 @@ ABSENT = {
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
 }
-"""Builtins of the language that are refused, and what to write instead."""
+"""Builtins of the language that are not supported, and what to write instead."""
 
 
 class Builtins(DsdBuiltins, ProgramBuiltins):
@@ -299,7 +299,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.retype(value, t.base if isinstance(t, ty.EnumType) else ty.U16)
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
-        """The same bits under another type."""
+        """Reinterpret the bits as another type."""
         return Value(t, integer(value.data))
 
     def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:

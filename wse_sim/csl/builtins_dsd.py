@@ -337,7 +337,7 @@ class DsdBuiltins(Evaluation):
         return value
 
     def address_argument(self, arg: tree.Node, scope: Scope) -> Operand:
-        """A pointer; an array stands for the pointer to it."""
+        """Return a pointer; an array decays to a pointer to it."""
         place = self.access(arg, scope)
         if isinstance(place.type, ty.ArrayType):
             return self.address_of(arg, scope, arg.at)

@@ -86,7 +86,7 @@ class ProgramBuiltins(StrictRules):
         return np.array([index], np.int64)
 
     def effect(self, act: Callable[..., None], *args: object) -> None:
-        """What a builtin does to the layout."""
+        """Apply the effect of a builtin to the layout."""
         act(*args)
 
     def b_set_tile_code(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -329,7 +329,7 @@ class ProgramBuiltins(StrictRules):
         return VOID_VALUE
 
     def space(self, value: Operand, at: int) -> int:
-        """Which ids @block and @unblock mean by a value of this type."""
+        """Return the kind of ids that @block and @unblock use for a value of this type."""
         if value.type.name not in SPACES:
             return 0
         return SPACES[value.type.name]
@@ -452,7 +452,7 @@ class ProgramBuiltins(StrictRules):
         self.program_state(node).startup.append((tree.Builtin(node.at, node.name, [*kept, *names]), inner))
 
     def register_address(self, node: tree.Builtin, scope: Scope, ranges: int) -> Operand:
-        """The address of a configuration register; argument `ranges` names ranges that hold it."""
+        """Return the address of a configuration register; argument `ranges` names ranges that contain it."""
         address = self.coerce(self.eval(node.args[0], scope), ty.U16, node.args[0].at)
         if len(node.args) > ranges:
             self.check_ranges(address, self.known(node.args[ranges], scope), node.args[ranges].at)
@@ -461,7 +461,7 @@ class ProgramBuiltins(StrictRules):
         return address
 
     def check_register(self, number: int, node: tree.Builtin) -> None:
-        """Refuse what is no register; say of those without a model that they change nothing."""
+        """Reject addresses that are no register; warn about registers without a model, which have no effect."""
         if not FIRST_REGISTER <= number < FIRST_REGISTER + REGISTERS:
             raise CslError(
                 node.args[0].at,
@@ -545,7 +545,7 @@ class ProgramBuiltins(StrictRules):
         return Value(ty.U16, names.index(name))
 
     def symbol_argument(self, node: tree.Builtin, scope: Scope) -> str:
-        """The exported name that a symbol has, or that a text gives."""
+        """Return the exported name of a symbol, or the one that a string gives."""
         place = self.access(node.args[0], scope)
         if place.type is ty.COMPTIME_STRING:
             return str(self.load(place, node.at).data)

@@ -48,7 +48,7 @@ NO_RESULT = JUMPS | frozenset(
 
 @final
 class Run(Operand):
-    """A value in a register; `linear`: the counter of a loop, or what sums and known factors make of it."""
+    """A value in a register; `linear`: a loop counter, or a sum or product of it with known numbers."""
 
     __slots__ = ("at", "linear", "reg", "type")
 
@@ -123,7 +123,7 @@ class FrameCell(Cell):
 
 @dataclass
 class SeenName:
-    """A name of a function's text at run time: what it stands for, and the rows in which it is visible."""
+    """A name in a function's source at run time: its entry, and the rows in which it is visible."""
 
     name: str
     entry: Run | Local | FrameCell
@@ -226,7 +226,7 @@ class Code:
         self.done = True
 
     def ends(self, i: int) -> bool:
-        """Whether nothing but the return follows from row i on."""
+        """Return whether only the return follows from row i on."""
         for _ in range(len(self.rows)):
             if self.rows[i][0] != Op.JMP:
                 break

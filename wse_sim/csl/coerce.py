@@ -1,7 +1,8 @@
-"""Which value fits which type, and the arithmetic of known values.
+"""Type conversions, and the arithmetic of known values.
 
-Symbols: N bits of a type, v a value.  Fixed-width results wrap in their width, division truncates toward zero, the remainder has
-the sign of the dividend, f32 and f16 round after every operation (to nearest, ties to even).
+Symbols: N bits of a type, v a value. Fixed-width results wrap in their width, division truncates toward zero,
+the remainder has the sign of the dividend, f32 and f16 round after every operation (to nearest, ties to
+even).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def can_widen(source: ty.Type, t: ty.Type) -> bool:
 
 
 def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
-    """Whether a pointer may stand where `t` is wanted: same target, const added, array to its elements."""
+    """Return whether a pointer converts to type `t`: same target, const added, array to its elements."""
     if source.const and not t.const:
         return False
     if source.target is t.target or t.target is ty.ANYOPAQUE:
@@ -55,7 +56,7 @@ def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
 
 
 def coerce_known(value: Operand, t: ty.Type, at: int) -> Operand:
-    """`value` as a value of scalar type `t` where the language converts by itself."""
+    """Convert `value` to scalar type `t` if the language does so implicitly."""
     s, data = value.type, value.data
     if s is t:
         return value

@@ -153,7 +153,7 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
 
 
 def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
-    """Masks of rx and tx from the number that `<directions>` makes of them: those of rx are eight bits higher."""
+    """Return the masks of rx and tx from a number made of `<directions>`; those of rx are eight bits higher."""
     word = number(value, what, at)
     if word & ~0x1F1F:
         raise CslError(
@@ -248,5 +248,5 @@ def read_filter(value: Operand, at: int) -> tuple[int, ...]:
 
 
 def default_route(value: Value) -> bool:
-    """Whether a configuration says nothing."""
+    """Return whether a configuration is empty."""
     return not value.data

@@ -47,7 +47,7 @@ class Export:
 
 @dataclass
 class CompiledProgram:
-    """What `compile_program` gives: the image and what the host must know in addition to it."""
+    """Result of `compile_program`: the image and what the host needs in addition."""
 
     image: Image
     exports: tuple[Export, ...]

@@ -162,7 +162,7 @@ class Evaluator(ExpressionEvaluator):
         return None
 
     def leave(self, signal: tuple[Any, ...], label: str | None) -> tuple[bool, Signal]:
-        """What a signal out of a body does to its loop: (the loop ends, signal to hand on)."""
+        """Return the effect of a signal from a body on its loop: (the loop ends, signal to pass on)."""
         if signal[0] == "return" or (signal[1] is not None and signal[1] != label):
             return True, signal
         return signal[0] == "break", None

@@ -322,7 +322,7 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     # ---- conversions
     def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand:
-        """`value` as a value of type `t`, where the language converts by itself."""
+        """Convert `value` to type `t` if the language does so implicitly."""
         if value.type is t:
             return value
         if value.type is ty.COMPTIME_STRUCT and type(value) is Value:

@@ -140,7 +140,7 @@ class LoopEvaluator(Evaluator):
     def together(
         self, node: tree.Node, values: Array, body: Callable[[int | Lanes, int | Lanes], Signal]
     ) -> bool:
-        """Evaluate all iterations of a loop; False, and nothing done, if they must run one by one."""
+        """Evaluate all iterations of a loop at once; return False, without effects, if they must run one by one."""
         waiting = [np.arange(len(values))]
         kept: list[Effect] = []
         try:

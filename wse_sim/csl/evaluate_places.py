@@ -77,7 +77,7 @@ class PlaceEvaluator(Builtins):
         return value  # type: ignore[no-any-return]
 
     def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
-        """The value of an expression where type `t` is wanted (None: any)."""
+        """Evaluate an expression, converted to type `t` (None: any)."""
         value = self.eval(node, scope)
         return value if t is None else self.coerce(value, t, node.at)
 
@@ -436,7 +436,7 @@ class PlaceEvaluator(Builtins):
 
 
 def literal(text: str) -> Value:
-    """What `text` is as a literal of the language: an integer, a float, a Boolean, or else a string."""
+    """Parse `text` as a literal of the language: an integer, a float, a Boolean, or else a string."""
     if text in ("true", "false"):
         return TRUE if text == "true" else FALSE
     if text[:1] in set("-.0123456789"):  # float() also reads words such as 'inf'

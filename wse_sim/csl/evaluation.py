@@ -1,4 +1,4 @@
-"""What the builtins ask of the evaluator that they are mixed into."""
+"""Methods of the evaluator that the builtins, mixed into it, use."""
 
 from __future__ import annotations
 

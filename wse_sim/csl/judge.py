@@ -1,7 +1,9 @@
-"""A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a process that stays.
+"""A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a
+persistent process.
 
-A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`) says how far it came and why not
-further, with file, line and column.  Nothing is written outside a scratch folder, nothing is kept between two requests.
+A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`)
+states the stage reached and the reason for a failure, with file, line and column. Nothing is written outside
+a scratch folder, and no state is kept between two requests.
 
     >>> answer = judge({"files": {"layout.csl": "layout { @set_rectangle(2, 1) }"}, "calls": ["compute"]})
     >>> answer.passed, answer.stage, answer.file, answer.line
@@ -34,7 +36,7 @@ from wse_sim.written import scratch
 
 Values = int | float | bool | list[object]
 HOST_CYCLES = 1000
-"""Cycles that pass before a command of the host: what the program does by itself comes first."""
+"""Cycles before a command of the host, in which the program runs its own start."""
 STAGES = ("request", "compile", "run", "check", "passed", "simulator")
 _TYPES = {"f32": "<f4", "f16": "<f2", "i32": "<i4", "u32": "<u4", "i16": "<i2", "u16": "<u2"}
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
@@ -42,12 +44,13 @@ MOST_SHOWN = 5
 
 
 class JudgeRequest(BaseModel):
-    """What is to be judged.
+    """The task of a judge.
 
-    ``files`` (name to text) or ``folder``: the sources; ``layout`` is the file with the layout block.  ``inputs`` and ``expected``: values of
-    exported arrays, (rows, cols, elements) or what broadcasts to that; ``calls``: exported functions in order, a name or [name, arguments...];
-    without any the program starts by itself.  A value is right if it differs from the expected one by ``atol`` + ``rtol`` times that at most.
-    ``cycles``: more are not simulated for one call.
+    ``files`` (name to text) or ``folder``: the sources; ``layout`` is the file with the layout block.
+    ``inputs`` and ``expected``: values of exported arrays, (rows, cols, elements) or broadcastable to that;
+    ``calls``: exported functions in order, a name or [name, arguments...]; without any the program starts on
+    its own. A value is correct if it differs from the expected one by at most ``atol`` + ``rtol`` times that.
+    ``cycles``: limit of simulated cycles per call.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -145,7 +148,7 @@ def answers(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _without(folder: str, fault: WseError) -> WseError:
-    """The same fault without the name of the scratch folder."""
+    """Return the error without the name of the scratch folder."""
     return fault if isinstance(fault, CslError) else WseError(str(fault).replace(folder, ""))
 
 
@@ -216,7 +219,7 @@ def _judge(asked: JudgeRequest, layout: Path, verdict: Judgement) -> None:
 def _call(
     program: CompiledProgram, session: Session, exports: Mapping[str, Export], call: list[Any], most: int
 ) -> int:
-    """Cycles of a call; of the program by itself if no call is given."""
+    """Return the cycles of a call; those of the program's own start if no call is given."""
     start = session.cycle
     if not call:
         return _look(session, session.advance("idle", cycles=most), most) - start
@@ -238,7 +241,7 @@ def _call(
 
 
 def _look(session: Session, outcome: Outcome, most: int) -> int:
-    """The cycle at which it ended, if it ended well."""
+    """Return the cycle at which it ended; raise an error if it failed."""
     if outcome.reason == "fault":
         raise WseError(f"the program faulted: {outcome.fault}")
     if outcome.reason == "waits":

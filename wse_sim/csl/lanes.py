@@ -164,7 +164,7 @@ class Lanes:
 
 
 def operand(other: object) -> Lanes:
-    """The other side of an operator, as integers of one or of every lane."""
+    """Return the other operand as integers of one or of every lane."""
     if isinstance(other, Lanes):
         return other.integer()
     if isinstance(other, int) and -LIMIT < other < LIMIT:

@@ -1,7 +1,9 @@
-"""What an editor asks about a program in CSL: faults, hover, definitions, completions; by the project's own parser and evaluator.
+"""Language services for editors of CSL: errors, hover, definitions, completions, by the project's parser and
+evaluator.
 
-Nothing here knows of an editor; :mod:`wse_sim.csl.language_server` speaks its protocol.  Lines and columns count from 0, as editors count.
-A file is compiled by the command files (``commands*.sh``) next to it or one folder above, with the text of the editor instead of the file.
+Nothing here depends on an editor; :mod:`wse_sim.csl.language_server` implements its protocol. Lines and
+columns count from 0, as editors count. A file is compiled by the command files (``commands*.sh``) next to it
+or one folder above, with the text of the editor instead of the file.
 """
 
 from __future__ import annotations
@@ -115,7 +117,7 @@ class Language:
     # -- hover
 
     def hover(self, path: Path, text: str, line: int, column: int) -> str:
-        """What is known of the word at a place: type and memory, cycles of the line; empty if nothing is."""
+        """Return facts on the word at a position: type and memory, cycles of the line; empty if there are none."""
         word = _word_at(text, line, column)
         builds = self._builds.get(path, [])
         said = []
@@ -143,7 +145,8 @@ class Language:
         return _declared(path, text, word, line)
 
     def completions(self, path: Path, text: str, line: int, column: int) -> list[tuple[str, str]]:
-        """(name, kind) of what may stand at a place: builtins behind @, members behind the name of a module, libraries, else names of the file."""
+        """Return completions (name, kind) at a position: builtins after @, members after a module name,
+        libraries, else names of the file."""
         before = text.split("\n")[line][:column]
         if re.search(r"@\w*$", before):
             return [(name, "builtin") for name in builtins()]

@@ -97,7 +97,8 @@ def stream_colors(params: Mapping[str, Value]) -> set[int]:
 
 
 def imports(node: tree.Node | None) -> bool:
-    """Whether an initialiser imports a module or makes a FIFO that registers may hold: evaluated even if nobody names it."""
+    """Return whether an initialiser imports a module or makes a FIFO that registers may hold: it is always
+    evaluated."""
     if isinstance(node, tree.Builtin):
         return node.name == "@import_module" or (node.name == "@allocate_fifo" and len(node.args) > 1)
     if isinstance(node, tree.IfExpr):
@@ -106,7 +107,7 @@ def imports(node: tree.Node | None) -> bool:
 
 
 def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) -> dict[str, Value]:
-    """`--params` (text, typed later by the declaration they meet) and `--colors`."""
+    """Return the values of `--params` (text, typed later by their declaration) and `--colors`."""
     values = {
         n: v if isinstance(v, Value) else Value(ty.COMPTIME_STRING, CommandLineText(v))
         for n, v in params.items()
@@ -164,7 +165,7 @@ def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
 
 
 def read_params(unit: EvaluatedUnit) -> frozenset[str]:
-    """Parameters of the file that something has asked for; those that nothing asks for do not change the code."""
+    """Return the parameters of the file that were read; others do not change the code."""
     members = unit.instances[0].members.values()
     return frozenset(
         g.name for g in members if isinstance(g, Global) and g.kind == "param" and g.state != Global.UNSEEN

@@ -105,7 +105,7 @@ class Linker:
         return self.places[key]
 
     def type_name(self, t: ty.Type) -> str:
-        """The spelling of a type; what structures and enums within it are made of is kept for debuggers."""
+        """Return the spelling of a type; the content of structures and enums in it is stored for debuggers."""
         inner: ty.Type | None = t
         while isinstance(inner, (ty.ArrayType, ty.PointerType)):
             inner = inner.element if isinstance(inner, ty.ArrayType) else inner.target
@@ -415,7 +415,7 @@ class ClassLinker:
         return self.addresses[id(root)]
 
     def descriptor(self, d: Dsd | Fifo) -> int:
-        """A DSD as the machine holds it."""
+        """Return the machine representation of a DSD."""
         if isinstance(d, Fifo):
             return dsd(DsdKind.FIFO, base=self.fifo_rows[id(d)])
         fields = dict(d.fields)
@@ -482,7 +482,8 @@ class ClassLinker:
         return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
-        """Variables that are no exported symbols, for debuggers: those of the program itself first; a name that is taken gets that of its file."""
+        """Return variables that are no exported symbols, for debuggers: the program's own first; a name in
+        use is qualified by its file."""
         found = []
         for root in sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order):
             name = root.name
@@ -532,7 +533,7 @@ class ClassLinker:
         return self.totals[key]
 
     def emit(self, code: Code) -> None:
-        """Fill in what the rows wait for; equal code is stored once."""
+        """Patch the pending rows; equal code is stored once."""
         rows = code.rows
         pools = self.linker
         waiting: list[tuple[int, Code]] = []

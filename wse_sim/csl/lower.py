@@ -196,7 +196,7 @@ class Lowerer(LoopLowerer):
 
 
 def is_choice(node: tree.Node) -> bool:
-    """Whether an expression has arms of which one is taken."""
+    """Return whether an expression has alternative arms."""
     return isinstance(node, (tree.IfExpr, tree.Switch, tree.Block))
 
 
@@ -287,7 +287,7 @@ class ProgramCode:
         return code, types
 
     def startup(self, items: list[tuple[tree.Builtin, Scope]]) -> Code | None:
-        """What comptime blocks ask of the registers: run once, before everything else."""
+        """Return code for the register settings of comptime blocks: it runs once, before everything else."""
         if not items:
             return None
         code = Code("start")

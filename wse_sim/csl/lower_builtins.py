@@ -1,4 +1,4 @@
-"""Builtins with effects at run time: tasks, and what the libraries ask of the machine."""
+"""Builtins with effects at run time: tasks, and machine operations that the libraries use."""
 
 from __future__ import annotations
 

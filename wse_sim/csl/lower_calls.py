@@ -228,7 +228,7 @@ class CallLowerer(RuntimeBuiltins):
         ]
 
     def gather(self, items: Sequence[Operand], start: int, at: int) -> None:
-        """Bring scalars into consecutive registers, none of them overwritten before it is read."""
+        """Move scalars into consecutive registers, without overwriting any before it is read."""
         code = self.code
         wanted = range(start, start + len(items))
         clash = any(type(i) is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items))
@@ -276,7 +276,7 @@ class CallLowerer(RuntimeBuiltins):
 
 
 def has_run(value: Value) -> bool:
-    """Whether an anonymous structure holds operands that are known at run time only."""
+    """Return whether an anonymous structure has operands that are known only at run time."""
     if type(value) is not Value:
         return True
     if not isinstance(value.data, dict):

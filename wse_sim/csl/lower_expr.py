@@ -30,7 +30,8 @@ def suffix(t: ty.IntType) -> str | None:
 
 
 def moves_evenly(op: str, left: Operand, right: Operand) -> bool:
-    """Whether a result moves by the same amount with every turn of a loop: a sum of what does, or a product with a known number."""
+    """Return whether a result changes by the same amount per loop iteration: a sum of such values, or a
+    product with a known number."""
     known = [type(side) is Value for side in (left, right)]
     linear = [type(side) is Run and side.linear for side in (left, right)]
     return (

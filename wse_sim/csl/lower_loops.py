@@ -68,7 +68,7 @@ class LoopLowerer(StatementLowerer):
             )
 
     def iteration(self, node: tree.While | tree.For, scope: Scope, leave: int) -> bool:
-        """One iteration of an unrolled loop; True if nothing can follow it."""
+        """Lower one iteration of an unrolled loop; return True if nothing can follow it."""
         target = Target(node.label, leave, self.code.label())
         self.targets.append(target)
         signal = self.arm(node.body, scope)
@@ -135,7 +135,7 @@ class LoopLowerer(StatementLowerer):
         return None
 
     def counted(self, node: tree.For, over: RunRange, scope: Scope, turns: int) -> Signal:
-        """A loop over a range; `turns`: how many iterations it has, 0 if nobody knows.  The test is at the end."""
+        """Lower a loop over a range; `turns`: its number of iterations, 0 if unknown. The test is at the end."""
         code, at = self.code, node.at
         cost = "alu32" if over.element.words > 1 else "alu16"
         i = self.settle(self.coerce(over.start, over.element, at), code.next, at)

@@ -54,7 +54,8 @@ class PlaceLowerer(Evaluator):
         return "16" if self.in_index else width(t)
 
     def look_at_reach(self, value: Operand, arg: tree.Node, scope: Scope) -> None:
-        """A known descriptor must stay in its array; one in a variable too, if it turns out that nothing assigns the variable."""
+        """Check that a known descriptor stays in its array; for a variable, later, if nothing assigns the
+        variable."""
         self.check_reach(value, arg.at)
         if isinstance(arg, tree.Name) or (isinstance(arg, tree.Member) and isinstance(arg.base, tree.Name)):
             place = self.access(arg, scope)
@@ -237,7 +238,7 @@ class PlaceLowerer(Evaluator):
         return reg
 
     def simple(self, mem: Mem, at: int) -> Mem:
-        """The same place without an index."""
+        """Return the same place without an index."""
         if mem.index is None:
             return mem
         index = mem.index
@@ -327,7 +328,7 @@ class PlaceLowerer(Evaluator):
         self.copy_words(mem, self.address(value, at), t.words, at)
 
     def constant_array(self, value: Value, at: int) -> Ref:
-        """Memory that holds a constant array; equal constants share it."""
+        """Return memory with a constant array; equal constants share it."""
         key = (value.type, repr(value.data))
         cells = self.unit.constants
         if key not in cells:
@@ -376,7 +377,7 @@ class PlaceLowerer(Evaluator):
         return super().index(base, indices, at)
 
     def spill(self, value: Operand, at: int) -> Mem:
-        """A temporary in memory for an array or a structure made of operands."""
+        """Return a temporary in memory for an array or a structure of operands."""
         cell = self.frame_cell("temporary", value.type, at)
         mem = self.address(Ref(cell, (), value.type), at)
         self.store_memory(mem, value, at)

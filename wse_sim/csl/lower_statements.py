@@ -71,7 +71,7 @@ class StatementLowerer(CallLowerer):
         return None
 
     def constant_entry(self, node: tree.Declaration, value: Operand, mark: int) -> Entry:
-        """What the name of a `const` stands for."""
+        """Return the entry for the name of a `const`."""
         value = self.load(value, node.at)
         if type(value) is Value:
             if has_run(value):
@@ -95,7 +95,7 @@ class StatementLowerer(CallLowerer):
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
     def settle(self, value: Operand, mark: int, at: int) -> int:
-        """Its own register for a named scalar."""
+        """Move a named scalar to a separate register."""
         self.code.release(mark)
         reg = self.code.alloc()
         self.move(value, reg, mark, at)

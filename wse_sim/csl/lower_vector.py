@@ -230,7 +230,7 @@ class VectorLowerer(ExpressionLowerer):
         return reg - start  # type: ignore[no-any-return]
 
     def option_id(self, value: Operand, start: int, at: int) -> int:
-        """A task or a handle as a number, or where its register lies."""
+        """Return a task or a handle as a number, or its register."""
         if isinstance(value.type, ty.FnType):
             value = self.task_number(value, at)
         if not isinstance(value.type, (ty.HandleType, ty.IntType)):
@@ -255,7 +255,7 @@ class VectorLowerer(ExpressionLowerer):
 
     # ---- DSDs and DSRs
     def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
-        """A DSD from fields of which some are known at run time only."""
+        """Return a DSD some of whose fields are known only at run time."""
         t = ty.NAMED[frame.kind]
         known = {n: p.data for n, p in parts.items() if type(p) is Value}
         element = frame.element.words if frame.element is not None else 1

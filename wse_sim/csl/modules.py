@@ -30,9 +30,11 @@ SDKS = ("", "1.4", "2.10")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line fixes: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the rectangle.
+    """Options of the command line: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the
+    rectangle.
 
-    ``sdk`` is the release whose rules hold: "1.4", "2.10", or "" for what the sources show (:func:`wse_sim.csl.release.release_of`).
+    ``sdk`` is the release whose rules apply: "1.4", "2.10", or "" to infer it from the sources
+    (:func:`wse_sim.csl.release.release_of`).
     """
 
     arch: str = "wse2"
@@ -150,7 +152,8 @@ class ExportedName:
 
 @dataclass
 class LayoutState:
-    """What the layout block says.  PEs are row-major indices; `colors` holds 1 + row of `routes` of every PE, 0: none."""
+    """Result of the layout block. PEs are row-major indices; `colors` has 1 + row of `routes` of every PE, 0:
+    none."""
 
     width: int = 0
     height: int = 0
@@ -214,7 +217,7 @@ class ExportedSymbol:
 
 @dataclass
 class ProgramState:
-    """What the comptime blocks of a code class say."""
+    """Result of the comptime blocks of a code class."""
 
     tasks: dict[tuple[str, int], BoundTask] = field(default_factory=dict)
     active: list[tuple[Value, int]] = field(default_factory=list)

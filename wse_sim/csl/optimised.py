@@ -1,11 +1,13 @@
-"""What the vendor's compiler leaves out: rows that an optimising compiler (theirs is LLVM) has no instruction for cost nothing.
+"""Optimizations of the vendor's compiler: rows for which an optimizing compiler (theirs is LLVM) emits no
+instruction cost nothing.
 
-The rows stay, so values are those of the plain code.  Left out are
+The rows stay, so values are those of the plain code. Free are
 
-* calls of short functions that call nothing: their bodies are in their callers;
-* the control of an innermost loop whose number of turns is known, if all its turns have few instructions: it is unrolled;
-* a load of a scalar variable that is in a register: loaded or stored before in the same stretch of code, while no store, call or vector operation
-  that could name the variable comes between.
+* calls of short leaf functions: their bodies are inlined;
+* the control of an innermost loop with a known number of iterations, if all iterations together have few
+  instructions: it is unrolled;
+* a load of a scalar variable that is in a register: loaded or stored before in the same basic block, with no
+  store, call or vector operation in between that could access the variable.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ def _calls_nothing(code: Code) -> bool:
 
 
 def unroll(code: Code, body: int, control: int, turns: int) -> None:
-    """A loop of `turns` turns whose body begins at row `body` and whose control begins at row `control`: the control is free if it is unrolled."""
+    """Unroll a loop of `turns` iterations with its body at row `body` and its control at row `control`: the
+    control is then free."""
     if _has_loop(code, body, control):
         return
     once = _instructions(code, body, control)

@@ -140,7 +140,7 @@ class Parser:
         return self.values[self.i - 1]
 
     def some(self, item: Callable[[], T], close: str) -> list[T]:
-        """As `many`, but not empty."""
+        """Parse like `many`, but require at least one item."""
         if self.kinds[self.i] == close:
             self.fail("at least one item")
         return self.many(item, close)

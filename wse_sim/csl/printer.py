@@ -17,7 +17,7 @@ def quoted(text: str, quote: str) -> str:
 
 
 def level(node: tree.Node) -> int:
-    """How tightly an expression binds; 0 for what must stand in parentheses inside another one."""
+    """Return how tightly an expression binds; 0 if it needs parentheses inside another one."""
     if isinstance(node, tree.Binary):
         return BINARY[node.op]
     if isinstance(node, (tree.IfExpr, tree.Tensor, tree.ComptimeExpr)):
@@ -83,7 +83,7 @@ def show(node: tree.Node) -> str:
 
 
 def operand_of(node: tree.Node) -> str:
-    """What stands before a suffix."""
+    """Print the operand of a suffix."""
     return inside(node, POSTFIX)
 
 

@@ -1,4 +1,4 @@
-"""Which release of the SDK a program is written for, where the rules of 1.4 and 2.10 differ."""
+"""The SDK release for which a program is written, where the rules of 1.4 and 2.10 differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MOST_FILES = 200
 
 
 def release_of(path: str | Path) -> str:
-    """ "1.4" if the layout or a file that it leads to names what releases before 2.10 need (`comptime_struct`, `@concat_structs`), else "2.10"."""
+    """Return "1.4" if the layout or an imported file uses features of releases before 2.10
+    (`comptime_struct`, `@concat_structs`), else "2.10"."""
     home = Path(path).parent
     waiting = [Path(path)]
     seen: set[Path] = set()

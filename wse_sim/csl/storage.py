@@ -19,7 +19,8 @@ Declared = tree.Declaration | tree.Function
 
 @dataclass
 class Shared:
-    """What one symbol name stands for: the one variable, or the functions that become one; every declaration with its module."""
+    """Meaning of one symbol name: the one variable, or the functions that become one; every declaration with
+    its module."""
 
     name: str
     exported: tuple[Declared, Instance] | None = None
@@ -112,7 +113,7 @@ class SharedNames:
                         )
 
     def exported_variables(self) -> list[Global]:
-        """Variables with `export`: they have their place even if nothing reads them."""
+        """Variables with `export`: they are allocated even if nothing reads them."""
         return [s.variable for s in self.names.values() if s.exported is not None and s.variable is not None]
 
 

@@ -1,6 +1,8 @@
-"""What the language guide refuses and this compiler otherwise lets through: `--strict`, on in `wse-sim csl check`.
+"""Rules of the language guide that this compiler does not enforce by default: `--strict`, on in `wse-sim csl
+check`.
 
-Methods take what they judge and raise :class:`CslError` with the guide's rule; without `strict` they do nothing.  Libraries are not judged.
+Methods take what they check and raise :class:`CslError` with the guide's rule; without `strict` they do
+nothing. Libraries are not checked.
 """
 
 from __future__ import annotations
@@ -163,7 +165,7 @@ class StrictRules(Evaluation):
     def check_program(
         self, state: ProgramState, uses: Iterable[tuple[str, int, int]], names: dict[str, ExportedName]
     ) -> None:
-        """What a whole program says: queues that are used have a color, symbols are the names of the layout."""
+        """Check a whole program: queues in use have a color, symbols are names of the layout."""
         if not self.options.strict:
             return
         if self.options.wse3:
@@ -226,7 +228,8 @@ class StrictRules(Evaluation):
 
 
 def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
-    """A queue that a program names has a color in one of its classes at least: a core may hold code that it does not run."""
+    """Check that a queue in use has a color in at least one of its classes: a core may contain code that it
+    does not run."""
     for (kind, at), numbers in uses.items():
         if not any(numbers.values()):
             raise CslError(

@@ -1,7 +1,8 @@
-"""What a layout says of its PEs, in columns: program and parameters of every PE, configurations of every (PE, color).
+"""The layout of PEs in columns: program and parameters of every PE, configurations of every (PE, color).
 
-Numbers among the parameters are columns, everything else (names, types, functions, the shape of structures) makes the table: calls of
-`@set_tile_code` with the same file and the same of everything else are rows of one :class:`TileTable`.
+Numbers among the parameters are columns, everything else (names, types, functions, the shape of structures)
+selects the table: calls of `@set_tile_code` with the same file and equal other parameters are rows of one
+:class:`TileTable`.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class TileTable:
 
 
 def small(array: Array) -> Array:
-    """The same integers in as few bytes as they need."""
+    """Return the same integers in the narrowest type."""
     if array.dtype == bool:
         return array
     low, high = int(array.min()), int(array.max())
@@ -185,7 +186,7 @@ class Tiles:
         self.given = np.zeros(cores, bool)
 
     def add(self, path: str, params: dict[str, Value], where: Array, at: int) -> int:
-        """The program of PEs; the first of them that has one already, or -1."""
+        """Set the program of PEs; return the first of them that has one already, or -1."""
         twice = np.flatnonzero(self.given[where])
         if len(twice):
             return int(where[twice[0]])

@@ -35,13 +35,13 @@ from wse_sim.files import is_file
 from wse_sim.hardware.wafer import Wafer
 
 HOST_CYCLES = 1000
-"""Cycles that pass before a command of the host: what the program does by itself comes first."""
+"""Cycles before a command of the host, in which the program runs its own start."""
 OVER = ("mean", "max", "min")
-"""How one number is made of the cores' cycles; in addition to them `span`."""
+"""Ways to reduce the cores' cycles to one number, besides `span`."""
 
 
 class TimedRun(BaseModel):
-    """A program and what is to be read of it; see the module's docstring."""
+    """A program and the quantities to read from it; see the module's docstring."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -165,7 +165,7 @@ class EnumType(Type):
 
 
 class FnType(Type):
-    """Type of a function or task; None stands for `anytype`."""
+    """Type of a function or task; None represents `anytype`."""
 
     runtime = False
 
@@ -259,7 +259,7 @@ def function(kind: str, params: tuple[Type | None, ...], result: Type | None) ->
 
 
 def named_type(name: str) -> Type | None:
-    """The built-in type of that name, or None."""
+    """Return the built-in type with a name, or None."""
     found = NAMED.get(name)
     if found is None and name[:1] in ("i", "u") and name[1:2] != "0":
         bits = counted(name[1:])

@@ -14,7 +14,7 @@ INPUT_QUEUES = 8
 
 
 class Compiler:
-    """One compilation: options, parsed files and what is shared between its units."""
+    """One compilation: options, parsed files and data shared between its units."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -41,7 +41,7 @@ class Compiler:
 
 
 class CodeUnit(ABC):
-    """The layout or one code class: its module instances and what its comptime blocks said."""
+    """The layout or one code class: its module instances and the results of its comptime blocks."""
 
     def __init__(
         self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None

@@ -19,7 +19,7 @@ from wse_sim.fabric.vm.semantics import F32, HALVES, round_f32
 
 
 class Operand:
-    """What an expression yields: a value known now, or (in run-time code) a register or a place."""
+    """Result of an expression: a value known now, or (in run-time code) a register or a place."""
 
     __slots__ = ()
     type: ty.Type
@@ -27,7 +27,7 @@ class Operand:
 
     @property
     def data(self) -> Any:
-        """The data of a value; its type says of which kind they are.  Of other operands they are not known."""
+        """The data of a value, of the kind that its type states; other operands raise an error."""
         raise CslError(
             getattr(self, "at", NOWHERE),
             "this must be known at compile time, and it is known at run time only",
@@ -83,7 +83,8 @@ class Ref(Operand):
         return (id(self.root), self.path)
 
     def nested(self) -> Iterator[tuple[ty.Type, int]]:
-        """What is around the place, from the cell inwards: type, and words from the start of the cell."""
+        """Yield the enclosing objects of the place, from the cell inwards: type, and words from the start of
+        the cell."""
         at, t = 0, self.root.type
         yield t, at
         for step in self.path:
@@ -204,7 +205,7 @@ class Dsd:
 
 @dataclass(eq=False)
 class Fifo:
-    """A FIFO: a buffer and what happens at its ends."""
+    """A FIFO: a buffer and the actions at its ends."""
 
     buffer: Ref
     options: dict[str, Value] = field(default_factory=dict)
@@ -230,7 +231,7 @@ def float_of_bits(t: ty.FloatType, bits: int) -> float:
 
 
 def register_form(t: ty.Type, data: float) -> int:
-    """A scalar as a register holds it: sign- or zero-extended; raw bits of floats."""
+    """Return a scalar in register form: sign- or zero-extended; raw bits of floats."""
     return float_bits(t, data) if isinstance(t, ty.FloatType) else int(data)
 
 
@@ -275,7 +276,7 @@ def words_of(t: ty.Type, data: object) -> list[int] | None:
 
 
 def from_words(t: ty.Type, words: list[int]) -> object:
-    """The value that 16-bit words stand for: inverse of :func:`words_of`."""
+    """Convert 16-bit words to a value: the inverse of :func:`words_of`."""
     if isinstance(t, ty.ArrayType):
         n = t.element.words
         return [from_words(t.element, words[k * n : (k + 1) * n]) for k in range(t.count)]

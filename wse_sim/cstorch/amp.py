@@ -66,12 +66,12 @@ def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
 
 
 def use_bfloat16(enable: bool = True) -> None:
-    """The same under its older name."""
+    """Alias of :func:`use_bfloat`."""
     use_bfloat(enable)
 
 
 def get_init_params() -> dict[str, Any]:
-    """Older trainers ask whether the scaler clips: it does not, the optimizer's step does."""
+    """Return {}: older trainers ask whether the scaler clips, but here the optimizer's step does."""
     return {}
 
 
@@ -81,7 +81,7 @@ def use_bfloat(enable: bool = True) -> None:
 
 
 def enable_mixed_precision(enable: bool = True, dtype: str | torch.dtype | None = None) -> None:
-    """Say whether models compute in the half type."""
+    """Set whether models compute in the half type."""
     runtime.settings().mixed_precision = _mixed["enabled"] = bool(enable)
     if dtype is not None:
         set_half_dtype(dtype)
@@ -266,7 +266,7 @@ class GradScaler:
         return self.loss_scale
 
     def get_non_clamped_scale(self) -> float | torch.Tensor:
-        """The same: the scale is kept between its limits, not cut afterwards."""
+        """Return the scale, which always stays between its limits."""
         return self.get_scale()
 
     def scale(self, outputs: T) -> T:
@@ -302,7 +302,7 @@ class GradScaler:
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **keywords: Any) -> object:
-        """The optimizer's step; with gradients that are not finite nothing changes, the schedule included."""
+        """Run the optimizer's step; with non-finite gradients nothing changes, including the schedule."""
         if id(optimizer) not in self._unscaled:
             self.unscale_(optimizer)
         finite = self._finite.get(id(optimizer))

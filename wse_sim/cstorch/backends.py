@@ -11,7 +11,7 @@ from wse_sim.cstorch.kinds import MicroBatch
 
 
 class SettingError(faults.ProgramError, AttributeError):
-    """A name that the tree of settings has not: programs may ask with ``hasattr``."""
+    """An unknown name in the tree of settings; programs may test for it with ``hasattr``."""
 
 
 class _Group:
@@ -96,7 +96,7 @@ def _cluster(name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 
 def _kept(name: str, default: object = None) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """A setting without effect here: kept in the record, said once."""
+    """Return getter and setter of a setting without effect: it is recorded, with one warning."""
 
     def put(value: object) -> None:
         runtime.settings().without_effect[name] = value

@@ -1,4 +1,4 @@
-"""How many samples a batch has."""
+"""The number of samples in a batch."""
 
 from __future__ import annotations
 

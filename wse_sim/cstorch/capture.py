@@ -1,4 +1,4 @@
-"""One recording of a step: what is watched before the user's Python runs, and what is checked after it."""
+"""One recording of a step: what is watched before the user's Python code runs, and checked afterwards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Capture:
             self._recording = None
 
     def program(self, result: object) -> StepProgram:
-        """What was recorded, with `result` as what the step returns."""
+        """Return the recorded program, with `result` as the return value of the step."""
         recorder, run = self.recorder, self.run
         _check_buffers(run, self.buffers)
         notes = _settle_gradients(run, recorder, self.parameters, self.gradients)

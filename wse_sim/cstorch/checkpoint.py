@@ -77,7 +77,7 @@ def _key(key: object) -> Plain:
 
 
 class _Flat:
-    """Takes a structure apart: tensors by name, everything else as JSON."""
+    """Flattens a structure: tensors by name, everything else as JSON."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -291,7 +291,7 @@ def _forget_oldest(newest: Path) -> None:
 
 
 def wait(path: str | os.PathLike[str] | None = None) -> None:
-    """Until a file (or all files) that is written in the background is there."""
+    """Wait until a file (or all files) written in the background is complete."""
     wanted = list(_pending) if path is None else [Path(os.path.expanduser(path))]
     for target in wanted:
         future = _pending.pop(target, None)
@@ -303,9 +303,10 @@ atexit.register(wait)
 
 
 def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> float:
-    """What a checkpoint costs a run that continues while it is written.
+    """Return the time that a checkpoint costs a run that continues while it is written.
 
-    The copy stops the run; the writing hides behind the time until the next checkpoint, and what is left over waits.
+    The copy stops the run; the write is hidden by the time until the next checkpoint, and only the excess is
+    waited for.
 
         cost = copy_s + max(0, write_s - interval_s)
     """
@@ -316,7 +317,8 @@ def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> f
 
 
 def opened(path: str | os.PathLike[str]) -> h5py.File:
-    """An HDF5 file that holds its own values: those of other files (links, external and virtual storage) are refused.
+    """Open an HDF5 file with its own values: references to other files (links, external and virtual storage)
+    are rejected.
 
     Raises:
         ProgramError: the file refers to another one.
@@ -332,7 +334,8 @@ def opened(path: str | os.PathLike[str]) -> h5py.File:
 
 @functools.lru_cache(maxsize=64)  # tensors are read one by one from the same file
 def _elsewhere(path: str, *state: int) -> str | None:
-    """The first name of a file whose values are in another file; `state` tells a file from what it was."""
+    """Return the first name in a file whose values are in another file; `state` identifies the version of the
+    file."""
     h5 = _hdf5()
 
     def elsewhere(name: str, link: object) -> str | None:
@@ -465,7 +468,8 @@ def load(path: str | os.PathLike[str], map_location: Location | None = None, **k
 
 @contextlib.contextmanager
 def _undamaged(target: Path) -> Iterator[None]:
-    """What HDF5 or JSON makes of a damaged file, in one sentence; a dozen kinds of exceptions, some of Cython's own."""
+    """Convert errors of HDF5 or JSON on a damaged file to one sentence; there are a dozen kinds of
+    exceptions, some of Cython's own."""
     try:
         yield
     except (WseError, MemoryError):
@@ -514,7 +518,7 @@ def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str
 
 
 def _is_hdf5(path: Path) -> bool:
-    """By its signature, which is at 0, 512, 1024, 2048 ..."""
+    """Return whether a file has the HDF5 signature, which is at 0, 512, 1024, 2048 ..."""
     with path.open("rb") as file:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 

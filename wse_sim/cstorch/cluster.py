@@ -1,4 +1,4 @@
-"""``backend.cluster``: the cluster as its management would see it; nothing is connected."""
+"""``backend.cluster``: the cluster as its management sees it; nothing is connected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``distributed.cluster_resolver``: which task of which cluster a worker is."""
+"""``distributed.cluster_resolver``: the task of a worker and its cluster."""
 
 from wse_sim.cstorch.distributed import ClusterResolver, ClusterSpec, TaskSpec
 

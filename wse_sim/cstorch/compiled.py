@@ -1,4 +1,4 @@
-"""What one compile of a captured step gives: its kernel graph, the simulated result, and what is on top of it."""
+"""Result of compiling a captured step: its kernel graph, the simulated result, and additional times."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ report = metrics_report
 
 
 def as_dict() -> dict[str, dict[str, float | int]]:
-    """The same for a program: ``{"metrics": {name: {...}}, "counters": {name: n}}``."""
+    """Return the report as a dict: ``{"metrics": {name: {...}}, "counters": {name: n}}``."""
     out: dict[str, dict[str, float | int]] = {}
     with _lock:
         for name, metric in _metrics.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class DebugArgs:
-    """Attributes appear when they are read; whatever is set is kept."""
+    """Attributes are created when they are read; assigned values are stored."""
 
     def __getattr__(self, name: str) -> DebugArgs:
         if name.startswith("__"):
@@ -31,7 +31,7 @@ class DebugArgs:
         return iter(self.__dict__)
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Methods of the real object (CopyFrom, append, ...) change nothing that is simulated."""
+        """Accept methods of the real object (CopyFrom, append, ...), without effect on the simulation."""
 
     def CopyFrom(self, other: object) -> None:  # noqa: N802  (the public name)
         """Take over the attributes of another one."""

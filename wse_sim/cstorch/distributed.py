@@ -72,7 +72,7 @@ class ClusterConfig:
 
 @dataclasses.dataclass
 class CSConfig(ClusterConfig):
-    """The same settings under the name of earlier releases, with the level of precision among them.
+    """The cluster settings under the name of earlier releases, including the level of precision.
 
     `execution_strategy`: ES_PIPELINE keeps weights on the wafer, ES_WEIGHT_STREAMING streams them.
     """
@@ -84,7 +84,7 @@ class CSConfig(ClusterConfig):
 
 @dataclasses.dataclass(frozen=True)
 class WorkerState:
-    """Which input worker this is."""
+    """Identity of this input worker."""
 
     global_rank: int = 0
     local_rank: int = 0

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from wse_sim.cstorch import elder_torch, faults, tensors
+from wse_sim.cstorch import faults, legacy_torch, tensors
 
 # Door -> the module behind it; a submodule of a door is the submodule of that module.
 DOORS = {
@@ -142,7 +142,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Namespace(importlib.abc.Loader):
-    """``cerebras`` without a package of that name on the path: an empty namespace."""
+    """Loader of an empty ``cerebras`` namespace, if no package of that name is on the path."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
@@ -198,7 +198,7 @@ def _say_if_shadowed(name: str) -> None:
 
 def install_aliases() -> None:
     """Open the doors in this process: ``cerebras.pytorch``, its older names, and ``cerebras.appliance``."""
-    elder_torch.enter()
+    legacy_torch.enter()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         sys.meta_path.append(_Last())

@@ -100,7 +100,7 @@ class Execution:
 
     @property
     def only_one(self) -> bool:
-        """Whether nothing executes: exactly one batch is given."""
+        """Whether nothing executes, so that exactly one batch is yielded."""
         return not self.run.executes
 
     @property
@@ -131,7 +131,7 @@ class Execution:
         return self.iteration % self.activation_steps == 0 or self.on_final_iteration
 
     def feed(self, batch: object, wait_s: float = 0.0) -> object:
-        """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
+        """Move a batch to the device: tensors become device tensors, numbers stay constants."""
         run = self.run
         self.iteration += 1
         self.executed = False
@@ -160,7 +160,7 @@ class Execution:
         return pytree.tree_unflatten(out, spec)
 
     def execute(self, program: StepProgram, batch: list[WaferTensor]) -> object:
-        """Replay a step, and queue the callbacks that it asked for."""
+        """Replay a step, and queue the callbacks that it requested."""
         runtime.count("StepsEnqueued")
         self.compiled = program.compiled
         if self.only_one:
@@ -223,7 +223,7 @@ class Execution:
             runtime.count("ClosuresPending", -1)
 
     def finish(self) -> None:
-        """After the last step, or after a break: drain, and write what the run has so far."""
+        """Finish after the last step, or after a break: drain, and write the run's results so far."""
         if self.finished:
             return
         self.finished = True

@@ -23,7 +23,7 @@ _TORCH = f"torch{os.sep}"
 
 
 class ProgramError(WseError, RuntimeError):
-    """A training script asks for what a compiled program cannot do (exit status 2)."""
+    """A training script requests something that a compiled program cannot do (exit status 2)."""
 
 
 class DoesNotFitError(WseError, RuntimeError):
@@ -104,7 +104,7 @@ def note(text: str) -> None:
 
 
 def warn_once(key: object, text: str) -> None:
-    """A warning that is said once per process and `key`."""
+    """Log a warning once per process and `key`."""
     if key not in _said:
         _said.add(key)
         LOG.warning(text)
@@ -114,7 +114,7 @@ strict = False  # whether a suspicion is a fault
 
 
 def suspect(key: object, text: str) -> None:
-    """A warning of a program that may not do what it says, once; under ``--strict`` a fault.
+    """Warn once about a program that may not do what it says; an error under ``--strict``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Small public functions: what is current, constants, names for debugging."""
+"""Small public functions: current objects, constants, names for debugging."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def set_debug_scope(name: str) -> None:
 
 
 def add_debug_name(module: torch.nn.Module, root_name: str | None = None) -> None:
-    """Give a module and its children names for reports."""
+    """Set names of a module and its children for reports."""
     root = root_name or type(module).__name__.lower()
     for path, child in module.named_modules():
         child.__dict__["_debug_name"] = ".".join(p for p in (_scope, root, path) if p)

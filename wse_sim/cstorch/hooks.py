@@ -37,13 +37,13 @@ def key() -> tuple[int, ...]:
 
 
 def called(functions: dict[int, Callable[..., None]]) -> None:
-    """Call functions that take nothing."""
+    """Call functions without arguments."""
     for function in list(functions.values()):
         function()
 
 
 def made(path: str, output: object) -> None:
-    """Hand out what a module returns, under the module's path; several tensors are numbered."""
+    """Pass the outputs of a module to the hooks, under the module's path; several tensors are numbered."""
     if not tensor_hooks or not path:
         return
     found = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]

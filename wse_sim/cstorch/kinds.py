@@ -1,4 +1,4 @@
-"""Types that several files name: what users hand in, and plain data."""
+"""Types that several files use: arguments of users, and plain data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class StepSchedule(Protocol):
     """A schedule: which steps are meant."""
 
     def match(self, step: int) -> bool:
-        """Whether a step is one of them."""
+        """Return whether a step is one of them."""
 
 
 class Writer(Protocol):
-    """What takes summaries: TensorBoard's writer, or one with the same methods."""
+    """Receives summaries: TensorBoard's writer, or one with the same methods."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> object:
         """Keep a number under a name."""

@@ -175,7 +175,7 @@ class Backend:
 
     @property
     def appliance(self) -> SimpleNamespace | None:
-        """What the last compile says of its floating-point operations (per sample, and per second at most)."""
+        """Floating-point operations of the last compile (per sample, and the peak per second)."""
         compiled = runtime.run().compiled
         result = compiled[-1].result if compiled else None
         if result is None or not result.compute_utilization:
@@ -215,7 +215,7 @@ def kind_of(name: object) -> BackendType:
 
 
 def current_backend_impl(raise_exception: bool = True) -> BackendRole | None:
-    """The backend of this process, as 2.x modules ask for it."""
+    """Return the backend of this process, for 2.x modules."""
     return runtime.current_backend(required=raise_exception)
 
 
@@ -482,7 +482,8 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
 
 
 def _drop_history(model: torch.nn.Module) -> None:
-    """What modules made of their parameters when they were made (pruning, norms of weights) and make again at every call."""
+    """Detach tensors that modules derived from their parameters at construction (pruning, weight norms) and
+    recompute per call."""
     for module in model.modules():
         for key in list(vars(module)):
             if isinstance(module.__dict__[key], torch.Tensor) and module.__dict__[key].grad_fn is not None:
@@ -581,5 +582,5 @@ def _set_device(model: torch.nn.Module, chosen: Backend) -> None:
 
 @contextlib.contextmanager
 def lazily() -> Iterator[None]:
-    """Nothing happens inside: values are made when the model is."""
+    """Enter a context without effect: values are created with the model."""
     yield

@@ -1,16 +1,16 @@
-"""What the CPU computes in: fp32, mixed (a half type by the rules of autocast), compiled (fp32 by Inductor); checks.
+"""Numerics of the CPU: fp32, mixed (a half type by the rules of autocast), compiled (fp32 by Inductor);
+checks.
 
-Mixed rewrites the recorded graph, forward and backward.  Values are stored in fp32; a *low* value is one of the half
-type.  With round(x) the nearest value of the half type (infinite beyond its range)::
+Mixed rewrites the recorded graph, forward and backward. Values are stored in fp32; a *low* value is one of
+the half type. With round(x) the nearest value of the half type (infinite beyond its range)::
 
     products          round(op(round(a), round(b)))      sums in fp32, as the wafer's mixed products
     kept in fp32      op(a)                              exponentials, norms, losses, sums
-    all others        round(op(a)) if every operand is low, else op(a): a low operand meets fp32 ones in fp32
+    all others        round(op(a)) if every operand is low, else op(a): mixed operands are computed in fp32
 
-Weights, gradients at rest and the optimizer stay in fp32.  On level 2 softmax is among the others.  The formats by exponent
-and mantissa bits: float16 5 and 10, bfloat16 8 and 7, cbfloat16 6 and 9 (bias 31, no subnormal numbers).
-
-The rules are those of ``torch.amp`` on the level of ATen operators.
+Weights, stored gradients and the optimizer stay in fp32. On level 2 softmax is among the others. The formats
+by exponent and mantissa bits: float16 5 and 10, bfloat16 8 and 7, cbfloat16 6 and 9 (bias 31, no subnormal
+numbers). The rules are those of ``torch.amp`` on the level of ATen operators.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class _Mixed:
             self.low_lists.add(node)
 
     def _item(self, node: Node) -> None:
-        """One of several results; what an operator keeps for its backward pass (in addition to the first) stays as it is."""
+        """Copy one of several results; what an operator saves for its backward pass (all but the first) stays
+        unchanged."""
         made = self.graph.node_copy(node, self.copy.__getitem__)
         self.copy[node] = made
         source = node.args[0]
@@ -248,7 +249,7 @@ def _looked(key: int, number: int, result: torch.Tensor, *operands: torch.Tensor
 
 # -- what is replayed ---------------------------------------------------------------------------------
 def runnable(program: StepProgram, run: runtime.Run) -> Callable[..., Any]:
-    """The function that replays a program, as the run's options want it."""
+    """Return the function that replays a program with the run's options."""
     options, settings, graph = run.options, run.settings, program.graph
     if options.numerics == "mixed" and settings.mixed_precision:
         graph = _Mixed(program, settings.half_dtype, settings.precision_level).rewritten()

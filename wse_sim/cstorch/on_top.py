@@ -93,7 +93,7 @@ def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], r
 
 
 class Numbers:
-    """What a recorded step computes on single numbers, and from which tensors these come."""
+    """The scalar computations of a recorded step, and the tensors that they start from."""
 
     def __init__(self, program: StepProgram) -> None:
         recorder = program.recorder

@@ -1,4 +1,4 @@
-"""What is watched around every ``optimizer.step``: whose optimizer it is, and that its state stays its own."""
+"""Checks around every ``optimizer.step``: the owner of the optimizer, and that its state stays separate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run leaves behind: run.json, performance.json, one folder per compile with its kernel graph, the page, the summary."""
+"""Artifacts of a run: run.json, performance.json, one folder per compile with its kernel graph, the page, the
+summary."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ PAGE = "report.html"
 
 
 def write(run: runtime.Run, execution: ExecutionRole) -> None:
-    """Write what the run has so far into the folder of the backend: after every execution."""
+    """Write the results so far into the folder of the backend; called after every execution."""
     if run.backend is None or not run.compiled:
         return
     folder = claim_folder(run.folder, "artifact_dir")

@@ -16,14 +16,14 @@ from wse_sim.cstorch.monitor import capture, timeline
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which steps are captured: the first and the last, counted from 1."""
+    """The captured steps: the first and the last, counted from 1."""
 
     start_step: int = 1
     end_step: int | None = None
 
     @property
     def off(self) -> bool:
-        """Whether no step is wanted: trainers say -1 to -1 then."""
+        """Whether no step is captured, which trainers express as -1 to -1."""
         return self.start_step == -1 and self.end_step == -1
 
     def __post_init__(self) -> None:
@@ -129,7 +129,8 @@ class profile:  # noqa: N801
         return capture.as_data(self._held())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write the captured steps: Chrome JSON, or Perfetto if the name does not end in .json; nothing if none are wanted."""
+        """Write the captured steps: Chrome JSON, or Perfetto if the name does not end in .json; nothing if
+        none are wanted."""
         if self.schedule.off:
             return Path(path)
         return timeline.write(self.data(), Path(path))

@@ -74,7 +74,7 @@ class StepProgram:
 
     @property
     def outputs(self) -> str:
-        """Which results the graph gives."""
+        """Return the results of the graph as a string."""
         return str(next(n for n in reversed(self.graph.nodes) if n.op == "output").args)
 
     def fingerprint(self) -> str:
@@ -86,7 +86,7 @@ class StepProgram:
         return hashlib.sha256(f"{text}|{shapes}".encode()).hexdigest()
 
     def replay(self, batch: Sequence[torch.Tensor]) -> tuple[Any, list[tuple[Any, Callable[[Any], None]]]]:
-        """Run the step on real tensors; returns what the step returns and the callbacks it asked for."""
+        """Run the step on real tensors; return the step's return value and the callbacks that it requested."""
         if self.run_graph is None:
             self.run_graph = compiled_graph(self.graph)
         given = [t._value if isinstance(t, WaferTensor) else t for t in (*batch, *self.inputs)]
@@ -103,7 +103,7 @@ class StepProgram:
         return out, [(asked.filled(made, batch), call) for asked, call in self.callbacks]
 
     def empty(self, batch: Sequence[torch.Tensor]) -> object:
-        """What the step returns where nothing executes: tensors without values."""
+        """Return the step's result without execution: tensors without values."""
         fakes = [self.recorder.fakes_of_results[i] for i in range(len(self.recorder.fakes_of_results))]
         self._give(fakes)
         return self.result.filled(fakes, batch)

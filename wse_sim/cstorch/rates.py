@@ -63,7 +63,7 @@ class RateTracker:
         self._start_s = self._last_s = self._clock() - offset_s
 
     def add(self, count: float) -> None:
-        """Count so many samples."""
+        """Count samples."""
         self._samples += count
 
     @property

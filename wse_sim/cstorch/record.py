@@ -58,7 +58,7 @@ _HIDDEN_WRITES = {
 
 
 class Recorder:
-    """What one run of the step did; active between :meth:`start` and :meth:`stop`."""
+    """Recording of one run of the step; active between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, fake_mode: FakeTensorMode, batch: list[WaferTensor]) -> None:
         self.graph = torch.fx.Graph()
@@ -286,7 +286,7 @@ class Recorder:
         return device is None or torch.device(device).type == "cpu"
 
     def _widened(self, func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the CPU's kernel wants: 64-bit indices, one float type; no kernels of the program."""
+        """Return arguments as the CPU kernels require: 64-bit indices, one float type; no kernels of the program."""
         positions = [
             i
             for i in wide_positions(func)
@@ -361,7 +361,7 @@ class Recorder:
         return faults.program_error(faults.BRANCH if branch or called in _BRANCHES else faults.READ, frame)
 
     def _argument_of(self, tensor: torch.Tensor | None) -> tuple[str, str] | None:
-        """(argument, function) where torch turned a traced tensor into a number by itself."""
+        """Return (argument, function) if torch implicitly converted a traced tensor to a number."""
         if self.call is None:
             return None
         func, args, kwargs = self.call
@@ -513,7 +513,7 @@ def _on_the_device(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """The recorder is told of everything inside."""
+    """Record everything inside the context."""
     backward: Callable[..., None] = torch.autograd.backward
     grad: Callable[..., tuple[torch.Tensor, ...]] = torch.autograd.grad
 

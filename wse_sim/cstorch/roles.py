@@ -1,6 +1,6 @@
-"""What the run of a process knows of the machine and of the execution at work.
+"""Protocols through which the run of a process names the machine and the current execution.
 
-Both stand above the run and import it; the run names them by these protocols.
+Both are in higher layers that import the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BackendRole(Protocol):
     def torch_device(self) -> torch.device: ...
 
 
-class ElderRole(Protocol):
+class LegacyRole(Protocol):
     """What older trainers track; see :class:`wse_sim.cstorch.older.State`."""
 
     pending: list[tuple[Any, Callable[[Any], None]]]

@@ -25,7 +25,7 @@ class _Lines(logging.Formatter):
 
 
 def prepare_log() -> None:
-    """Our lines go to standard error, whatever the script does with logging."""
+    """Send this package's log to standard error, independently of the script's logging."""
     from wse_sim.cstorch.faults import LOG
 
     if any(getattr(h, "_wse_sim", False) for h in LOG.handlers):
@@ -142,7 +142,8 @@ def _own_fault(fault: Exception, show_traceback: bool) -> int:
 
 
 def _say_near(fault: Exception) -> None:
-    """``from cerebras.pytorch.optim import AdmW``: Python drops what a door says; the near names once more."""
+    """Print similar names after a failed ``from cerebras.pytorch.optim import AdmW``, since Python drops the
+    module's message."""
     from wse_sim.cstorch import doors
 
     found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(fault))

@@ -1,4 +1,4 @@
-"""What the runner of training scripts is requested: the options of ``wse-sim script``."""
+"""Options of the runner of training scripts, ``wse-sim script``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wse_sim.options import (
 
 
 class RunnerOptions(Declared):
-    """Choices of the runner; in plain Python the defaults, or what ``configure`` and ``backend`` say."""
+    """Options of the runner; in plain Python the defaults, or those of ``configure`` and ``backend``."""
 
     model_config = ConfigDict(frozen=False, extra="forbid", arbitrary_types_allowed=True)
 

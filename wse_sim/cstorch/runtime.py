@@ -22,7 +22,7 @@ from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
 from wse_sim.cstorch.debug_args import DebugArgs
 from wse_sim.cstorch.kinds import MicroBatch
-from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
+from wse_sim.cstorch.roles import BackendRole, ExecutionRole, LegacyRole
 from wse_sim.cstorch.runner_options import RunnerOptions
 from wse_sim.cstorch.stores import restore_all
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
@@ -35,7 +35,7 @@ HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
 
 @dataclass
 class Settings:
-    """What a script sets before its first step and what the machine then keeps."""
+    """Settings that a script makes before its first step and that stay fixed afterwards."""
 
     half_dtype: str = "float16"
     precision_level: int = 1
@@ -105,8 +105,8 @@ class Run:
         self.callbacks_of_exit: list[Callable[[], None]] = []
         self.kernel_precision: tuple[Any, Any] = (None, None)
         self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
-        self.elder_env: object = None  # what older trainers ask for; made by the door `cbtorch`
-        self.elder_state: ElderRole | None = None
+        self.legacy_env: object = None  # what older trainers ask for; made by the door `cbtorch`
+        self.legacy_state: LegacyRole | None = None
 
     @property
     def folder(self) -> Path:
@@ -140,7 +140,7 @@ class Run:
         return out
 
     def status(self) -> dict[str, Any]:
-        """What a visitor sees."""
+        """Return the status for clients of the monitor."""
         execution = self.execution
         compiled = self.compiled[-1] if self.compiled else None
         return {
@@ -365,10 +365,10 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
         return
     if not executes():
         return
-    elder = _RUN.elder_state
-    if elder is not None and _RUN.executions == 0 and (elder.appliance is None or elder.pending):
+    legacy = _RUN.legacy_state
+    if legacy is not None and _RUN.executions == 0 and (legacy.appliance is None or legacy.pending):
         # Older trainers: closures wait for the loop, each behind those that wait already.
-        elder.pending.append((values, callback))
+        legacy.pending.append((values, callback))
         return
     callback(values)
 
@@ -444,7 +444,7 @@ def lock_cluster() -> None:
 # -- monitoring ---------------------------------------------------------------------------------------
 @contextmanager
 def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]:
-    """Time what is inside: a span of the capture, a sample of the metrics report."""
+    """Time the context: a span of the capture, a sample of the metrics report."""
     start = time.perf_counter()
     try:
         yield
@@ -472,7 +472,7 @@ def random_kept() -> Iterator[None]:
 
 
 def set_random_state(state: torch.Tensor) -> None:
-    """Restore what :func:`random_state` gave."""
+    """Restore the result of :func:`random_state`."""
     torch.set_rng_state(state.to(torch.uint8))
 
 

@@ -46,7 +46,7 @@ WEIGHT_SERVERS = 24
 
 
 def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> Compiled:
-    """Lower, compile and simulate a captured step; says what it found.
+    """Lower, compile and simulate a captured step, and report the result.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def cluster_of(run: runtime.Run) -> Cluster:
 
 
 def simulated(run: runtime.Run, graph: KernelGraph, batch: int) -> tuple[Any, float]:
-    """(result or what binds, samples/s of the input path)."""
+    """Return (result or infeasibility, samples/s of the input path)."""
     options, settings = run.options, run.settings
     systems = options.systems or settings.num_csx
     mode = options.mode or settings.mode or "auto"
@@ -363,10 +363,10 @@ def step_seconds(run: runtime.Run, execution: ExecutionRole) -> tuple[float, flo
 
 
 def checkpoint_seconds(run: runtime.Run, execution: ExecutionRole, compiled: Compiled) -> float:
-    """What a checkpoint adds to its step.
+    """Return the seconds that a checkpoint adds to its step.
 
-    Written at once it takes ``c / s``.  Written while training continues, the state leaves through MemoryX first (the copy
-    stops the step), and the write hides behind the steps until the next checkpoint.
+    A synchronous write takes ``c / s``. With asynchronous writes, the state first leaves through MemoryX (the
+    copy stops the step), and the write is hidden by the steps until the next checkpoint.
     """
     write_s = compiled.checkpoint_bytes / run.options.storage_bytes_per_s
     if not run.options.async_checkpoints or compiled.result is None:
@@ -380,7 +380,7 @@ def checkpoint_seconds(run: runtime.Run, execution: ExecutionRole, compiled: Com
 
 
 def fill_seconds(compiled: Compiled) -> float:
-    """What the first step adds: the pipeline's fill, or the first pass of weights over the edge."""
+    """Return the extra seconds of the first step: the pipeline's fill, or the first pass of weights over the edge."""
     result = compiled.result
     if result is None:
         return 0.0
@@ -422,7 +422,7 @@ def advance(run: runtime.Run, execution: ExecutionRole) -> None:
 
 # -- lines --------------------------------------------------------------------------------------------
 def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
-    """Five lines of a compile, and what binds; the step is that of the run, with what is on top."""
+    """Print five lines on a compile, and the bottleneck; the step time includes additional times of the run."""
     rate = result.samples_per_s * result.step_s / compiled.step_s
     runtime.note(
         f"predicted rate: {rate:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"

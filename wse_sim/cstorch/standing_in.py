@@ -1,9 +1,9 @@
-"""What stands in for an operator that torch cannot run on tensors without values.
+"""Replacements of operators that torch cannot run on tensors without values.
 
-* Operators whose internal results are as long as the values of their arguments say give them as long as these may be at
-  most: what a script sees of them has the same shape.
-* In the lowering an operator that torch's capture refuses is a mark with the shapes that the recording knows; it has no
-  rule, so it is priced by what it moves.
+* If the lengths of an operator's internal results depend on values, the replacement returns their maximum
+  length: a script sees the same shapes.
+* In the lowering, an operator that torch's capture rejects is a marker with the recorded shapes; it has no
+  rule, so its price is that of the bytes that it moves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 
 @torch.library.custom_op("wse_sim::unruled", mutates_args=())
 def _unruled(given: list[torch.Tensor], sizes: list[int], ranks: list[int], name: str) -> list[torch.Tensor]:
-    """Zeros of the stated sizes; `sizes` are those of all results, `ranks` say how many belong to each."""
+    """Return zeros of the stated sizes; `sizes` are those of all results, `ranks` are the dimensions of each."""
     made, start = [], 0
     for rank in ranks:
         made.append(given[0].new_zeros(sizes[start : start + rank]))

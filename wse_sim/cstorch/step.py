@@ -197,7 +197,7 @@ def _difference(old: StepProgram, new: StepProgram, name: str) -> str:
 
 
 def prepare(run: runtime.Run, program: StepProgram, trace_s: float) -> None:
-    """Lower, compile and simulate a captured step, and say so."""
+    """Lower, compile and simulate a captured step, and report it."""
     from wse_sim.cstorch import simulated
 
     runtime.count("UncachedCompile")

@@ -1,4 +1,4 @@
-"""Stores of modules that belong to one run: :func:`wse_sim.cstorch.runtime.reset` gives them back what they held at first."""
+"""Stores of modules that belong to one run: :func:`wse_sim.cstorch.runtime.reset` restores their initial content."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from wse_sim.errors import ModelError
 
 @dataclass(frozen=True)
 class TracedCall:
-    """One call: what, with what, what came out, in which module, at which line."""
+    """One call: function, arguments, results, module and line."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -106,7 +106,7 @@ class StepTape:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What is called inside belongs to no forward pass: a backward pass, an update."""
+        """Exclude calls inside the context from the forward pass: a backward pass, an update."""
         self.paused += 1
         try:
             yield
@@ -114,7 +114,7 @@ class StepTape:
             self.paused -= 1
 
     def last(self) -> list[torch.Tensor]:
-        """Results of the last call: what a pass without a loss computes."""
+        """Return the results of the last call: the outputs of a pass without a loss."""
         return (
             [t for t in pytree.tree_leaves(self.calls[-1].out) if isinstance(t, WaferTensor)]
             if self.calls
@@ -150,7 +150,7 @@ class StepTape:
             self.stack.clear()
 
     def needed(self, calls: Sequence[TracedCall], storage: Callable[[torch.Tensor], int]) -> list[TracedCall]:
-        """Those of the calls that the roots depend on; `storage` gives the key of a tensor's memory."""
+        """Return the calls that the roots depend on; `storage` returns the key of a tensor's memory."""
         wanted = {storage(r) for r in self.roots}
         kept: list[TracedCall] = []
         for call in reversed(calls):
@@ -207,7 +207,7 @@ def _snake(name: str) -> str:
 
 
 class _Branch(torch.nn.Module):
-    """Stands where the user's module of that path stands: holds its parameters, makes its calls."""
+    """Replaces the user's module of that path: has its parameters, makes its calls."""
 
     def forward(self, call: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         return call(*args, **kwargs)

@@ -86,7 +86,7 @@ def mapped(value: object, change: Callable[[torch.Tensor], Any]) -> object: ...
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> object:
-    """Arguments with every tensor changed (lists, tuples and dicts only: what operators take)."""
+    """Apply a function to every tensor of the arguments (lists, tuples and dicts only, as operators take them)."""
     if isinstance(value, torch.Tensor):
         return change(value)
     kind = type(value)
@@ -379,7 +379,7 @@ _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def wide_positions(func: OpOverload) -> tuple[int, ...]:
-    """Positions of arguments that torch's CPU kernel wants as int64."""
+    """Return the positions of arguments that torch's CPU kernel requires as int64."""
     return _WIDE.get(func._schema.name, ())
 
 

@@ -42,7 +42,7 @@ def passing(frame: FrameType | None) -> bool | None:
 
 @lru_cache(maxsize=256)
 def _checks(path: str) -> tuple[ast.If | ast.Assert, ...]:
-    """The tests of a file of which one side only raises."""
+    """Return the tests of a file in which one branch only raises."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -56,7 +56,7 @@ def _checks(path: str) -> tuple[ast.If | ast.Assert, ...]:
 
 
 def _raises(body: list[ast.stmt]) -> bool:
-    """Whether statements end in ``raise`` and do nothing on the way but to name values."""
+    """Return whether statements end in ``raise`` and otherwise only assign names."""
     return (
         bool(body) and isinstance(body[-1], ast.Raise) and all(isinstance(s, ast.Assign) for s in body[:-1])
     )
@@ -86,7 +86,8 @@ def _passing(code: CodeType, place: int) -> bool | None:
 
 
 def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
-    """Where an instruction leads: 0 out of the check, 1 to another part of its test, 2 to what raises."""
+    """Return where an instruction leads: 0 out of the check, 1 to another part of its test, 2 to the raising
+    branch."""
     if to.opname == "LOAD_ASSERTION_ERROR":
         return 2
     line = to.positions.lineno if to.positions is not None else None
@@ -101,7 +102,7 @@ def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
 
 @contextmanager
 def believed() -> Iterator[None]:
-    """Libraries that ask torch whether they are traced are told yes."""
+    """Tell libraries that ask torch whether they are traced that they are."""
     names = "is_compiling", "is_exporting", "_is_compiling_flag"
     before = [getattr(torch.compiler, name) for name in names]
     asked: list[object] = []
@@ -126,7 +127,7 @@ def believed() -> Iterator[None]:
 
 
 def _asking(frame: FrameType) -> tuple[int, int]:
-    """The statement that asks, behind a function of one line that asks for it."""
+    """Return the statement that asks, skipping a one-line wrapper function."""
     caller = frame.f_back or frame
     found = [node for node in _tests(caller.f_code.co_filename) if node[0] <= caller.f_lineno <= node[1]]
     first = max(found)[0] if found else caller.f_lineno

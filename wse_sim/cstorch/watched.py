@@ -1,9 +1,11 @@
-"""What a step reads of Python and would not see again: it is captured once, and later steps repeat that capture.
+"""Python state that a step reads and would not see again: it is captured once, and later steps repeat that
+capture.
 
 Before and after the capture, and at every later call, these are compared:
 
-* plain values, containers and generators of random numbers behind the globals and closure cells that the step reads, its own
-  functions of the user's files included, and behind the attributes of its owner and of the compiled models;
+* plain values, containers and random generators behind the globals and closure cells that the step reads,
+  including its functions in the user's files, and behind the attributes of its owner and of the compiled
+  models;
 * the random numbers of Python and numpy;
 * plain numbers in the groups of the optimizers that it calls (``param_groups[0]["lr"] = x``).
 
@@ -39,7 +41,7 @@ Values = dict[str, object]
 
 
 class Watched:
-    """What one step reads, as it is now; made before its capture."""
+    """The Python state that one step reads, taken before its capture."""
 
     def __init__(self, function: object) -> None:
         self.functions, self.owner = _functions(function)
@@ -64,7 +66,7 @@ class Watched:
         return found
 
     def compare(self) -> None:
-        """After the capture: warn of what the step changed."""
+        """Compare after the capture, and warn of what the step changed."""
         after = self._values()
         for name, old in self.before.items():
             if name in after and after[name] != old:
@@ -82,7 +84,7 @@ class Watched:
         self.kept = self._values(whole=False)
 
     def look_again(self) -> None:
-        """Before a step is repeated: warn of what was changed since its capture."""
+        """Compare before a step is repeated, and warn of what was changed since its capture."""
         now = self._values(whole=False)
         for name, old in self.kept.items():
             if name in now and now[name] != old:
@@ -159,7 +161,7 @@ def _globals_of(code: Any) -> tuple[str, ...]:
 
 
 def _mark(value: object) -> object:
-    """What of a value is compared; `_marks` for what has parts."""
+    """Return the comparable part of a value; `_marks` does so for containers."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, random.Random):

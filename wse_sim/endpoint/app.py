@@ -32,7 +32,7 @@ DRAWN_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class EndpointLimits:
-    """What the endpoint takes; a time scale of 2 is half as fast as the wafer, 0 as fast as the host can."""
+    """Limits of the endpoint; a time scale of 2 is half as fast as the wafer, 0 as fast as the host can."""
 
     max_queue: int = 1024
     max_body_bytes: int = 4 * 2**20
@@ -92,7 +92,7 @@ class _Endpoint:
             await task
 
     def _ended(self, app: Starlette, task: asyncio.Task[None]) -> None:
-        """A fault of the simulator ends the server: nobody waits for tokens that cannot come."""
+        """Stop the server after a fault of the simulator, since no client would receive more tokens."""
         if not task.cancelled() and (fault_ := task.exception()) is not None:
             app.state.fault = fault_
             signal.raise_signal(signal.SIGTERM)
@@ -108,12 +108,12 @@ class _Endpoint:
         return Response(status_code=200)
 
     async def scraped(self, request: Request) -> Response:
-        """Metrics, in the form that a scraper asks for."""
+        """Metrics, in the format that the scraper accepts."""
         encoded, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encoded(self.metrics.registry), headers={"content-type": media_type})
 
     async def version(self, request: Request) -> Response:
-        """Of this program."""
+        """The version of this program."""
         return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
@@ -185,7 +185,7 @@ class _Endpoint:
         return await self._whole(request, form, callers)
 
     def _length(self, ask: AskedCompletion, prompt: tuple[int, ...]) -> int:
-        """Tokens of an answer: as many as are requested, else drawn, up to what the context leaves."""
+        """Number of tokens of the answer: as requested, else drawn, at most what the context leaves."""
         if ask.output_tokens is not None:
             return ask.output_tokens
         left = self.context - len(prompt)

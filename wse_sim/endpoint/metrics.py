@@ -1,4 +1,4 @@
-"""What a monitor of vLLM asks for, under its names, and under older ones that dashboards still have; all times are simulated seconds."""
+"""Metrics under vLLM's current names, and older names that dashboards still use; all times are simulated seconds."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ServiceMetrics:
             queries.inc(input_tokens)
 
     def token(self, times: LiveTimes, token: TokensBack) -> None:
-        """Tokens of an answer came back; those of one turn share their time."""
+        """Record tokens of an answer that came back; those of one turn share their time."""
         self.answers.inc(token.tokens)
         before = self._before.get(token.number)
         if before is None:
@@ -144,15 +144,15 @@ class ServiceMetrics:
         self._success.labels(**self._labels, finished_reason=reason).inc()
 
     def left(self, number: int) -> None:
-        """Nobody waits for a request."""
+        """Forget a request that is complete or that the client left."""
         self._before.pop(number, None)
 
     def turn(self, tokens: int) -> None:
-        """A turn passed the first region."""
+        """Record a turn that entered the first region."""
         self.turns.observe(tokens)
 
     def state(self, service: LiveReplicas) -> None:
-        """What all replicas hold at present."""
+        """Record the present state of all replicas."""
         self.running.set(service.running)
         self.waiting.set(service.waiting)
         for usage in self.usage:

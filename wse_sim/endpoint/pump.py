@@ -20,7 +20,7 @@ SLICE_TICKS = round(2e-3 / TICK_S)
 
 
 class QueueFullError(WseError):
-    """As many requests wait as are allowed."""
+    """Raised when as many requests wait as are allowed."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class ServicePump:
         return caller
 
     def leave(self, caller: Caller) -> None:
-        """Nobody waits for a request: it is complete, or the client has gone."""
+        """Forget a request: it is complete, or the client has disconnected."""
         if self._callers.pop(caller.number, None) is None:
             return
         self.metrics.left(caller.number)

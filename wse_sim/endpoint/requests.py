@@ -1,6 +1,7 @@
-"""What clients of OpenAI's interface ask, checked, and the answers that they expect.
+"""Requests of OpenAI's interface, validated, and the answers in the expected form.
 
-Text is filler: a token is a piece of four characters, so that equal beginnings of prompts are equal tokens.
+Text is filler: a token is a piece of four characters, so that prompts with equal beginnings have equal
+tokens.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _of_messages(messages: object) -> tuple[int, ...]:
 
 
 class ReplyForm:
-    """Answers and pieces of them, of one request."""
+    """Formats the complete answer or the stream of one request."""
 
     def __init__(self, ask: AskedCompletion, model: str, number: int) -> None:
         self.ask, self.model = ask, model
@@ -171,7 +172,7 @@ class ReplyForm:
         return found | ({"time_info": self.time_info(times)} if times else {})
 
     def last(self, lengths: Sequence[int]) -> dict[str, object]:
-        """What ends a stream whose client asks for usage."""
+        """The final piece of a stream whose client requested usage."""
         return {**self._chunk(), "choices": [], "usage": self.usage(lengths)}
 
     def usage(self, lengths: Iterable[int]) -> dict[str, int]:

@@ -18,7 +18,7 @@ BACKLOG = 2048
 
 
 class EndpointChoice(TypedDict):
-    """Fields of :class:`wse_sim.endpoint.app.EndpointLimits`, for who has not loaded it."""
+    """Fields of :class:`wse_sim.endpoint.app.EndpointLimits`, for callers that have not imported it."""
 
     max_queue: int
     max_body_bytes: int

@@ -1,4 +1,4 @@
-"""The event engine: what the discrete-event simulations of all modes share."""
+"""The event engine: common parts of the discrete-event simulations of all modes."""
 
 from wse_sim.engine.result import KernelUse, Result, Slice
 

@@ -1,9 +1,9 @@
-"""How the time of cores is booked, and what an operation costs in SRAM: shared by all modes."""
+"""Accounting of core time, and the SRAM accesses of an operation, for all modes."""
 
 from __future__ import annotations
 
 BUSY, STALLED_INPUT, STALLED_OUTPUT, IDLE = range(4)
-"""Columns of every table of times: they add up to all the time of a core."""
+"""Columns of every table of times; they add up to the total time of a core."""
 
 # What a stationary multiply-accumulate moves in SRAM: reads a 16-bit weight and an fp32 sum, writes the sum.
 READ_BYTES_PER_MAC = 6

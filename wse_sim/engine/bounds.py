@@ -11,7 +11,8 @@ from wse_sim.serialize import saved
 @saved
 @dataclass(frozen=True)
 class Interval:
-    """`low` to `high` hold the true value with a probability of `percent`; `value` is what is predicted."""
+    """The interval from `low` to `high` contains the true value with a probability of `percent`; `value` is
+    the prediction."""
 
     value: float
     low: float
@@ -41,7 +42,7 @@ class Interval:
         return Interval(self.value * factor, self.low * factor, self.high * factor, self.percent)
 
     def as_dict(self) -> dict[str, float]:
-        """As JSON data."""
+        """Return the interval as JSON data."""
         return {"value": self.value, "low": self.low, "high": self.high, "percent": self.percent}
 
 

@@ -1,8 +1,8 @@
-"""What checkpoints cost: the step stands still while weights and optimizer state are written.
+"""Cost of checkpoints: the step stops while weights and optimizer state are written.
 
 Symbols: P parameters, a bytes each (weight and moments in fp32), R bytes/s, one checkpoint in n steps::
 
-    time of a checkpoint   P a / R                R = storage; if weights rest on the wafer at most its I/O
+    time of a checkpoint   P a / R                R = storage; if weights are stationary on the wafer at most its I/O
     added to every step    P a / (R n)            amortised: no single step is longer in the result
 """
 

@@ -25,7 +25,7 @@ from wse_sim.hardware import Cluster
 
 @dataclass(frozen=True)
 class InputPath:
-    """What the input of one system costs per sample, in seconds."""
+    """Time per sample of each part of one system's input path, in seconds."""
 
     workers: int
     worker_s: float
@@ -35,7 +35,7 @@ class InputPath:
 
     @property
     def gate_s(self) -> float:
-        """Time that one sample holds the wafer's I/O, on its way in or, meanwhile, with its results on their way out."""
+        """Time per sample on the wafer's I/O: input and results overlap, so the larger of both."""
         return max(self.io_s, self.results_s)
 
     @property
@@ -61,8 +61,10 @@ class InputPath:
 
 
 def remedies(path: InputPath, wanted_per_s: float) -> tuple[str, ...]:
-    """A sentence for the part of the host's path that holds up a wafer which computes `wanted_per_s` samples/s: the option
-    and the number that lift it.  None where nothing does.
+    """Return advice for the part of the input path that limits a wafer that computes `wanted_per_s`
+    samples/s.
+
+    It states the option and the value that removes the limit; the tuple is empty if nothing limits.
     """
     name, rate = path.slowest, path.samples_per_s
     if rate >= wanted_per_s * (1 - 1e-6) or name == "links":
@@ -133,7 +135,7 @@ class Host:
             env.process(self._work(worker, random.Random(seed * 65_537 + worker)))
 
     def has(self, sample: int) -> bool:
-        """Whether a sample is in the wafer's input buffer."""
+        """Return whether a sample is in the wafer's input buffer."""
         return sample in self._arrived
 
     def take(self, sample: int) -> None:
@@ -144,7 +146,7 @@ class Host:
             self._room.pop(waiting).succeed()
 
     def drop(self, samples: int) -> None:
-        """Prepare fewer samples: the steady state covers the rest."""
+        """Reduce the number of samples to prepare: the steady state covers the rest."""
         self.samples -= samples
 
     def _work(self, worker: int, draw: random.Random) -> Generator[simpy.Event, object, None]:
@@ -160,7 +162,7 @@ class Host:
             sample += self._path.workers
 
     def _send(self, sample: int) -> Generator[simpy.Event, object, None]:
-        """Put a sample on the wafer's I/O; its worker prepares the next one meanwhile."""
+        """Send a sample over the wafer's I/O; its worker prepares the next one meanwhile."""
         with self._gate.request() as turn:
             yield turn
             self.sent += 1

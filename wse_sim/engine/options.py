@@ -1,4 +1,4 @@
-"""How a plan is simulated: the options that every mode understands."""
+"""Options of a simulation that every mode supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is made; the last of the `steps` is measured."""
+    """Options of a run; the last of the `steps` is measured."""
 
     steps: int
     extrapolate: bool = True

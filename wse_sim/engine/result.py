@@ -1,7 +1,7 @@
-"""Results: what happened in a run, with everything that pictures and reports are made from.
+"""Results: what happened in a run, with all data for pictures and reports.
 
-Fractions of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every
-row of :attr:`Result.kernels` and every core of the maps.
+Fractions of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every row
+of :attr:`Result.kernels` and every core of the maps.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class KernelUse:
     """How one kernel (pipelined: one region; weight streaming: one family of phases) spent the step.
 
-    Times are per step and per system; `utilization` is arithmetic cycles over region time; `parts`
-    splits the busy time by cause (seconds); `bound_fraction` is the roofline bound over the time taken and
-    `bound` what makes that bound ("compute", "sram", "fabric", "io", "launch").
+    Times are per step and per system; `utilization` is arithmetic cycles over region time; `parts` splits the
+    busy time by cause (seconds); `bound_fraction` is the roofline bound over the actual time and `bound` the
+    resource of that bound ("compute", "sram", "fabric", "io", "launch").
 
     Example
     -------
@@ -65,11 +65,11 @@ class KernelUse:
 @saved
 @dataclass(frozen=True)
 class QueueUse:
-    """What waited in front of one region at most, over all simulated samples of a pipelined run.
+    """Largest queue in front of one region, over all simulated samples of a pipelined run.
 
     A sample waits in a stream from the start of its pass in the producer to its start in the reader, which
-    is what the stream's capacity bounds.  `samples` and `capacity` are those of the fullest stream into the
-    region, activations or gradients; `bytes` the most that waited in all of them at one time.
+    the stream's capacity bounds. `samples` and `capacity` are those of the fullest stream into the region,
+    activations or gradients; `bytes` is the largest total over all streams at one time.
 
     Example
     -------
@@ -109,7 +109,7 @@ class Slice:
 @saved
 @dataclass(frozen=True)
 class Area:
-    """A rectangle of cores that all spend the step alike, on one track of the timeline."""
+    """A rectangle of cores with the same use of time, on one track of the timeline."""
 
     name: str
     region: Region
@@ -132,25 +132,25 @@ class Area:
 @saved
 @dataclass(frozen=True)
 class Track:
-    """A line of the timeline: what happens in an area, or on a resource next to the cores."""
+    """A row of the timeline: the activity of an area, or of a resource outside the cores."""
 
     name: str
     area: int = -1  # index into the result's areas; -1 for a resource
 
 
 INPUT_RESOURCES = ("input_workers", "wafer_io", "results_io")
-"""Bindings of the host: samples on their way in, results on their way out."""
+"""Bottlenecks of the host: input of samples, output of results."""
 
 
 @saved
 @dataclass(frozen=True, repr=False)
 class Result(Displayed):
-    """What one simulated training step (or inference batch) did.
+    """Result of one simulated training step (or inference batch).
 
-    Rates are samples per second over all systems.  `compute_samples_per_s` is the rate if input were
-    free, `transmission_samples_per_s` the rate the input path allows; the rate is the smaller.  No rate is more than
-    the busiest link of the wafer carries.
-    `binding` names what binds the step and `bindings` the step time if each resource were alone.
+    Rates are samples per second over all systems. `compute_samples_per_s` is the rate with unlimited input,
+    `transmission_samples_per_s` the rate of the input path; the result is the smaller one, and at most what
+    the busiest link of the wafer carries. `binding` names the bottleneck of the step and `bindings` gives the
+    step time if each resource were the only one.
 
     Example
     -------
@@ -206,7 +206,7 @@ class Result(Displayed):
 
     @property
     def brief(self) -> str:
-        """Model, mode, rate and what binds it."""
+        """Return model, mode, rate and bottleneck in one line."""
         wafers = f"{self.systems} x " if self.systems > 1 else ""
         rate = f"{self.samples_per_s:,.0f}" if self.samples_per_s >= 1000 else f"{self.samples_per_s:.4g}"
         return (
@@ -216,7 +216,7 @@ class Result(Displayed):
 
     @property
     def compute_binding(self) -> str:
-        """What binds the compute rate: the resource that takes longest, those that bring the input left out; "" if none is known."""
+        """Bottleneck of the compute rate, without resources of the input path; "" if none is known."""
         own = {name: time_s for name, time_s in self.bindings.items() if name not in INPUT_RESOURCES}
         return max(own, key=lambda name: own[name], default="")
 
@@ -249,7 +249,7 @@ class Result(Displayed):
     # Views of the report, in the words of torch.profiler; a view is loaded when it is used.
 
     def summary(self) -> str:
-        """The five lines, what binds, kernels by time: plain text of 80 columns."""
+        """Return a plain-text summary of 80 columns: the five headline lines, the bottleneck, kernels by time."""
         return str(view("summary")(self))
 
     def table(self, sort_by: str = "time", row_limit: int = 20) -> str:
@@ -281,7 +281,7 @@ class Result(Displayed):
 
 
 def areas_of(kernels: Sequence[KernelUse], queues: Sequence[QueueUse] = ()) -> tuple[Area, ...]:
-    """The areas of kernels that rest on regions, each on a track of its own name."""
+    """Return the areas of kernels that own regions, each with a track of the same name."""
     waiting = {queue.name: queue.samples for queue in queues}
     return tuple(
         Area(
@@ -299,7 +299,7 @@ def areas_of(kernels: Sequence[KernelUse], queues: Sequence[QueueUse] = ()) -> t
 
 
 def tracks_of(timeline: Iterable[Slice], areas: Sequence[Area]) -> tuple[Track, ...]:
-    """The tracks that a timeline uses: those of areas in their order, then the others by name."""
+    """Return the tracks that a timeline uses: those of areas in order, then the others by name."""
     present = {item.track for item in timeline}
     own = [Track(area.track, index) for index, area in enumerate(areas) if area.track in present]
     return (*own, *(Track(name) for name in sorted(present - {track.name for track in own})))

@@ -15,7 +15,7 @@ import random
 
 
 def slowest_factors(systems: int, skew: float, seed: int, steps: int) -> list[float]:
-    """What the slowest of `systems` takes, over the mean, in each of `steps` steps.
+    """Return the time of the slowest of `systems` relative to the mean, for each of `steps` steps.
 
     >>> slowest_factors(1, 0.5, seed=7, steps=2), slowest_factors(16, 0.0, seed=7, steps=1)
     ([1.0, 1.0], [1.0])
@@ -27,7 +27,7 @@ def slowest_factors(systems: int, skew: float, seed: int, steps: int) -> list[fl
 
 
 def expected_factor(systems: int, skew: float) -> float:
-    """What the slowest takes over the mean, on average.
+    """Return the expected time of the slowest system relative to the mean.
 
     >>> round(expected_factor(3, 0.1), 9)
     1.05

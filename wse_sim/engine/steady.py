@@ -33,7 +33,8 @@ EVEN_TOLERANCE = 1e-3  # of the busy fraction
 
 @dataclass(frozen=True)
 class Steady:
-    """What one sample adds: cycles, and the time books of all regions; samples come in cycles."""
+    """What one sample adds in steady state: cycles, and the time of all regions by state; `cycle` is the
+    period in samples."""
 
     cycle: int
     period: float
@@ -43,7 +44,8 @@ class Steady:
 
 @dataclass(frozen=True)
 class Look:
-    """What the watch sees of a batch: samples through, time, samples in flight, and more on demand."""
+    """Snapshot of a batch for the steady-state detector: completed samples, time, samples in flight, and more
+    on demand."""
 
     rows: int
     now: float

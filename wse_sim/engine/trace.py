@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: events, slices of the timeline, counters over time."""
+"""Recorder of a run: events, slices of the timeline, counters over time."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ class RunTrace:
         self._counters: dict[str, list[tuple[float, float]]] = {}
 
     def off(self) -> RunTrace:
-        """A trace of the same unit that keeps nothing."""
+        """Return a trace with the same unit that records nothing."""
         return RunTrace(is_on=False, unit_s=self._unit_s)
 
     def span(self, span: Slice, *, is_resource: bool = False) -> None:
-        """Write down a span, in units of the environment; those of resources take no room from the regions."""
+        """Record a span, in units of the environment; spans of resources do not count towards the limit of
+        regions."""
         if is_resource:
             if self._is_on and len(self._resources) < MAX_RESOURCE_SLICES:
                 self._resources.append(span)
@@ -84,7 +85,7 @@ class RunTrace:
         return self._is_on
 
     def spans(self) -> list[Slice]:
-        """What has been written down, in the order of the simulation and in units of the environment."""
+        """Return the recorded spans, in simulation order and in units of the environment."""
         return list(self._slices)
 
     def count(self, name: str, time: float, value: float) -> None:

@@ -57,7 +57,7 @@ class Deadlock:
     everything: npt.NDArray[np.int64] = dataclasses.field(compare=False, repr=False)
 
     def message(self) -> str:
-        """One sentence: who waits for what, how many others wait, and what closes the circle."""
+        """Return one sentence: who waits for what, how many others wait, and what closes the circle."""
         others = self.unfinished - 1
         more = f", and {others:,} other core{'s' if others > 1 else ''} wait{'' if others > 1 else 's'}"
         loop = " -> ".join(self.cycle_of_waits[:SHOWN])
@@ -140,7 +140,7 @@ def _name(program: Program, node: Node) -> str:
 
 
 def _targets(program: Program, waits: Waits, node: Node) -> list[tuple[Node, int]]:
-    """What `node` waits for, with the slot concerned."""
+    """Return what `node` waits for, with the slot concerned."""
     if len(node) == 3:
         return _queue_targets(program, waits, *node)
     targets: list[tuple[Node, int]] = []

@@ -1,4 +1,4 @@
-"""What a run of the fabric reports: arrays (rows, cols) of the user's cores."""
+"""The result of a fabric run: arrays (rows, cols) of the user's cores."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class FabricResult:
-    """What happened; arrays are (rows, cols) of the user's cores, ports in the order N, E, S, W, RAMP.
+    """Result of a run; arrays are (rows, cols) of the user's cores, ports in the order N, E, S, W, RAMP.
 
-    ``halt_cycles`` is -1 where a core never finished.  ``busy + stalled_in + stalled_out + idle = cycles`` in every
-    core.  ``link_blocked`` counts cycles in which a wavelet wanted the port and none moved over it.
-    ``queue_high`` (rows, cols, 3): largest number of words in one router queue, the output ring, one input queue.
-    ``busy_bins`` (bins, rows, cols): busy cycles per time bin.  ``certificate`` is None where every cycle was stepped.
-    ``timings_s``: seconds by the clock of the simulator's own work, by part.
+    ``halt_cycles`` is -1 if a core never finished. ``busy + stalled_in + stalled_out + idle = cycles`` in
+    every core. ``link_blocked`` counts cycles in which a wavelet requested the port and none moved over it.
+    ``queue_high`` (rows, cols, 3): largest number of words in one router queue, the output ring, one input
+    queue. ``busy_bins`` (bins, rows, cols): busy cycles per time bin. ``certificate`` is None if every cycle
+    was stepped. ``timings_s``: wall time of the simulator's work, by part.
     """
 
     cycles: int

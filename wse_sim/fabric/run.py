@@ -23,7 +23,7 @@ __all__ = ["EXECUTORS", "BusyBins", "FabricResult", "choose_executor", "find_exe
 
 
 class Listed(NamedTuple):
-    """An executor, and the number of cores from which it is chosen by itself."""
+    """An executor, and the number of cores from which "auto" chooses it."""
 
     executor: Executor
     from_cores: int
@@ -44,7 +44,7 @@ FORMER_NAMES = {"stream": "max-plus"}
 
 
 def choose_executor(program: Program, options: Options) -> Executor:
-    """What "auto" means for `program`."""
+    """Return the executor that "auto" chooses for `program`."""
     return next(
         listed.executor
         for listed in EXECUTORS

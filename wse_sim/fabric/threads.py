@@ -17,7 +17,7 @@ LINES = 16  # words of two cache lines, which processors fetch together
 
 
 def own_words(*shape: int, dtype: type[np.uint64] | type[np.int64] = np.uint64) -> npt.NDArray[Any]:
-    """Zeros of 64 bits in cache lines of their own: what two threads write side by side is as slow as what they share."""
+    """Return zeros of 64 bits in separate cache lines, which avoids false sharing between threads."""
     length = math.prod(shape)
     raw = np.zeros(length + 2 * LINES, dtype)
     skip = -(raw.ctypes.data // 8) % LINES
@@ -35,9 +35,9 @@ def cut(weights: npt.NDArray[np.int64], n: int) -> list[int]:
 
 
 def run_bands(bands: Sequence[Callable[[], bool]], stop: Callable[[], None], *, in_turns: bool) -> None:
-    """Call every band until it is through; each says whether it must be called again.
+    """Call every band until it is done; each returns whether it must be called again.
 
-    With `in_turns` they share this thread.  If one raises, `stop` tells the others to wait for it no more.
+    With `in_turns` they share this thread. If one raises, `stop` tells the others not to wait for it.
     """
     if len(bands) == 1 or in_turns:
         left = list(bands)

@@ -36,7 +36,7 @@ from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -163,7 +163,7 @@ def explain(
     seq: int | None = None,
     training: bool = False,
 ) -> list[str]:
-    """What clean-up and every rewrite rule did to a model, one line each, equal lines counted."""
+    """Return what clean-up and every rewrite rule did to a model, one line each, with counts of equal lines."""
     lowered = _load(spec, batch, seq, Lowering(training))[1]
     counts: dict[str, int] = {}
     for applied in lowered.applied:
@@ -195,14 +195,14 @@ def diagnose(
 
 
 def _with_arguments(spec: Model, args: object, kwargs: Mapping[str, Any] | None = None) -> Model:
-    """A model together with its example arguments, where they are given apart."""
+    """Return a model together with its example arguments, if they are passed separately."""
     if args is None and not kwargs:
         return spec
     return (spec, () if args is None else args, dict(kwargs or {}))
 
 
 def _name_of(given: Model) -> str:
-    """How an object is called: its class, or the name of its function."""
+    """Return the name of an object: its class, or the name of its function."""
     if isinstance(given, str | Path):
         return str(given)
     first = given[0] if isinstance(given, tuple) and given else given
@@ -268,7 +268,8 @@ def _load(
 
 
 def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
-    """Of a transformers configuration, with all of its inputs; without some where they cannot be captured, with a note."""
+    """Lower a transformers configuration with all of its inputs; if some cannot be captured, without them,
+    with a note."""
     module, examples, facts = _torch_part("huggingface").from_config(path, seq)
     name, faults = Path(path).parent.name or "hf", list[ModelError]()
     for kwargs in examples:
@@ -402,7 +403,7 @@ def _from_program(
 def _from_object(
     given: object, what: str, name: str, batch: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
-    """Of a model that is an object; `what` names it in sentences, `name` in the graph."""
+    """Lower a model that is an object; `what` names it in messages, `name` in the graph."""
     parts = _torch_part("given")
     _torch_part("capture")
     found = parts.taken_apart(given, what)

@@ -54,7 +54,7 @@ _KEPT_NOTES = ("stack_trace", "nn_module_stack", "torch_fn")  # what torch only 
 
 
 def inert(path: str) -> io.BytesIO:
-    """A copy of a ``.pt2`` file that holds operators and shapes, and nothing that runs.
+    """Return a copy of a ``.pt2`` file with operators and shapes, but no executable content.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def inert(path: str) -> io.BytesIO:
 
 
 def _members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
-    """Members by name within the one folder of the archive, none of which is larger than it says."""
+    """Return the members by name within the one folder of the archive; checks that none is larger than declared."""
     found: dict[str, zipfile.ZipInfo] = {}
     for one in archive.infolist():
         name = one.filename.partition("/")[2]
@@ -153,7 +153,7 @@ def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _fault(key: str, text: str) -> str:
-    """What is wrong with a text of the description; "" where nothing is."""
+    """Return what is wrong with a text of the description; "" if it is valid."""
     if key in ("as_string", "as_strings"):  # arguments: torch writes them as literals
         return ""
     if key in ("target", "as_operator"):

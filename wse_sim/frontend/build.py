@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wse_sim.errors import ModelError, UnsupportedOpError
+from wse_sim.frontend.attention_layout import stated
 from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
@@ -15,21 +16,20 @@ from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
     is_straight,
+    operand_order,
     parts_taken,
     reordered,
     rows_joined,
-    taken_in_turn,
-    taken_turned,
+    transposed_weight,
     view_taken,
 )
-from wse_sim.frontend.packed import stated
 from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
-from wse_sim.graph import Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
+from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
@@ -41,10 +41,10 @@ _CHECKS = frozenset(
 
 @dataclass
 class LoweredModel:
-    """A kernel graph and the record of how it came about.
+    """A kernel graph and the record of its construction.
 
-    `nodes_of` gives the operators that each forward kernel covers, in order: the kernel's result is that
-    of the last one.  `tensor_of` gives the tensor of the graph that holds an operator's result.
+    `nodes_of` maps each forward kernel to its operators, in order: the kernel's result is that of the last
+    one. `tensor_of` maps an operator to the tensor of the graph with its result.
     """
 
     graph: KernelGraph
@@ -164,25 +164,21 @@ class _Builder:
         parts = parts_taken(self.trace, nodes) if names else ()
         names += tuple(name for name in kernel.outputs if name in turned)
         is_chain = len(nodes) > 1 and family(kernel.family).link(kernel.attrs) is not None
-        takes = taken_in_turn(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
-        if set(takes) != {*kernel.inputs, *kernel.parameters} or takes == kernel.inputs:
-            takes = ()
-        takes = rows_joined(self.trace, nodes[0], self.tensor_of) or takes
-        if names:
-            takes = taken_turned(self.trace, nodes[0], self.tensor_of) or takes
-        factor = self._factor(nodes) if "scale" in fused_items(kernel) else 1.0
+        order = operand_order(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
+        if set(order) != {*kernel.inputs, *kernel.parameters} or order == kernel.inputs:
+            order = ()
         view, token = view_taken(self.trace, nodes, self.tensor_of, self.samples) if names else ("", None)
-        steps = self._steps(kernel, nodes)
-        return dataclasses.replace(
-            kernel,
+        access = Access(
             reordered=names,
-            parts=parts,
-            takes=takes,
-            factor=factor,
             view=view,
             token=token,
-            steps=steps,
+            parts=parts,
+            order=rows_joined(self.trace, nodes[0], self.tensor_of) or order,
+            transposed=transposed_weight(self.trace, nodes[0], self.tensor_of) if names else "",
+            factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
+            steps=self._steps(kernel, nodes),
         )
+        return dataclasses.replace(kernel, access=access)
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         """Elementwise work, of the kernel or behind its product, spelled out where its operators do not say all."""
@@ -207,7 +203,7 @@ class _Builder:
 
     @staticmethod
     def _factor(nodes: tuple[Node, ...]) -> float:
-        """What these operators multiply by; 0 where that is not one number."""
+        """Return the factor of these operators; 0 if it is not a single number."""
         found = 1.0
         for node in nodes[1:]:
             if node.op in ("mul", "div", "true_divide"):
@@ -310,7 +306,7 @@ class _Builder:
         return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:
-        """Whether a kernel has parameters, and none of them trains."""
+        """Return whether a kernel has parameters and none of them trains."""
         own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
         return bool(own) and not any(t.trains for t in own)
 

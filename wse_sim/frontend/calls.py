@@ -1,8 +1,8 @@
 """Lowering of recorded calls: a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`).
 
-A script trains whatever the CPU trains, so nothing of it is refused for want of a rule.  An operator that has none is
-taken apart by torch's own decompositions, as often as they know it; what is left over moves its operands and its result
-through memory, and a note of the graph names it.
+A script trains everything that the CPU can train, so no operator is rejected for lack of a rule. An operator
+without a rule is decomposed by torch's own decompositions, as far as they go; the rest moves its operands and
+its result through memory, and a note of the graph names it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _targets(program: torch.export.ExportedProgram, names: set[str]) -> list[tor
 
 
 def _decomposition(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """What torch says that an operator is made of: its ATen decomposition, that of its C++, or its reference in prims."""
+    """Return torch's decomposition of an operator: the ATen one, that of its C++ code, or its reference in prims."""
     from torch._decomp import decomposition_table
     from torch._export.utils import _get_decomp_for_cia
 
@@ -123,7 +123,7 @@ def _decomposition(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
 def _decomposed(
     program: torch.export.ExportedProgram, target: torch._ops.OpOverload
 ) -> torch.export.ExportedProgram | None:
-    """The program with an operator taken apart; None where torch cannot."""
+    """Return the program with an operator decomposed; None if torch cannot."""
     rule = _decomposition(target)
     if rule is None:
         return None
@@ -137,7 +137,7 @@ def _decomposed(
 
 
 def _noted(graph: KernelGraph, trace: Trace, left: Sequence[Obstacle]) -> KernelGraph:
-    """The graph with what is not known of it."""
+    """Return the graph with notes on unknown operators."""
     if not left:
         return graph
     names = [

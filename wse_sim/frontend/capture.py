@@ -332,7 +332,7 @@ def trace_exported(
 
 
 def load_exported(path: str) -> torch.export.ExportedProgram:
-    """Load a ``.pt2`` file; nothing that it holds runs, and values of its parameters are left out.
+    """Load a ``.pt2`` file; none of its content runs, and values of its parameters are left out.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def load_exported(path: str) -> torch.export.ExportedProgram:
 
 
 def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Parameters of a program that share their memory."""
+    """Return parameters of a program that share their memory."""
     seen: dict[Any, str] = {}
     ties = {}
     for key, value in program.state_dict.items():
@@ -378,7 +378,7 @@ def _check_program(program: torch.export.ExportedProgram) -> None:
 
 
 def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
-    """What a static machine cannot run: (kind, operator)."""
+    """Return (kind, operator) of a node that a static machine cannot run; None if it can."""
     value = node.meta.get("val")
     for item in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
@@ -393,7 +393,8 @@ def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether a program changes nothing in place but counters: then the decomposition (as slow as the capture) rests."""
+    """Return whether a program changes only counters in place: then the decomposition (as slow as the
+    capture) is skipped."""
     kinds = _kinds_of(program)
     return all(
         isinstance(node.target, torch._ops.OpOverload)
@@ -404,7 +405,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _kinds_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """What the inputs of a program are, by name."""
+    """Return the kinds of the inputs of a program, by name."""
     return {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
 
 
@@ -424,7 +425,7 @@ def _is_counter(node: torch.fx.Node, kinds: Mapping[str, str]) -> bool:
 
 
 class _Reader:
-    """Turns the nodes of one exported program into a trace."""
+    """Converts the nodes of one exported program to a trace."""
 
     def __init__(self, program: torch.export.ExportedProgram, ties: Mapping[str, str], name: str) -> None:
         self.program, self.ties, self.name = program, ties, name

@@ -111,7 +111,7 @@ _STEMS: tuple[tuple[str, str], ...] = (
     ("matrix_exp", "sum the first terms of its series with products"),
     ("_sparse", "stay dense: call to_dense() first"),
 )  # fmt: skip
-"""How the names of operators begin, and what takes their place."""
+"""Prefixes of operator names, with suggested replacements."""
 
 
 def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str = "") -> UnsupportedOpError:
@@ -328,7 +328,7 @@ def _conv(node: Node, trace: Trace) -> Draft:
 
 
 def _zeros(dims: Mapping[str, int], strides: Sequence[int], padding: Sequence[int]) -> dict[str, Any]:
-    """What a convolution of a wide stride has around its images; as few words as say it."""
+    """Return the padding attributes of a convolution with a wide stride, omitting defaults."""
     pads = {*padding, *([0] if len(padding) == 1 else [])}  # one line has none above it
     if len({*strides}) > 1 or len(pads) > 1:
         return {"uneven": True}
@@ -361,7 +361,7 @@ def _pool(node: Node, trace: Trace) -> Draft:
 
 
 def _borders(node: Node, rank: int, dims: Mapping[str, int]) -> dict[str, Any]:
-    """What a pooling has around its images, and whether its windows are not all whole and alike; as few words as say it."""
+    """Return the padding attributes of a pooling, and whether its windows are uneven, omitting defaults."""
     axes = [
         (dims[side], dims[tap], dims[f"out_{side}"])
         for side, tap in zip(_SIDES, _TAPS, strict=True)
@@ -474,7 +474,7 @@ _HEAD_VIEWS = frozenset(
 
 
 def mask_kind(trace: Trace, mask: Argument) -> str:
-    """What a mask lets through: "none" (all), "causal", or "dense" (anything else)."""
+    """Return the kind of a mask: "none" (all visible), "causal", or "dense" (anything else)."""
     if not isinstance(mask, NodeRef):
         return "none"
     if not trace.is_constant(mask):
@@ -488,7 +488,7 @@ HIDDEN = -1e4
 
 
 def kind_of_mask(value: NDArray[Any]) -> str:
-    """The same of a mask's values: what is seen, or what is added to the scores."""
+    """Return the kind of a mask from its values: booleans, or numbers that are added to the scores."""
     if value.ndim < 2:
         return "dense"
     plane = value.reshape(-1, *value.shape[-2:])
@@ -528,7 +528,7 @@ def _norm(node: Node, trace: Trace) -> Draft:
 
 
 def _offset(node: Node, place: int) -> dict[str, float]:
-    """What a norm adds to the variance: argument `place` of torch's own; a rule's pattern says it by name."""
+    """Return what a norm adds to the variance: argument `place` of torch's own norms, `eps` of a rule's pattern."""
     if node.op.startswith("wse."):
         return {"eps": float(node.kwargs["eps"])}
     default = TORCH_RMS_EPS if "rms" in node.op else TORCH_LAYER_EPS

@@ -150,7 +150,8 @@ def _brought(node: Node, trace: Trace) -> Draft:
 def _places(
     node: Node, trace: Trace, table: tuple[int, ...], index: Argument
 ) -> tuple[int, int, Argument] | None:
-    """First and last dimension of a table that an index goes over, and the index; None for several apart, or masks."""
+    """Return first and last dimension of a table that an index addresses, and the index; None for separate
+    ones, or masks."""
     if node.op in ("index", "index_put", "_index_put_impl"):
         parts = list(index) if isinstance(index, tuple) else [index]
         at = [i for i, part in enumerate(parts) if isinstance(part, NodeRef)]
@@ -181,10 +182,11 @@ def _is_repeated(trace: Trace, index: Argument) -> bool:
 def _vectors(
     table: tuple[int, ...], first: int, last: int, elements: int, *, apart: bool, samples: bool
 ) -> dict[str, int]:
-    """Dimensions of work on vectors: what lies before the indexed dimensions are tables, what lies after are features.
+    """Return the dimensions of work on vectors: those before the indexed dimensions are tables, those after
+    are features.
 
-    `apart`: each feature has its own index, so each is a table of single elements.  `samples`: the tables are those
-    of the samples, of which one model may have one and the same model with a larger batch more.
+    `apart`: each feature has a separate index, so each is a table of single elements. `samples`: there is one
+    table per sample, so their number grows with the batch.
     """
     before, vocab, after = prod(table[:first]), prod(table[first : last + 1]), prod(table[last + 1 :])
     if apart:

@@ -1,7 +1,8 @@
-"""Clean-up of a trace: what costs nothing on the machine goes before kernels are looked for.
+"""Clean-up of a trace: operators without cost on the machine are removed before kernels are matched.
 
-In order: arguments that only say a shape, dropout that is switched off, casts (the precision level decides types), operators whose
-result nobody reads, and the same operator applied twice in one module to the same values (products stay).
+In order: arguments that only state a shape, disabled dropout, casts (the precision level decides types),
+operators whose result nobody reads, and the same operator applied twice in one module to the same values
+(products stay).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _undo_broadcasts(trace: Trace) -> None:
 
 
 def _forget_shapes(trace: Trace) -> None:
-    """`zeros_like(x)` needs no element of x: what only says a shape need not be computed."""
+    """Drop operands that only state a shape: `zeros_like(x)` needs no element of x."""
     found = False
     for node in trace:
         place = shape_operand(node.op) if node.kind == "call" else None
@@ -80,7 +81,7 @@ def _forget_shapes(trace: Trace) -> None:
 
 
 def _leave_out_nothing(trace: Trace) -> None:
-    """What makes a tensor without elements is no work: rows that a mask of the example picked none of."""
+    """Remove operators that make tensors without elements: rows of which the example's mask selected none."""
     empty = [
         n
         for n in trace

@@ -1,7 +1,7 @@
 """Tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
 
-torch.export brings parameters and buffers into the program, not what a container holds.  So each tensor of a container
-gets its own buffer, and while forward() runs the container holds what torch made of these buffers.
+torch.export includes parameters and buffers in the program, but not the content of containers. So each tensor
+of a container gets a buffer, and while forward() runs the container has torch's versions of these buffers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Size:
-    """Instead of a tensor: what it takes to make another like it."""
+    """Replaces a tensor: the data needed to make another one like it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -46,7 +46,7 @@ def hold(part: torch.nn.Module, key: str, container: object) -> None:
 
 
 def release(part: torch.nn.Module, key: str) -> None:
-    """Undo :func:`hold`; the attribute stays as it is."""
+    """Undo :func:`hold`; the attribute itself does not change."""
     held = vars(part)["_held"]
     for leaf in pytree.tree_leaves(held.pop(key)):
         if isinstance(leaf, _Slot):
@@ -56,9 +56,9 @@ def release(part: torch.nn.Module, key: str) -> None:
 
 
 class Containers:
-    """Hooks before and after forward(): containers hold the program's own tensors while it runs.
+    """Hooks before and after forward(): containers have the program's own tensors while it runs.
 
-    `sizes` tells, after a run, what each attribute with tensors held at its end.
+    After a run, `sizes` has the tensors of each attribute at its end.
     """
 
     def __init__(self) -> None:

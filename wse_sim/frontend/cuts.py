@@ -16,7 +16,7 @@ _FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64", "complex128"])
 
 @dataclass(frozen=True)
 class Cuts:
-    """What a program cuts off: nodes without the gradient that they would have, and nodes that get one."""
+    """Cuts of a program's backward pass: nodes that lose their gradient, and nodes that get one."""
 
     off: Collection[str] = frozenset()
     reached: Collection[str] = frozenset()

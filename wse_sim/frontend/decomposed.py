@@ -1,8 +1,8 @@
-"""Operators without their own kernel, as torch takes them apart.
+"""Decomposition of operators without a kernel, by torch's rules.
 
-An operator of ATen that no handler, view or pattern knows is replaced by what torch's decompositions make of it, until all are
-known or none can be taken apart.  What has a handler stays whole.  Of linear algebra torch knows no parts: it keeps the name
-that the user wrote, and is refused by it.
+An ATen operator that no handler, view or pattern knows is replaced by torch's decomposition, until all are
+known or none can be decomposed. Operators with a handler stay whole. Torch has no decompositions of linear
+algebra: an error names the operator as the user wrote it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tenso
 
 def _places(boundaries: Tensor, values: Tensor, *, out_int32: bool = False, right: bool = False,
             side: str | None = None, sorter: Tensor | None = None) -> Tensor:  # fmt: skip
-    """How many boundaries lie below each value."""
+    """Return the number of boundaries below each value."""
     if sorter is not None:
         boundaries = boundaries.gather(-1, sorter)
     row = boundaries.unsqueeze(-2)
@@ -98,7 +98,7 @@ def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: i
 
 
 def _is_whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
-    """Tell whether sizes and strides take all elements in their order."""
+    """Return whether sizes and strides cover all elements in order."""
     steps = [prod(size[i + 1 :]) for i in range(len(size))]
     ordered = all(n == 1 or a == b for n, a, b in zip(size, stride, steps, strict=True))
     return ordered and not offset and prod(size) == x.numel()
@@ -120,7 +120,8 @@ _How = tuple[Sequence[int], Sequence[int], Sequence[int], bool, Sequence[int], i
 def _convolution_gradients(
     g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *how: object
 ) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of operand, weights and bias as convolutions; `how` is what torch gives from the stride on."""
+    """Compute the gradients of operand, weights and bias as convolutions; `how` are torch's arguments from
+    the stride on."""
     stride, padding, dilation, transposed, _, groups, wanted = cast(_How, how)
     if transposed:
         return NotImplemented
@@ -170,7 +171,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
 
 
 def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -> ExportedProgram:
-    """A program in which operators that nobody knows are taken apart; `name_of` gives an operator's name."""
+    """Return a program with unknown operators decomposed; `name_of` returns an operator's name."""
     known = {
         *known_operators(),
         *VIEWS,
@@ -219,7 +220,7 @@ def _unknown(
 
 
 def _parts_of(target: OpOverload, name: str) -> Callable[..., Any] | None:
-    """How an operator is taken apart; None if nobody knows."""
+    """Return the decomposition of an operator; None if there is none."""
     if target in _OWN:
         return _OWN[target]
     if name.startswith(_WHOLE) and name not in _TAKEN_APART:

@@ -76,7 +76,7 @@ class Diagnosis:
 
 
 def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: Wafer) -> Diagnosis:
-    """What is between a model and the machine.
+    """Find the obstacles between a model and the machine.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _check(graph: KernelGraph) -> str:
 def _collected(
     load: Callable[[], tuple[object, LoweredModel]], *, guess: bool
 ) -> tuple[LoweredModel | None, list[Obstacle]]:
-    """The lowered model, None if it was not reached, and what stood in the way."""
+    """Return the lowered model, None if it was not reached, and the obstacles."""
     lowered: LoweredModel | None = None
     with collecting(guess=guess) as found:
         try:
@@ -128,7 +128,7 @@ def _forward(graph: KernelGraph) -> list[Kernel]:
 
 
 def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
-    """FLOPs behind an obstacle over those of the forward pass."""
+    """Return the FLOPs affected by an obstacle over those of the forward pass."""
     kernels = _forward(lowered.graph)
     total = sum(k.flops for k in kernels)
     if not total:

@@ -29,7 +29,7 @@ from wse_sim.frontend.regions import is_frozen
 LEAST_PARTS = 2
 """Layers of fewer parts are traced each time: marks cost as much."""
 LEAST_EQUAL = 2
-"""Fewer equal layers are traced each by itself."""
+"""With fewer equal layers, each is traced separately."""
 
 _library = torch.library.Library("wse_layers", "DEF")
 _library.define("begin(Tensor[] given, int key) -> Tensor")
@@ -71,7 +71,8 @@ class _Passed:
 
 @dataclass(eq=False)
 class _First:
-    """The first call of a layer: the mark before it, what it got, which loose attributes it read, what it gave."""
+    """The first call of a layer: the mark before it, its arguments, the loose attributes that it read, and
+    its results."""
 
     layer: nn.Module
     mark: Tensor
@@ -204,9 +205,10 @@ def _read_the_same(first: _First, layer: nn.Module) -> bool:
 
 
 def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
-    """What must be equal in two calls; None if a call cannot be told from others.
+    """Return a key that is equal for equivalent calls; None if a call cannot be compared.
 
-    Tensors of numbers are equal by what torch knows of them, all others only if they are the same: Python may read them.
+    Tensors of numbers are equal if torch's metadata are; others only if they are identical, because Python
+    may read them.
     """
     seen: dict[int, int] = {}
     parts: list[Hashable] = [

@@ -1,8 +1,9 @@
-"""Example arguments of a model of transformers: one sample, chosen by what its forward() takes and its configuration says.
+"""Example arguments of a transformers model: one sample, chosen by the arguments of forward() and the
+configuration.
 
-Each argument has a rule by its name.  A model of several inputs (text with images, text with sound) gets all of them, and its
-text holds as many places for an image as the model makes features of one.  Where configurations do not tell the order of
-dimensions, each order is tried on the device "meta", where a pass costs no arithmetic.
+Each argument has a rule by its name. A model of several inputs (text with images, text with sound) gets all
+of them, and its text has as many places for an image as the model makes features of one. If configurations do
+not state the order of dimensions, each order is tried on the device "meta", where a pass costs no arithmetic.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _first_that_runs(module: Any, candidates: Iterator[Arguments]) -> Arguments:
 
 
 def _runs(module: Any, arguments: Arguments) -> bool:
-    """Whether a module takes arguments; what it cannot do without values counts as taken."""
+    """Return whether a module accepts arguments; operations that need values count as accepted."""
     on_meta = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
     try:
         with torch.no_grad(), torch.device("meta"):
@@ -67,7 +68,7 @@ def _runs(module: Any, arguments: Arguments) -> bool:
 
 
 class _Rules:
-    """What one model is given."""
+    """Rules for the arguments of one model."""
 
     def __init__(self, module: Any, config: Any, seq: int | None) -> None:
         self.module, self.config, self.seq = module, config, seq
@@ -83,7 +84,7 @@ class _Rules:
         return next((part for name in names if (part := getattr(self.config, name, None)) is not None), None)
 
     def choices(self) -> list[tuple[str, ...]]:
-        """Names of the inputs to give: all, and the fewest."""
+        """Return the sets of inputs to try: all, and the fewest."""
         needed = self._needed()
         wanted = [*needed, *(name for name in self._further() if name not in needed)]
         return list(dict.fromkeys((tuple(wanted), tuple(needed))))
@@ -119,7 +120,7 @@ class _Rules:
         return found
 
     def _is_cut(self) -> bool:
-        """Whether images come as rows of patches."""
+        """Return whether images are passed as rows of patches."""
         return "image_grid_thw" in self.takes or "spatial_shapes" in self.takes
 
     def _shapes(self, name: str) -> Sequence[tuple[int, ...]]:
@@ -192,7 +193,7 @@ class _Rules:
         return ((1, 1, 4 * size, bins), *flat) if size else flat
 
     def _filled(self, shapes: dict[str, tuple[int, ...]]) -> Arguments:
-        """Tensors of these shapes; those of whole numbers have values."""
+        """Return tensors of these shapes; integer tensors have values."""
         found: Arguments = {}
         for name, shape in shapes.items():
             if name.endswith("_mask"):
@@ -247,7 +248,7 @@ GRID = 16  # patches per side of an image that comes in patches
 
 
 def _side(config: Any) -> tuple[int, int] | None:
-    """Rows and columns of an image; None if a configuration does not say them."""
+    """Return rows and columns of an image; None if the configuration does not state them."""
     for key in ("image_size", "input_size", "img_size"):
         side = getattr(config, key, None)
         if isinstance(side, int) and side > 0:

@@ -28,7 +28,7 @@ def as_fake(
     made: dict[int, Any] = {}
 
     def fake(x: Any) -> Any:
-        """On "cpu" without memory, the same for the same tensor."""
+        """Return a tensor on "cpu" without memory, the same one for the same tensor."""
         if not isinstance(x, torch.Tensor):
             return x
         if id(x) not in made:

@@ -97,11 +97,12 @@ def read_sentence(*, is_test: bool) -> str:
 
 
 class GradientAskedError(Exception):
-    """forward() asked for a gradient in a capture that has none."""
+    """forward() requested a gradient in a capture without gradients."""
 
 
 def asked_for_gradient(fault: BaseException) -> bool:
-    """Whether torch stumbled over a gradient that forward() asks for; inside of torch.vmap it says so by a missing attribute."""
+    """Return whether torch failed on a gradient that forward() requests; inside torch.vmap the error is a
+    missing attribute."""
     now: BaseException | None = fault
     seen = list[BaseException]()
     while now is not None and now not in seen:
@@ -132,7 +133,9 @@ def raised_here(fault: BaseException) -> bool:
     """
     last = traceback.extract_tb(fault.__traceback__)[-1:]
     ours = any(frame.filename.startswith(str(Path(__file__).parent)) for frame in last)
-    handed_on = any("func(*" in (frame.line or "") or frame.filename.endswith("spelled.py") for frame in last)
+    handed_on = any(
+        "func(*" in (frame.line or "") or frame.filename.endswith("expansions.py") for frame in last
+    )
     return ours and not handed_on and isinstance(fault, _SLIPS)
 
 
@@ -161,11 +164,11 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 
 UNKNOWN = "torch cannot capture this"
 REASONS = (*(reason for _, reason, _ in _RULES), *(reason for reason, _ in _OPERATORS.values()), UNKNOWN)
-"""How the reason of a sentence begins, behind the place and the line of code."""
+"""Possible beginnings of the reason in a sentence, after the place and the line of code."""
 
 
 def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
-    """What torch said about `model`, as one sentence with the user's line, unless that is known."""
+    """Return torch's error on `model` as one sentence with the user's line, if it is known."""
     text = f"{type(fault).__name__}: {fault}"
     where = line or _user_frame(fault) or _caused_by(text) or f"model {model}"
     if re.search(_RULES[1][0], text) and re.search(r"\b(?:float|int|range)\(|\.item\(\)|\.tolist\(\)", where):

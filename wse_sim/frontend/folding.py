@@ -8,7 +8,7 @@ Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.non
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
 Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
-the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
+the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.expansions`).
 
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
 graph is the more probable step.
@@ -30,10 +30,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
+from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import gradient, own_detach
-from wse_sim.frontend.spelled import SPELLED
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
@@ -297,7 +297,7 @@ class FoldedTests(TorchFunctionMode):
         return float(1) if read.is_floating_point() else 1
 
     def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
-        """What Python reads: whole numbers or truth values; None if the example does not decide them."""
+        """Return the value that Python reads: integers or booleans; None if the example does not determine it."""
         mode = get_proxy_mode()
         node = made_by(read, mode.tracer) if mode is not None else None
         if node is None or mode is None:
@@ -324,7 +324,7 @@ class FoldedTests(TorchFunctionMode):
 
 
 def products_seen() -> int:
-    """Products of the program under capture so far."""
+    """Return the number of products in the program under capture so far."""
     mode = get_proxy_mode()
     nodes = mode.tracer.graph.nodes if mode is not None else ()
     return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
@@ -354,12 +354,12 @@ def _constant(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers that are not whole."""
+    """Return whether a tensor has floating-point or complex numbers."""
     return x.is_floating_point() or x.is_complex()
 
 
 def _has_counted_values(x: object) -> bool:
-    """Whether an argument holds integers or truth values that are known."""
+    """Return whether an argument has known integers or booleans."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
         return False
     return not _is_inexact(x)
@@ -442,7 +442,7 @@ def _worked_out(
 def _needed(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
 ) -> set[torch.fx.Node]:
-    """What a node follows from, with the writes to any of it."""
+    """Return the nodes that a node depends on, including writes to any of them."""
     needed: set[torch.fx.Node] = set()
     waiting = [wanted]
     while waiting:

@@ -19,7 +19,7 @@ from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Link
 
 @dataclass
 class DraftGraph:
-    """Kernels that are still being merged: an ordered table and who reads what."""
+    """Kernels that are still being merged: an ordered table, and the readers of each tensor."""
 
     kernels: dict[str, Kernel]
     tensors: dict[str, Tensor]
@@ -86,7 +86,7 @@ class Fusion(Protocol):
     name: str
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        """Merge and say what was done, or None."""
+        """Merge, and return what was done, or None."""
 
 
 def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[str, ...] = ()) -> Kernel:
@@ -101,7 +101,7 @@ def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[s
 
 
 def _link(kernel: Kernel | None) -> Link | None:
-    """What a kernel does to each element, if its family states that this is all."""
+    """Return the operation of a kernel on each element, if its family states that this is all."""
     return family(kernel.family).link(kernel.attrs) if kernel is not None else None
 
 
@@ -171,7 +171,7 @@ class Epilogue:
 
 
 def _addend(draft: DraftGraph, kernel: Kernel, reader: Kernel, size: int) -> str | None:
-    """The other operand of a sum, if it is a tensor of the results' size that the product can wait for."""
+    """Return the other operand of a sum, if it is a tensor of the results' size that the product can wait for."""
     others = [t for t in reader.inputs if t != kernel.outputs[0]]
     if (
         len(others) != 1

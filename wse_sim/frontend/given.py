@@ -37,12 +37,12 @@ class Called(torch.nn.Module):
             self.owner = owner
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
 
 def taken_apart(given: object, what: str = "the model given") -> Made | ExportedProgram | KernelGraph:
-    """What a model given as an object consists of.
+    """Return the parts of a model that is passed as an object.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _is_model(given: object) -> bool:
 
 
 def _called(factory: Callable[..., object], what: str) -> object:
-    """What a factory returns.
+    """Call a factory and return its result.
 
     Raises
     ------
@@ -137,9 +137,9 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 
 
 def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
-    """Example arguments that a module carries; None if nothing says them.
+    """Return the example arguments that a module carries; None if there are none.
 
-    `example_args`, the same in `meta` of a graph module, or what shape propagation wrote next to its inputs.
+    They are in `example_args`, in `meta` of a graph module, or next to its inputs from shape propagation.
     """
     args = getattr(module, "example_args", None)
     if args is None:

@@ -86,7 +86,7 @@ class Pin(BaseModel):
         return re.match(rf"{pattern}(?:\.|$)", layer) is not None
 
     def attributes(self) -> dict[str, str | int]:
-        """What the pinned kernels carry."""
+        """Return the attributes of the pinned kernels."""
         return {f"pin_{k}": v for k, v in self.model_dump(exclude={"module"}).items() if v is not None}
 
 

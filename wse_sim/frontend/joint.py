@@ -34,7 +34,7 @@ from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 
 TOLERANCE = 0.005
-"""Difference of FLOPs, over those that torch counts, from which a note tells it."""
+"""Relative difference to the FLOPs that torch counts from which a note reports it."""
 MOST_SHOWN = 3  # products in a note
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::")
@@ -50,7 +50,7 @@ _UNCOUNTED = frozenset(
         "affine_grid_generator",
     )
 )
-"""Operators of torch that hold products and have no formula."""
+"""Operators of torch that contain products and have no formula."""
 Product = tuple[str, int]
 """An operator of torch with the sizes of its operands, and its FLOPs."""
 
@@ -67,7 +67,7 @@ class Counted:
 
     @property
     def total(self) -> int:
-        """FLOPs of the step without what checkpoints repeat."""
+        """FLOPs of the step without recomputation by checkpoints."""
         return self.forward + self.backward
 
 
@@ -79,7 +79,7 @@ def _convolution_backward(args: Sequence[Any]) -> list[int]:
 
 
 def _grouped_product(args: Sequence[Any]) -> list[int]:
-    """Torch has no formula: each row, or each column, meets one matrix."""
+    """Return the FLOPs, for which torch has no formula: each row, or each column, is multiplied by one matrix."""
     a, b = args[:2]
     return [2 * a.shape[1] * b.numel() if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.shape[-1]]
 
@@ -166,7 +166,7 @@ def _described(x: object) -> object:
 
 
 def _key(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> object:
-    """What decides the shape of a fresh result; None for operators that return or change their operands."""
+    """Return the key of the shape of a new result; None for operators that return or change their operands."""
     if func._schema.is_mutable or any(r.alias_info is not None for r in func._schema.returns):
         return None
     try:
@@ -204,7 +204,7 @@ def _made(shapes: Any) -> object:
 
 @contextlib.contextmanager
 def _repeats_apart(counting: _Counting) -> Iterator[None]:
-    """Count what checkpoints recompute to `again`: a training graph states the step without it."""
+    """Count recomputation by checkpoints in `again`: a training graph states the step without it."""
     hook: Any = torch_checkpoint._recomputation_hook
     function: Any = torch_checkpoint.CheckpointFunction
     enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
@@ -242,7 +242,7 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
 
 
 def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
-    """Count one call of `run` and the backward pass of what it gives to what trains, not to what forward() lets require gradients."""
+    """Count one call of `run` and the backward pass of its result to the trained tensors only."""
     counting = _Counting()
     attention = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
@@ -437,7 +437,7 @@ def _is_equal(graph: KernelGraph, by_torch: Counted) -> bool:
 
 
 def _difference(graph: KernelGraph, module: Counted, program: Counted | None) -> str:
-    """One sentence: both counts, and the products that only one of them has."""
+    """Return one sentence: both counts, and the products that only one of them has."""
     ours: Counter[Product] = Counter()
     for kernel in graph.kernels:
         ours.update((kernel.name, part) for part in _parts(kernel))
@@ -466,7 +466,7 @@ def _parts(kernel: Kernel) -> list[int]:
 
 
 def _without(some: Counter[Product], others: Counter[Product]) -> Counter[Product]:
-    """Products of which the others have none with as many FLOPs, largest first."""
+    """Return products for which the others have none with the same FLOPs, largest first."""
     sizes: Counter[int] = Counter()
     for (_, flops), count in others.items():
         sizes[flops] += count

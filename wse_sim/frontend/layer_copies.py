@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NotCopiedError(Exception):
-    """The operators of a layer cannot stand for those of another one."""
+    """The operators of a layer cannot be reused for another one."""
 
 
 def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
@@ -98,7 +98,7 @@ class _Region:
         paths: tuple[str, str],
         held: Mapping[str, torch.fx.Node],
     ) -> list[torch.fx.Node]:
-        """Put copies of the operators before the node `at`; gives the results."""
+        """Insert copies of the operators before the node `at`; return the results."""
         self.check()
         new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
 
@@ -117,7 +117,7 @@ class _Region:
     def _own(
         self, node: torch.fx.Node, paths: tuple[str, str], held: Mapping[str, torch.fx.Node]
     ) -> torch.fx.Node:
-        """What a layer reads where the first one reads `node`, which stands outside of the marks."""
+        """Return what a layer reads where the first one reads `node`, which is outside the marks."""
         if node.op == "get_attr":
             return node
         spec = self.inputs.get(node.name) if node.op == "placeholder" else None
@@ -134,7 +134,7 @@ class _Region:
         return found
 
     def check(self) -> None:
-        """What is read of the region outside of it are its results and new values of buffers."""
+        """Check that only results and new values of buffers are read outside the region."""
         if self.checked:
             return
         inside = set(self.nodes)
@@ -155,7 +155,7 @@ Meta = dict[str, Any]  # what torch keeps of a node
 
 
 def _moved(meta: Meta, begin: Meta, at: Meta) -> Meta:
-    """What torch keeps of an operator's place, moved from one layer to another."""
+    """Return torch's location data of an operator, moved from one layer to another."""
     stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
     if len(stack) < len(first) or not own:
         raise NotCopiedError("an operator is in no layer")

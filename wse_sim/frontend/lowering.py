@@ -1,4 +1,4 @@
-"""How a model is lowered: what every door of the front end takes in addition to the model."""
+"""Options of lowering, for every entry point of the front end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LoweringOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Lowering:
-    """The same with their defaults, as the front end uses them."""
+    """Options of lowering with their defaults."""
 
     training: bool = False
     optimizer: str = "adamw"

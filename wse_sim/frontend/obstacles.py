@@ -1,4 +1,5 @@
-"""What is between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
+"""Obstacles between a model and the machine: raised at the first one, or collected
+(:mod:`wse_sim.frontend.doctor`)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Obstacle:
 
     @property
     def refuses(self) -> bool:
-        """Whether the model is refused because of it."""
+        """Whether the model is rejected because of it."""
         return self.kind != "slow"
 
 
@@ -86,7 +87,7 @@ def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", product
 
 
 def obstacle_of(fault: ModelError, kind: str, line: str = "") -> Obstacle:
-    """A fault's sentence, taken apart: place, reason; remedy."""
+    """Split an error message into place, reason and remedy."""
     text = " ".join(str(fault).split())
     said, _, remedy = text.rpartition("; ")
     said, remedy = (said, remedy) if said else (text, "")

@@ -1,13 +1,13 @@
-"""Which kernels read their operands in another order than they lie, or in part.
+"""Kernels that read operands in an order other than the stored one, or only in part.
 
-Views cost nothing on the machine, so a graph leaves them out.  Code that computes values from a graph has to know where
-elements do not come one after the other: such operands are named in the kernel.  Expected are:
+Views cost nothing on the machine, so a graph leaves them out. Code that computes values from a graph has to
+know where elements are not contiguous: such operands are named in the kernel. The expected orders are:
 
-* the weight of a product as (N, K), so a plain product ``x @ w`` reads it turned;
-* of attention (B, H, T, d) the tokens one after the other, each with the features of all heads;
-* of anything else the elements as they lie.
+* the weight of a product as (N, K), so a plain product ``x @ w`` reads it transposed;
+* for attention (B, H, T, d), token by token, each with the features of all heads;
+* for anything else the stored order of elements.
 
-Attention itself states how its operands lie (:mod:`wse_sim.frontend.packed`).
+Attention itself states the order of its operands (:mod:`wse_sim.frontend.attention_layout`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.packed import SAME_ORDER, elements_of
+from wse_sim.frontend.attention_layout import SAME_ORDER, elements_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 
 MOST_ELEMENTS = 2**18
-"""Of a tensor whose views are followed; of a larger one every view but a reshape counts as another order."""
+"""Largest tensor whose views are followed; for a larger one every view but a reshape counts as another order."""
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
@@ -52,15 +52,16 @@ def reordered(
     return tuple(dict.fromkeys(found))
 
 
-def taken_turned(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """The weight that a product takes as it lies, as (K, N), by name; none if it has no such."""
+def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> str:
+    """The weight that a product takes as (K, N), by name; "" if there is none."""
     weight = trace.node(node.args[WEIGHT_OF[node.op]]) if node.op in WEIGHT_OF else None
     is_plain = weight is not None and weight.kind == "parameter" and len(weight.shape) == 2
-    return (tensor_of[weight.name],) if weight is not None and is_plain and weight.name in tensor_of else ()
+    return tensor_of.get(weight.name, "") if weight is not None and is_plain else ""
 
 
 def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
-    """Numbers of the parts of one tensor that these operators take in turn; none if that is not all that they read."""
+    """Return the numbers of the parts of one tensor that these operators read in order; empty if they read
+    anything else."""
     made = {node.name for node in nodes}
     refs = [ref for node in nodes for ref in node.refs()]
     bases = [(ref, trace.base(ref)) for ref in refs]
@@ -87,11 +88,12 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
 def view_taken(
     trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], samples: int
 ) -> tuple[str, int | None]:
-    """How the one view through which rows come into these operators takes them, and the number of the token if it takes one.
+    """Return how the single view through which these operators read rows orders them, and the token number if
+    it selects one.
 
-    "pixels" are those of an image (samples, channels, lines, columns), one after the other, each with all channels; "rows" any other
-    view.  It is ("", None) where there is none, several, or other ways to the same tensor.  The number is None where the view is
-    not one token of a tensor (samples, tokens, features).
+    "pixels" are those of an image (samples, channels, lines, columns), one after the other, each with all
+    channels; "rows" any other view. It is ("", None) if there is none, several, or another path to the same
+    tensor. The number is None unless the view is one token of a tensor (samples, tokens, features).
     """
     made = {node.name for node in nodes}
     refs = [ref for node in nodes for ref in node.refs()]
@@ -128,7 +130,7 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
     return tuple(names) if len(names) == len(bases) and all(names) else ()
 
 
-def taken_in_turn(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
+def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
     """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.

@@ -25,7 +25,7 @@ _CREATES_GRAPH = 4  # place of create_graph among the arguments of torch.autogra
 def captured(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> torch.export.ExportedProgram:
-    """Export a module together with what autograd runs inside forward()."""
+    """Export a module together with the autograd calls inside forward()."""
     hooks = (module.register_forward_pre_hook(_on), module.register_forward_hook(_off))
     try:
         with sdpa_kernel(SDPBackend.MATH):

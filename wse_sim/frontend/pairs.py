@@ -1,7 +1,8 @@
-"""Complex numbers as pairs of real ones: what kernels do to pairs, and Fourier transforms.
+"""Complex numbers as pairs of real ones: kernels on pairs, and Fourier transforms.
 
-A trace keeps complex tensors as torch has them.  A kernel of such a node works on pairs: its tensors have a last dimension of
-2, a product meets four real ones (twice as many columns on both sides of it), elementwise work is that of the two parts.
+A trace keeps complex tensors as torch has them. A kernel of such a node works on pairs: its tensors have a
+last dimension of 2, a product becomes four real ones (twice as many columns on both sides of it), elementwise
+work is that of the two parts.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _transform(node: Node, trace: Trace) -> Draft:
 
 @handles("complex", "view_as_complex", "view_as_real")
 def _made(node: Node, trace: Trace) -> Draft:
-    """Pairs are put together, or are taken for what they are."""
+    """Combine two real tensors to pairs, or reinterpret a tensor as pairs."""
     return Draft(
         "layout",
         {"elements": max(1, node.elements)},

@@ -1,7 +1,7 @@
-"""What a named model is made of: the parameters of its family, read from YAML or given as a mapping.
+"""Parameters of a named model's family, read from YAML or passed as a mapping.
 
-A file in ``configs/models`` has ``name``, ``source`` (where the sizes come from) and ``model``, the
-mapping that :class:`ModelParameters` validates.  ``seq`` in it is the default sequence length.
+A file in ``configs/models`` has ``name``, ``source`` (where the sizes come from) and ``model``, the mapping
+that :class:`ModelParameters` validates. ``seq`` in it is the default sequence length.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ModelParameters(BaseModel):
         return self
 
     def _check_unread(self) -> None:
-        """Refuse what nothing reads: keys of other families, sizes of positions that the model does not have."""
+        """Reject unused keys: those of other families, and sizes of positions that the model does not have."""
         fields = type(self).model_fields  # what is stated as it is by default changes nothing
         stated = {
             key for key in self.model_fields_set if getattr(self, key) not in (None, fields[key].default)
@@ -226,7 +226,7 @@ def read_model_file(path: Path) -> ModelFile:
 
 @lru_cache(maxsize=256)
 def named_model(name: str) -> ModelFile:
-    """The shipped model of that name.
+    """Return the shipped model with a name.
 
     Raises
     ------

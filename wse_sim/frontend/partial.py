@@ -38,7 +38,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def train_only(trace: Trace, pattern: str) -> None:
-    """Freeze the parameters of a trace that `pattern` does not hold for; frozen ones stay frozen.
+    """Freeze the parameters of a trace that do not match `pattern`; frozen ones stay frozen.
 
     Raises
     ------

@@ -228,7 +228,8 @@ class Rotary:
 
 
 def _filled(step: Node, trace: Trace) -> str:
-    """What a constant mask of `masked_fill` lets through: "none" (all), "causal", or "dense" (anything else)."""
+    """Return the kind of a constant mask of `masked_fill`: "none" (all visible), "causal", or "dense"
+    (anything else)."""
     hidden = trace.evaluate(step.args[1].name) if isinstance(step.args[1], NodeRef) else None
     number = _number(step.args[2])
     if hidden is None or hidden.dtype != bool or number is None or number > HIDDEN:
@@ -237,7 +238,7 @@ def _filled(step: Node, trace: Trace) -> str:
 
 
 def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
-    """`factor` times what a step multiplies by; None if that is no one number."""
+    """Return `factor` times the factor of a step; None if that is not a single number."""
     if factor is None or step.op not in ("mul", "div"):
         return None
     by, number = step.args[1], _number(step.args[1])

@@ -1,4 +1,4 @@
-"""What forward() runs without gradients: marked while a training step is captured, and in exported programs."""
+"""Parts of forward() without gradients: marked while a training step is captured, and in exported programs."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def marked_frozen() -> Iterator[None]:
 
 
 def is_frozen() -> bool:
-    """Whether what is captured now runs without gradients."""
+    """Return whether the code under capture runs without gradients."""
     return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
 
 
 def set_frozen(value: bool) -> None:
-    """Mark what follows, or do not."""
+    """Set whether the following code is marked as running without gradients."""
     marks.current_meta["custom"] = {**(marks.current_meta.get("custom") or {}), FROZEN: value}
 
 
 def without_regions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with what it keeps apart because gradients are off or on there in its place, and marked."""
+    """Return the program with separate regions of disabled or enabled gradients inlined and marked."""
     if not any(map(_is_region, program.graph.nodes)):
         return program
     module = copy.deepcopy(program.graph_module)

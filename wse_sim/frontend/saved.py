@@ -1,7 +1,7 @@
-"""What a backward pass needs of the forward pass, in bytes, each number counted once.
+"""Bytes that a backward pass needs of the forward pass, each number counted once.
 
-A kernel claims the tensors and the bytes that its family keeps (:class:`wse_sim.kernels.contract.family.Kept`).
-A tensor that several kernels need is counted at the first.
+A kernel claims the tensors and the bytes that its family keeps
+(:class:`wse_sim.kernels.contract.family.Kept`). A tensor that several kernels need is counted at the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wse_sim.kernels import family
 
 
 def saved_bytes(graph: KernelGraph, wanted: frozenset[str], recompute: str) -> list[Kernel]:
-    """The forward kernels with their `saved_bytes` set; `wanted` holds the tensors with gradients."""
+    """Return the forward kernels with their `saved_bytes` set; `wanted` are the tensors with gradients."""
     claimed: set[str] = set()
     kernels = []
     for kernel in graph.kernels:

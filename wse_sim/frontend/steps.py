@@ -18,7 +18,7 @@ from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Step
 
 VALUE = object()
-"""The value so far, among the operands of an operator."""
+"""Placeholder of the current value among the operands of an operator."""
 PLAIN = (
     "relu",
     "silu",
@@ -45,9 +45,11 @@ Rule = Callable[[Node, list[Operand]], "list[Step] | None"]
 def steps_of(
     trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], made: str = ""
 ) -> tuple[Step, ...]:
-    """What these operators in a row do to each element; none if one is not known or takes the value so far twice.
+    """Return what a chain of operators does to each element; empty if one is unknown or reads the current
+    value twice.
 
-    `made` is the operator whose result the first one continues from, ("", "") in the steps; without it the first step names a tensor.
+    `made` is the operator whose result the first one continues from, ("", "") in the steps; without it the
+    first step names a tensor.
     """
     found: list[Step] = [("", "")] if made else []
     before = made
@@ -69,7 +71,7 @@ def steps_of(
 
 
 def says_more(steps: Sequence[Step], nodes: Sequence[Node]) -> bool:
-    """Whether steps say what names of operators in a row do not: a number, an order of operands, a power."""
+    """Return whether steps state more than the operator names: a number, an order of operands, a power."""
     is_ordered = len(steps) > 2 and any(op in ("sub", "div") for op, _ in steps)
     has_number = any(isinstance(taken, float) for _, taken in steps)
     return bool(steps) and (is_ordered or has_number or any(node.op == "pow" for node in nodes))
@@ -90,7 +92,8 @@ def _operand(trace: Trace, arg: Argument, before: str, tensor_of: Mapping[str, s
 
 
 def _start(operands: Sequence[Operand], trace: Trace, node: Node) -> int | None:
-    """Which operand the value begins with: one that depends on the inputs, of a sum the one that has a factor."""
+    """Return the operand with which the value starts: one that depends on the inputs; of a sum the one with a
+    factor."""
     places = [
         i
         for i, (operand, arg) in enumerate(zip(operands, node.args, strict=True))

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wse_sim import kept
+from wse_sim import result_cache
 from wse_sim.frontend.factories import names_file
 from wse_sim.frontend.parameters import named_model, parse_parameters, read_model_file
 from wse_sim.graph import KernelGraph
@@ -43,31 +43,31 @@ def key_of(
         If a name or file is at fault.
     """
     described = _description(spec)
-    if described is None or not kept.is_used() or not _is_untouched():
+    if described is None or not result_cache.is_used() or not _is_untouched():
         return None
     fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     asked = {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in fields.items()}
-    with_ = [sys.version, kept.versions("torch", "transformers", "wse-sim")]
-    return kept.named({"model": described, "batch": batch, "seq": seq, "asked": asked, "with": with_})
+    with_ = [sys.version, result_cache.versions("torch", "transformers", "wse-sim")]
+    return result_cache.named({"model": described, "batch": batch, "seq": seq, "asked": asked, "with": with_})
 
 
 def get(key: str) -> KernelGraph | None:
     """The kept graph; None if there is none that reads."""
-    found = kept.get(_folder(), key)
+    found = result_cache.get(_folder(), key)
     return found if isinstance(found, KernelGraph) else None
 
 
 def put(key: str, graph: KernelGraph) -> None:
     """Keep a graph."""
-    kept.put(_folder(), key, graph)
+    result_cache.put(_folder(), key, graph)
 
 
 def _folder() -> Path:
-    return kept.folder_of("graphs", kept.sources(*SOURCES))
+    return result_cache.folder_of("graphs", result_cache.sources(*SOURCES))
 
 
 def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
-    """What a model is, as plain data; None for factories."""
+    """Return the description of a model as plain data; None for factories."""
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = spec.get("name", "model") if inner is not spec else "model"
@@ -94,9 +94,9 @@ def _bytes_of(path: Path) -> str | None:
 
 
 def _is_untouched() -> bool:
-    """Whether all handlers, rewrites and families are those of the library."""
+    """Return whether all handlers, rewrites and families are those of the library."""
     known: list[Any] = [type(item) for item in REGISTRY.values()]
     for module, name in (("classify", "HANDLERS"), ("patterns", "PATTERNS"), ("fusions", "FUSIONS")):
         found = getattr(sys.modules.get(f"wse_sim.frontend.{module}"), name, ())
         known += found.values() if isinstance(found, dict) else [type(rule) for rule in found]
-    return kept.are_own(known)
+    return result_cache.are_own(known)

@@ -1,8 +1,10 @@
-"""What the doctor puts instead of a result that torch refuses to make, so that the rest of the model is seen too.
+"""Substitutes of the doctor for results that torch rejects, so that the rest of the model is examined as
+well.
 
-A product gets operands of the sizes that its weight wants, a reshape the shape that was asked for, a choice by an unknown
-mask all elements.  Anything else is taken to have the shape of its first operand; so is the result of a module whose own
-Python stops.  These are guesses: the obstacle is certain, what is behind it is looked at with the guess.
+A product gets operands of the sizes that its weight requires, a reshape the requested shape, a selection by
+an unknown mask all elements. Anything else is assumed to have the shape of its first operand; so is the
+result of a module whose Python code fails. These are guesses: the obstacle is certain, everything after it is
+examined with the guess.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def _first(args: Sequence[Any], kwargs: Named) -> Tensor | None:
 
 
 def _fitting(func: Function, x: Tensor, weight: Tensor, args: Sequence[Any], kwargs: Named) -> Tensor:
-    """An operand of as many features or channels as a weight wants."""
+    """Return an operand with the features or channels that a weight requires."""
     if func is functional.linear:
         return _made_of(x, (*x.shape[:-1], weight.shape[1]), weight.dtype)
     groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
@@ -73,7 +75,7 @@ def _fitting(func: Function, x: Tensor, weight: Tensor, args: Sequence[Any], kwa
 
 
 def _made_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of a shape that depends on x, so that what made x stays in the program."""
+    """Return a tensor of a shape that depends on x, so that the origin of x stays in the program."""
     made = x.new_zeros(shape, dtype=dtype or x.dtype)
     return made + x.sum().to(made.dtype) if x.is_floating_point() and made.is_floating_point() else made
 
@@ -91,7 +93,7 @@ def last_operator() -> torch.fx.Node | None:
 
 
 def forget_after(last: torch.fx.Node | None) -> None:
-    """Take back the operators behind `last`: those of a call that failed."""
+    """Remove the operators after `last`: those of a failed call."""
     mode = get_proxy_mode()
     if mode is None or last is None:
         return

@@ -14,10 +14,10 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 
 @dataclass
 class Level:
-    """A module with what is in it; numbers include everything below.
+    """A module with its content; numbers include everything below.
 
-    `parameters` counts a tied weight at its first user; `activation_bytes` are results of forward
-    kernels, `saved_bytes` what training keeps of them.
+    `parameters` counts a tied weight at its first user; `activation_bytes` are results of forward kernels,
+    `saved_bytes` what training stores of them.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Level:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Equal for modules that hold the same."""
+        """Key that is equal for modules with equal content."""
         return (
             tuple(sorted(self.families.items())),
             self.parameters,

@@ -1,8 +1,8 @@
-"""A captured program without torch: operator nodes with shapes, types and where they come from.
+"""A captured program without torch: operator nodes with shapes, types and origins.
 
-:mod:`wse_sim.frontend.capture` makes a :class:`Trace`; clean-up and rewrites change it; classification
-turns what is left into kernels.  Arguments are plain Python values in which :class:`NodeRef` stands for the
-result of another node.
+:mod:`wse_sim.frontend.capture` makes a :class:`Trace`; clean-up and rewrites change it; classification turns
+the rest into kernels. Arguments are plain Python values; a :class:`NodeRef` represents the result of another
+node.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ SHAPE_SECOND = frozenset(["expand_as", "view_as", "reshape_as", "type_as"])
 
 
 def shape_operand(op: str) -> int | None:
-    """Which argument of an operator only says a shape or a type; None if there is none."""
+    """Return the argument of an operator that only states a shape or a type; None if there is none."""
     return 0 if op in SHAPE_ONLY else 1 if op in SHAPE_SECOND else None
 
 
@@ -255,7 +255,7 @@ class Trace:
         self._users = None
 
     def prune(self) -> int:
-        """Drop calls whose results nobody reads; returns how many."""
+        """Drop calls whose results nobody reads; return their number."""
         live: set[str] = set()
         stack = [ref.name for ref in self.outputs]
         while stack:
@@ -292,7 +292,7 @@ class Trace:
         )
 
     def spread(self) -> None:
-        """Mark what depends on the user's inputs."""
+        """Mark the nodes that depend on the user's inputs."""
         for node in self.nodes.values():
             if node.kind == "call":
                 node.dynamic = any(self.nodes[r.name].dynamic for r in node.refs() if r.name in self.nodes)

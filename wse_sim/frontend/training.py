@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "full", "attention")
 FLOPS_CHECKED = "training_flops"
 """Fact of a captured training graph: "as torch counts", "differ from torch's" or "not compared"."""
 FLOPS_NOTE = "training FLOPs"
-"""How a note begins that tells why."""
+"""Beginning of a note that explains a difference."""
 
 _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 

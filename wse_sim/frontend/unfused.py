@@ -25,7 +25,7 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor], block_mask: tuple[Any, ...],
     scale: float, *_: object,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """What flex_attention computes: (results, log-sum-exp, largest scores)."""
+    """Compute flex_attention: (results, log-sum-exp, largest scores)."""
     heads, rows, cols = query.shape[1], query.shape[-2], key.shape[-2]
     if key.shape[1] != heads:
         key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
@@ -62,7 +62,7 @@ class _Padded:
     def pad(
         self, rows: Tensor, sizes: Sequence[int], batch_first: bool, value: float, total: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Steps and samples apart again, with the lengths as they were given."""
+        """Return separate steps and samples, with the original lengths."""
         x = rows.unflatten(0, (len(sizes), sizes[0]))
         lengths = self.lengths if self.lengths is not None else torch.full((sizes[0],), len(sizes))
         return (x.transpose(0, 1) if batch_first else x), lengths

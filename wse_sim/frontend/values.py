@@ -15,7 +15,7 @@ from wse_sim.frontend.precision import precision_of
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Keeps every value on the way."""
+    """Stores every intermediate value."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
@@ -27,7 +27,7 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def _leaves(args: object) -> Iterator[object]:
-    """What tuples, lists and mappings of arguments hold, in the order in which PyTorch's export numbers it."""
+    """Yield the leaves of tuples, lists and mappings of arguments, in the order of PyTorch's export."""
     if isinstance(args, dict):
         args = tuple(args.values())
     if not isinstance(args, (tuple, list)):
@@ -40,9 +40,9 @@ def _leaves(args: object) -> Iterator[object]:
 def values_of(
     module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """Values of those tensors of the module's graph that are among `names`, dropout off.
+    """Return the values of the tensors in `names` of the module's graph, without dropout.
 
-    The name of a kernel with :data:`ROWS` behind it is what comes into it through its one view.
+    The name of a kernel with suffix :data:`ROWS` is its operand through its one view.
     """
     was_training = module.training
     module.eval()
@@ -62,7 +62,7 @@ def values_of(
     with torch.no_grad():
         recorder.run(*inputs)
     of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
-    for kernel in (one for one in lowered.graph.kernels if one.view):
+    for kernel in (one for one in lowered.graph.kernels if one.access.view):
         for ref in lowered.nodes_of[kernel.name][0].refs():
             base = lowered.trace.base(ref)
             if base is not None and base.kind == "input" and ref.name in recorder.values:

@@ -1,4 +1,4 @@
-"""Watching a capture: what torch prints, what forward() changes on the side, the user's lines."""
+"""Checks around a capture: what torch prints, side effects of forward(), the user's lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def seeded() -> Iterator[None]:
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
-    """Numbers, texts and lengths of containers that a module's attributes hold."""
+    """Return numbers, strings and lengths of containers in a module's attributes."""
     state: dict[str, Any] = {}
     for path, part in module.named_modules():
         for key, value in vars(part).items():
@@ -104,7 +104,7 @@ def plain_state(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Tensors that plain attributes hold, alone or in containers, under the names that torch gives them."""
+    """Return tensors in plain attributes, alone or in containers, under torch's names."""
     found: dict[str, torch.Tensor] = {}
 
     def collect(name: str, value: object) -> None:
@@ -149,7 +149,7 @@ class Caches:
                 self.harmless.add(name)
 
     def holds(self, attribute: str) -> bool:
-        """Whether an attribute (a container) holds harmless tensors."""
+        """Return whether an attribute (a container) has only harmless tensors."""
         return any(name.startswith(f"self.{attribute}[") for name in self.harmless)
 
 
@@ -266,7 +266,7 @@ def reject_assigned_attributes(
 
 def _is_ours(file: str) -> bool:
     """Whether a line is one of those that answer for torch while a program is captured."""
-    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/spelled.py"))
+    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/expansions.py"))
 
 
 def user_line(stack: str) -> str:

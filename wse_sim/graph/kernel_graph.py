@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from wse_sim.errors import ModelError
+from wse_sim.graph.access import PLAIN, Access, Derived
 from wse_sim.serialize import saved
 from wse_sim.units import BYTES_PER_DTYPE
 from wse_sim.view_registry import Displayed
@@ -33,8 +34,6 @@ R = TypeVar("R")
 MOST_REMEMBERED = 24  # facts kept next to a graph; a graph for other samples is one
 Dims = Mapping[str, int]
 Attr = str | int | float | bool
-Step = tuple[str, str | float]
-"""An elementwise operator, and what it takes: a tensor by name, a number, or "" of a function of one argument."""
 
 
 @saved
@@ -49,7 +48,7 @@ class Phase(StrEnum):
 
 @saved
 class TensorKind(StrEnum):
-    """What a tensor is for."""
+    """Role of a tensor."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -66,7 +65,8 @@ class Tensor:
     """A tensor between kernels.
 
     `per_sample` tells whether it grows with the batch, `trains` whether a gradient may arrive: not at a frozen parameter, nor
-    at a result that the model cuts off (``detach()``, ``torch.no_grad()``).
+    at a result that the model cuts off (``detach()``, ``torch.no_grad()``).  `derived` is how a parameter that is not one of
+    the module follows from those that are.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Tensor:
     kind: TensorKind
     per_sample: bool = True
     trains: bool = True
+    derived: Derived | None = None
 
     @property
     def elements(self) -> int:
@@ -93,7 +94,7 @@ def frozen(mapping: Mapping[str, Any] | None = None, /, **items: object) -> Mapp
 
 
 def _thawed(proxy: Mapping[str, object]) -> tuple[Callable[..., object], tuple[dict[str, object]]]:
-    """A read-only mapping is pickled as what it shows."""
+    """Pickle a read-only mapping by its content."""
     return frozen, (dict(proxy),)
 
 
@@ -109,18 +110,9 @@ class Kernel:
     `layer` is the module path of the user's model ("transformer.h.3.attn"), `source` the user's line.
     `flops` counts 2 per multiply-accumulate of matrix products and convolutions, attention dense, and
     nothing else: the convention of torch's FLOP counter.  `saved_bytes` is what a backward pass needs
-    of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.  `reordered` are tensors
-    that it reads through views which change the order of elements or leave some out, and its result if the model returns
-    it so.  `parts` are of elementwise work on parts of one tensor, cut along its last dimension into equal ones: their
-    numbers, in the order in which operators take them.  `takes` are tensors of elementwise work of several operators in that
-    order, where inputs and parameters alone do not tell it; of a product, the weight that it takes as (K, N) and not as (N, K);
-    of rows that are joined, all tensors in the order of their rows.
-    `factor` is what a product multiplies its results by (the item "scale"), 0 where that is not one number.  `view` is how the
-    one view takes an activation that the kernel reads in another order or in part: "pixels" of an image with all channels each, or
-    "rows" of any other order; `token` is the number of the row of every sample that it takes, if it takes one. `steps` are the
-    operators of elementwise work that takes numbers, each with the tensor or the number that it takes; the first one, "",
-    takes what the value begins with.  Of a product, those behind its bias, beginning with its own result ("").  `stops` are
-    tensors that it takes detached: they get no gradient by this reader.
+    of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.  `access` is how it takes
+    its operands, where `inputs`, `parameters` and `attrs` do not tell.  `stops` are tensors that it takes detached: they
+    get no gradient through this kernel.
     """
 
     name: str
@@ -138,13 +130,7 @@ class Kernel:
     saved_bytes: int = 0
     dtype: str = "fp16"
     forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
-    reordered: tuple[str, ...] = ()
-    parts: tuple[int, ...] = ()
-    takes: tuple[str, ...] = ()
-    factor: float = 1.0
-    view: str = ""
-    token: int | None = None
-    steps: tuple[Step, ...] = ()
+    access: Access = PLAIN
     stops: tuple[str, ...] = ()
 
     @cached_property
@@ -247,7 +233,7 @@ class KernelGraph(Displayed):
                     )
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of that name.
+        """Look up a kernel by name.
 
         Raises
         ------
@@ -289,7 +275,7 @@ class KernelGraph(Displayed):
 
     @property
     def trained_parameters(self) -> int:
-        """Those of the parameters that a training graph updates."""
+        """Number of parameters that a training graph updates."""
         return sum(t.elements for t in self.tensors.values() if t.kind is TensorKind.PARAMETER and t.trains)
 
     @property
@@ -327,9 +313,10 @@ class KernelGraph(Displayed):
         return self.remembered(("samples", samples), lambda: self._stated_for(samples))
 
     def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
-        """What `make` gives, computed once per graph and kept next to it: of facts that follow from the graph alone.
+        """The value of `make()`, computed once per graph and cached with it; for facts that depend on the
+        graph alone.
 
-        Pickled and saved graphs leave it out; at most a few are kept.
+        Pickled and saved graphs omit the cache; it has only a few entries.
         """
         known: dict[Hashable, Any] = self.__dict__.setdefault("_remembered", {})
         if key not in known:

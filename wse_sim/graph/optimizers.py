@@ -1,14 +1,14 @@
-"""What an optimizer keeps and moves per parameter: facts of the algorithm, free of any hardware.
+"""Bytes that an optimizer stores and moves per parameter: facts of the algorithm, independent of hardware.
 
 Symbols: m fp32 moments per parameter, mixed precision (16-bit weights and gradients in use, fp32 masters)::
 
     state       4 m               moments alone
     checkpoint  4 + 4 m           fp32 weight and moments
-    server      8 + 4 m           fp32 weight, a sum of gradients, moments: what a weight server stores
-    resident    2 + 8 + 4 m       16-bit copy in addition to these: what the wafer stores if weights rest on it
+    server      8 + 4 m           fp32 weight, a sum of gradients, moments: the state of a weight server
+    resident    2 + 8 + 4 m       16-bit copy in addition to these: stored on the wafer if weights are resident
     traffic     8 + 2 + 8 m       read and write the weight, read a 16-bit gradient, read and write moments
 
-AdamW gives the 18 resident bytes with which BERT-large needs 335 M x 18 B = 6 GB.
+AdamW has 18 resident bytes, so BERT-large needs 335 M x 18 B = 6 GB.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class Optimizer:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What a checkpoint holds: weight and moments."""
+        """Bytes per parameter of a checkpoint: weight and moments."""
         return 4 + 4 * self.moments
 
     @property
     def server_bytes(self) -> int:
-        """What a weight server stores: weight, a sum of gradients, moments."""
+        """Bytes per parameter on a weight server: weight, a sum of gradients, moments."""
         return 8 + 4 * self.moments
 
     @property
     def resident_bytes(self) -> int:
-        """What the wafer stores if weights rest on it: the server's bytes and a 16-bit copy."""
+        """Bytes per parameter on the wafer if weights are resident: the server's bytes and a 16-bit copy."""
         return 2 + self.server_bytes
 
     @property
     def traffic_bytes(self) -> int:
-        """What one update reads and writes."""
+        """Bytes per parameter that one update reads and writes."""
         return 10 + 8 * self.moments
 
 

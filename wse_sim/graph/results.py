@@ -1,7 +1,7 @@
-"""What leaves the wafer: how many bytes of a model's results go back to the host.
+"""How many bytes of a model's results leave the wafer for the host.
 
-In training that is the loss.  In inference a loop that serves or evaluates seldom needs all that a model computes: GPT-2
-small makes 103 MB of logits from 4 kB of tokens, and one row of them, 0.1 MB, chooses the next token.
+In training that is the loss. In inference a loop that serves or evaluates seldom needs all results: GPT-2
+small produces 103 MB of logits from 4 kB of tokens, and one row of them, 0.1 MB, determines the next token.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def takes_tokens(graph: KernelGraph) -> bool:
 
 
 def what_is_sent(graph: KernelGraph, asked: str | None) -> str:
-    """`asked`, or by default what a loop that serves or evaluates needs: the loss in training; in inference the last
-    position where tokens go in, else everything.
+    """`asked`, or by default the results that a serving or evaluation loop needs.
+
+    The default is the loss in training; in inference the last position if the model takes tokens, else
+    everything.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def note_of(graph: KernelGraph, what: str, asked: str | None = None) -> tuple[st
 
 
 def _positions(tensor: Tensor) -> int:
-    """Positions of a sample: the second dimension of three."""
+    """Positions per sample: the second dimension of a tensor with three, else 1."""
     return tensor.shape[1] if len(tensor.shape) == ROWS_OF_SAMPLES else 1
 
 

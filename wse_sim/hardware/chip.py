@@ -1,21 +1,21 @@
-"""What a wafer costs in silicon: area, power and yield from its constants.
+"""Silicon cost of a wafer: area, power and yield from its constants.
 
-Symbols: n routers of the fabric (rows x cols), s fraction of further cores that are on the wafer as spares, M bytes of
-SRAM per core, l area of a core without its SRAM, m area of a byte of SRAM with its part of the macro, A area of the
+Symbols: n routers of the fabric (rows x cols), s fraction of additional spare cores, M bytes of SRAM per
+core, l area of a core without its SRAM, m area of a byte of SRAM with its part of the macro, A area of the
 wafer, c fraction of it that cores can cover (the rest: scribe lines, pads, clocks, power)::
 
     core        a = l + M m                      area of one core
     cores       n (1 + s) a <= c A               else the wafer cannot be built
     power       P = P0 [o + (1 - o) (n / n0) ((1 - q) f / f0 + q M / M0)]
-                against a wafer of P0 watts, n0 cores, M0 bytes, clock f0; o share that does not follow the cores,
-                q fraction of a core's power that its SRAM takes
+                relative to a wafer of P0 watts, n0 cores, M0 bytes, clock f0; o fraction that does not depend on the
+                cores, q fraction of a core's power that its SRAM takes
     defects     a core is dead with p = 1 - exp(-D a); D defects per area
     yield       each column of cores within a die has k = s R / (1 + s) spares of its R (1 + s) cores::
 
                 Y = P(Binomial(R (1 + s), p) <= k) ** columns  x  exp(-D u A)
 
-u is the fraction of the area where a defect cannot be repaired.  More SRAM per core means a larger core: fewer cores
-on the same wafer (:func:`equal_area`).
+u is the fraction of the area where a defect cannot be repaired. More SRAM per core means a larger core: fewer
+cores on the same wafer (:func:`equal_area`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Chip(BaseModel):
 
 
 CHIPS = ConstantSet("chip", "chips", units_of(Chip), "wse-sim show chip", limits_of(Chip))
-"""How files state a chip."""
+"""The form of chip files."""
 
 
 def _validated(fields: dict[str, Any], where: object) -> Chip:

@@ -1,4 +1,4 @@
-"""Clusters: what is around the wafers (MemoryX, SwarmX, hosts), as frozen validated constants."""
+"""Clusters: the machines around the wafers (MemoryX, SwarmX, hosts), as frozen validated constants."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def load_cluster(name_or_path: str | Cluster = "default") -> Cluster:
 
 @read_once(CLUSTERS)
 def read_cluster(name_or_path: str) -> Cluster:
-    """:func:`load_cluster` of a path, read once per process while it stays the same."""
+    """:func:`load_cluster` of a path, read once per process unless a file changes."""
     path = CLUSTERS.path_of(name_or_path)
     return _validated(CLUSTERS.read(path, load_cluster), path)

@@ -127,10 +127,10 @@ def _shipped(folder: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class ConstantSet:
-    """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
+    """The file format of one kind of constants: its noun, its folder in ``wse_sim.configs`` and its units.
 
-    `limits` are those of its constants; `extra` keys come in addition to name, base and constants; `show` is the command that lists the constants; `renamed` says of
-    constants that have gone what is in their place.
+    `limits` are the limits of the constants; `extra` lists keys allowed besides name, base and constants;
+    `show` is the command that lists the constants; `renamed` maps removed constants to what replaces them.
     """
 
     noun: str

@@ -1,4 +1,4 @@
-"""Files of constants are read once per process, and again when one of them, or a base that it rests on, has changed."""
+"""Caches files of constants per process; a file is read again when it, or a base that it uses, has changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReadOnce(Generic[Read]):
         return found
 
     def cache_clear(self) -> None:
-        """Forget what was read."""
+        """Empty the cache."""
         self._kept.clear()
 
 

@@ -1,4 +1,4 @@
-"""Cycles of scalar code by class of instruction: what a core's main thread pays in addition to vector operations."""
+"""Cycles of scalar code by class of instruction: the cost of a core's main thread besides vector operations."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Wafer(ScalarCosts):
         return tuple(edge for edge in edges if 0 < edge < rows)
 
     def crossing_cycles(self, a: float, b: float, first_row: int | None = None) -> int:
-        """What the edges of dies between rows `a` and `b` of a rectangle add to the way of a wavelet."""
+        """Cycles that the die edges between rows `a` and `b` of a rectangle add to a wavelet's latency."""
         if not self.die_crossing_cycles:
             return 0
         low, high = min(a, b), max(a, b)
@@ -302,6 +302,6 @@ def load_wafer(name_or_path: str | Wafer = "wse2") -> Wafer:
 
 @read_once(WAFERS)
 def read_wafer(name_or_path: str) -> Wafer:
-    """:func:`load_wafer` of a path, read once per process while it stays the same."""
+    """:func:`load_wafer` of a path, read once per process unless a file changes."""
     path = WAFERS.path_of(name_or_path)
     return _validated(WAFERS.read(path, load_wafer), path)

@@ -1,16 +1,16 @@
-"""What a mode is: a way of running a model on the wafer, from kernel graph to result.
+"""Interface of a mode: a way of running a model on the wafer, from kernel graph to result.
 
     compile     graph, system, options -> plan, or why the model does not fit
     simulate    plan -> result
     describe    plan -> facts for a reader
     scaled      plan, factors -> the plan with the cycles of another timing source
-    quick_figures  plan -> rates without a whole simulation, for ratios
-    repriced    plan, constants -> the same plan with what it costs on them
-    drawn_figures  plan, many machines -> their quick figures in one pass, if the mode can (PricesDraws)
+    quick_figures  plan -> rates without a complete simulation, for ratios
+    repriced    plan, constants -> the same plan with its costs for these constants
+    drawn_figures  plan, many machines -> their quick figures in one pass, if the mode supports it (PricesDraws)
     work        plan -> what fabric programs can measure of it
 
-A mode is one folder: its list of steps, its plan, its run, its result.  Compiler passes that several modes use lie
-in :mod:`wse_sim.compiler`, what several simulations use in :mod:`wse_sim.engine`.
+A mode is one folder: its list of steps, its plan, its run, its result. Compiler passes that several modes use
+are in :mod:`wse_sim.compiler`, common parts of simulations in :mod:`wse_sim.engine`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wse_sim.options import Declared
 
 @dataclass(frozen=True)
 class System:
-    """The machine that a plan is made for: `systems` equal wafers and what is around them."""
+    """The machine for a plan: `systems` identical wafers and the cluster around them."""
 
     wafer: Wafer
     cluster: Cluster
@@ -55,9 +55,10 @@ class Placed:
 
 
 class Part(NamedTuple):
-    """A part of a layer that a program measures: with `runs`, the probe is the part itself, so many times.
+    """A part of a layer that a program measures; with `runs`, the probe is the part itself, executed that
+    many times.
 
-    `extra_cycles` are those of one run that a layer does not spend.
+    `extra_cycles` are cycles of one run that a layer does not spend.
     """
 
     probe: Probe
@@ -67,7 +68,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer by formula, the parts of it that programs measure, and why the rest keeps its formula."""
+    """A layer's cost by formula, the parts of it that programs measure, and why the rest is not measured."""
 
     name: str
     cost: Cost
@@ -93,7 +94,7 @@ class Mode(Protocol):
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler, in order."""
+        """Return the steps of its compiler, in order."""
         ...
 
     def compile(self, graph: KernelGraph, system: System, options: object) -> Plan | Infeasible:
@@ -117,7 +118,8 @@ class Mode(Protocol):
         ...
 
     def quick_figures(self, plan: Plan) -> Mapping[str, float]:
-        """Figures of a plan by a quick way, "samples_per_s" among them: for ratios between plans of one shape."""
+        """Return figures of a plan by a fast method, including "samples_per_s", for ratios between plans of
+        one shape."""
         ...
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:

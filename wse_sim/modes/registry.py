@@ -31,7 +31,7 @@ def mode_names() -> tuple[str, ...]:
 
 
 def competing(systems: int | None = None) -> tuple[Mode, ...]:
-    """The modes that "auto" chooses from and that comparisons show; on so many systems where that is said."""
+    """Return the modes for "auto" and for comparisons; only those that support `systems` systems, if given."""
     return tuple(
         mode for mode in MODES if mode.competes and (systems is None or mode.least_systems <= systems)
     )
@@ -57,7 +57,8 @@ def streaming() -> Mode:
 
 
 def mode_named(name: str) -> Mode:
-    """The mode of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers your own mode and takes it.
+    """Return the mode with a name; ``package.module:NAME`` or ``FILE.py:NAME`` registers and returns your own
+    mode.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The main loop: a plan goes in, a result comes out."""
+"""The main loop: from a plan to a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits a run: one sentence with what would help, and the place on the wafer."""
+"""Explains what limits a run: one sentence with a remedy, and the place on the wafer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "MFU": "Model FLOPs utilization: arithmetic of the model over the peak of the whole wafer.",
     }
 )
-"""What the headline numbers mean, for tooltips."""
+"""Explanations of the headline numbers, for tooltips."""
 
 RESOURCES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -41,18 +41,18 @@ RESOURCES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "stage": ("the slowest region of the decoder", "more wafers, or fewer users at once"),
     }
 )  # fmt: skip
-"""By name in ``result.bindings``: what the resource is, and what would help if it binds."""
+"""For each name in ``result.bindings``: a description of the resource, and a remedy if it limits the run."""
 
 
 def slowest_area(result: Result) -> Area | None:
-    """The region that is busy for the longest time; None where kernels share all cores in turn."""
+    """The region that is busy for the longest time; None if kernels use all cores one after the other."""
     if len(result.areas) < 2:
         return None
     return max(result.areas, key=lambda area: area.times_s[0])
 
 
 def named(result: Result) -> str:
-    """What binds by its name and in words, and what would help.
+    """The binding resource by name and in words, and a remedy.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def named(result: Result) -> str:
 
 
 def sentence(result: Result) -> str:
-    """What binds, in words, what would help, and what comes next.
+    """A sentence with the binding resource, a remedy, and the next resource that would bind.
 
     Examples
     --------

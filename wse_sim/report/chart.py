@@ -201,7 +201,7 @@ def _mark(mark: ChartMark, across: ChartScale, up: ChartScale) -> str:
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """At most some hundred points; the largest of each bundle, so that no peak is lost."""
+    """Reduce a curve to a few hundred points; each is the maximum of its bin, so that no peak is lost."""
     if len(x) <= MOST_POINTS:
         return x, y
     ends = np.linspace(0, len(x), MOST_POINTS + 1).astype(int)

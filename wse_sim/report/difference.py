@@ -42,7 +42,7 @@ class Change:
 
     @property
     def size(self) -> float:
-        """After less before; what is lacking counts as 0."""
+        """`after` minus `before`; a missing value counts as 0."""
         return (self.after or 0.0) - (self.before or 0.0)
 
     @property
@@ -53,11 +53,11 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Difference(Displayed):
-    """How the second of two results differs from the first.
+    """The differences between two results.
 
-    `settings` are (name, first, second) of what was asked differently; `resources` the seconds of a sample that each
-    resource alone would take; `links` the wavelets of a sample by direction; `kernels` the busy core-seconds of a sample,
-    largest change first.
+    `settings` are (name, first, second) of options that differ; `resources` the seconds per sample that each
+    resource alone would take; `links` the wavelets per sample by direction; `kernels` the busy core-seconds
+    per sample, largest change first.
 
     Example
     -------
@@ -77,7 +77,7 @@ class Difference(Displayed):
 
     @property
     def brief(self) -> str:
-        """The two rates, and what binds each."""
+        """The two rates, and the binding resource of each."""
         one, two = self.before, self.after
         ratio = two.samples_per_s / one.samples_per_s
         fraction = "the same rate" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times the rate"
@@ -115,7 +115,7 @@ class Difference(Displayed):
 
 
 def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
-    """How `after` differs from `before`.
+    """The differences of `after` from `before`.
 
     Raises
     ------

@@ -175,9 +175,9 @@ def draw_fabric_map(
 
 
 def map_values(result: Result, quantity: str, time: tuple[float, float] | None = None) -> NDArray[np.float64]:
-    """What :func:`draw_map` draws: (rows, cols); NaN where no kernel runs (links have no such cores).
+    """The values that :func:`draw_map` draws: (rows, cols); NaN for cores without a kernel (links have none).
 
-    SRAM is in KiB, all else in the unit of :meth:`Result.core_map`.
+    SRAM is in KiB, everything else in the unit of :meth:`Result.core_map`.
 
     Raises
     ------

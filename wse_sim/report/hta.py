@@ -48,7 +48,7 @@ COMMUNICATION = frozenset({"activations", "gradients", "sync", "stall"})
 
 @dataclass(frozen=True)
 class Temporal:
-    """Cycles in which a wafer computes, only moves data, or does nothing."""
+    """Cycles in which a wafer computes, only moves data, or is idle."""
 
     span_cycles: int
     compute_cycles: int
@@ -68,7 +68,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Durations:
-    """How long one kernel's calls took on one wafer, in cycles; `spread_cycles` is their standard deviation."""
+    """Durations of one kernel's calls on one wafer, in cycles; `spread_cycles` is their standard deviation."""
 
     rank: int
     name: str
@@ -173,7 +173,7 @@ def distribution(rank: int, name: str, kind: str, times: list[int]) -> Durations
 
 
 def kind_of(category: str) -> str:
-    """What kind of kernel a slice's category is."""
+    """Kind of kernel ("communication", "memory" or "computation") for a slice's category."""
     if category in COMMUNICATION:
         return "communication"
     return "memory" if category in MEMORY else "computation"

@@ -89,7 +89,7 @@ def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCoun
 
 
 def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None = None) -> dict[str, Any]:
-    """What the page's script draws from: packed maps, regions, time bins, timeline."""
+    """Data for the page's script: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)
     return {
@@ -125,7 +125,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
 
 
 def _marks(result: Result) -> dict[str, Any]:
-    """What the map points out: the slowest region and the busiest link."""
+    """Places highlighted on the map: the slowest region and the busiest link."""
     slowest = bottleneck.slowest_area(result)
     most, (row, col, direction), fraction = views.busiest_link(result)
     return {
@@ -263,7 +263,7 @@ def _content(result: Result) -> dict[str, Any]:
 
 
 def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
-    """Distinct memory footprints, the fullest first, with the number of kernels that share one."""
+    """Distinct memory footprints, the fullest first, with the number of kernels that share each."""
     found: dict[tuple[str, CoreMemory], int] = {}
     for use in result.kernels:
         name = (use.block or use.name) if use.region is not None else "all cores in use"

@@ -1,4 +1,5 @@
-"""What was counted on the fabric, for the page of a run: maps of cores together with the planned ones, and a table of regions."""
+"""Counters measured on the fabric, for the page of a run: maps of cores next to the planned ones, and a table
+of regions."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class MeasuredMap:
 
 @dataclass(frozen=True)
 class MeasuredCounters:
-    """Maps, a sentence on the pace, and a table: texts of its headings and rows, numbers from the second column on.
+    """Maps, a sentence about the rate, and a table of text with headings; columns from the second on are
+    numeric.
 
-    `hint` says what the table holds.
+    `hint` describes the content of the table.
     """
 
     sentence: str

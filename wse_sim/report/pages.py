@@ -1,4 +1,4 @@
-"""What all pages share: templates with their filters, files of styles and scripts, data that cannot leave its element."""
+"""Parts that all pages share: templates and filters, styles and scripts, and data escaped for its HTML element."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 class Picture(Figure):
-    """A figure of matplotlib; it draws itself where IPython asks for a picture."""
+    """A matplotlib figure that IPython displays as an image."""
 
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()

@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ServingPage:
-    """What the page shows: `data` are the keys of result.json."""
+    """Content of the serving page: `data` are the keys of result.json."""
 
     title: str
     subtitle: str
@@ -111,7 +111,8 @@ def _tiles(page: ServingPage) -> list[tuple[str, str]]:
 
 
 def _bounds(page: ServingPage) -> list[tuple[str, str, str, float]]:
-    """What was measured against what no schedule beats: name, both as text, and the fraction of the bound that was reached."""
+    """Measured values and their bounds over all schedules: name, both as text, and the fraction of the bound
+    that was reached."""
     data, bound = page.data, page.data["wse_sim"]["bounds"]
     tpot, first = data["mean_tpot_ms"] / 1e3, data["mean_ttft_ms"] / 1e3
     user = 1 / tpot if tpot else 0.0
@@ -227,7 +228,7 @@ def _busy(page: ServingPage) -> list[float]:
 
 
 def _regions(page: ServingPage) -> list[tuple[str, int, str, float]]:
-    """Name, layers, what else it holds, busy fraction of each region, of few wafers."""
+    """Name, layers, other content and busy fraction of each region; empty for many wafers."""
     if page.plan is None or page.plan.systems > FEW_WAFERS:
         return []
     rows = zip(page.plan.regions, _busy(page), strict=True)

@@ -36,7 +36,7 @@ class RegionTurn:
 
 
 class _RecordedReplicas(ServingReplicas):
-    """Replicas that keep the turns of a window."""
+    """Replicas that record the turns of a window."""
 
     def __init__(
         self, load: Load, replica: Replica, replicas: int, router: str, window: tuple[int, int]
@@ -65,7 +65,7 @@ class _RecordedReplicas(ServingReplicas):
 
 @dataclass(frozen=True)
 class ServingTrace:
-    """Turns of a window, and the spans of requests: waiting, reading, answering."""
+    """Turns of a window, and the spans of requests: waiting, prefill, answering."""
 
     window: tuple[int, int]
     turns: tuple[RegionTurn, ...]
@@ -75,7 +75,7 @@ class ServingTrace:
 def trace_of(
     load: Load, replica: Replica, replicas: int, window_s: tuple[float, float], router: str = ROUND_ROBIN
 ) -> ServingTrace:
-    """Play a load up to the end of a window, and keep what happened in it.
+    """Simulate a load up to the end of a window, and record the events in the window.
 
     Raises
     ------

@@ -57,7 +57,7 @@ SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
     "memory": lambda row: -row.memory_bytes,
     "name": lambda row: row.name,
 }
-"""What :func:`kernel_table` sorts by; ``time`` is busy core-seconds."""
+"""Sort keys of :func:`kernel_table`; ``time`` is busy core-seconds."""
 
 COUNT_MEANS = "Count is regions (pipelined) or runs per step (weight streaming)"
 PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "update": "upd"}
@@ -80,13 +80,13 @@ def _links_bind(result: Result) -> str:
 
 
 def _bounds(result: Result, name: str) -> str:
-    """`` (1,050 to 1,340, 90 %)`` where bounds were asked for."""
+    """Bounds as `` (1,050 to 1,340, 90 %)``; empty if no bounds were requested."""
     found = result.intervals.get(name)
     return "" if found is None else f" ({number(found.low)} to {number(found.high)}, {found.percent:g} %)"
 
 
 def binding_lines(result: Result) -> list[str]:
-    """What binds the step, by how much, and what comes next."""
+    """Text lines with the binding resource of the step, its fraction, and the next ones."""
     ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"bottleneck: {bottleneck.named(result)}"]
     for name, alone_s in ranked[:4]:

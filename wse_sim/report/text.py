@@ -74,5 +74,5 @@ def percent(fraction: float) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` characters; the tail of a module path tells most."""
+    """Shorten `text` to at most `width` characters; its end is kept, which identifies a module best."""
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"

@@ -45,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a trace file holds: spans by track, parents before the slices nested in them."""
+    """Content of a trace file: spans by track, parents before the slices nested in them."""
 
     clock_hz: float
     regions: tuple[str, ...]
@@ -56,7 +56,7 @@ class Timeline:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Clock, unit of time and what was left out."""
+        """Clock, unit of time, and what was left out."""
         return {
             "clock_hz": f"{self.clock_hz:.9g}",
             "time": f"simulated time; 1 cycle is {1e9 / self.clock_hz:.4g} ns at {self.clock_hz / 1e9:.6g} GHz",
@@ -192,7 +192,7 @@ def write_trace(
 ) -> Timeline:
     """Write a trace: Chrome JSON if `path` ends in ``.json`` or ``.json.gz``, else Perfetto protobuf.
 
-    Returns what was written; :attr:`Timeline.left_out` says what was not.
+    Returns the timeline that was written; :attr:`Timeline.left_out` describes what was omitted.
 
     Raises
     ------

@@ -1,4 +1,5 @@
-"""Where the time of a step goes if kernels use all cores in turn: one rectangle per kernel, its area is its time."""
+"""Treemap of a step's time if kernels use all cores one after the other: the area of a kernel's rectangle is
+its time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Views of a result that tables, pictures and the page share: folded kernels, time bins, totals.
 
-Nothing here changes a result; every function returns new values, so that asking twice gives the same.
+No function changes the result, and all return new values, so repeated calls give equal answers.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def tracks(result: Result) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class TimeBins:
-    """Busy shares over simulated time: `shares` is (areas, bins), every area a rectangle of cores."""
+    """Busy fractions over simulated time: `fractions` has shape (areas, bins), and every area is a rectangle
+    of cores."""
 
     areas: tuple[Region, ...]
     start_s: float
@@ -193,7 +194,7 @@ def covered(spans: Sequence[tuple[float, float]], edges: NDArray[np.float64]) ->
 
 
 def shade(span: Slice) -> str:
-    """What a slice is colored by: its category; computation split into forward and backward."""
+    """Color key of a slice: its category, with computation split into forward and backward."""
     return span.direction if span.category == "compute" and span.direction else span.category
 
 

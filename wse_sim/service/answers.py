@@ -49,7 +49,7 @@ class Deployed:
 
 @dataclass(frozen=True)
 class ServiceAnswer:
-    """A run of serving, what it ran on, and what a search found."""
+    """A serving run, the deployment that it ran on, and the outcome of a search."""
 
     serving: Serving
     deployed: Deployed
@@ -64,7 +64,7 @@ class ServiceAnswer:
 
 @dataclass(frozen=True)
 class Unserved:
-    """Why there is no answer: what binds, by how much, in a sentence."""
+    """The reason why there is no answer: the binding resource, need and limit, and a message."""
 
     binding: str
     message: str
@@ -79,7 +79,8 @@ def _silent(_: str) -> None:
 def answer_of(
     model: str | KernelGraph, options: ServingOptions, say: Say = _silent, *, keeps: bool = False
 ) -> ServiceAnswer | Unserved:
-    """Serve a load, or search what the options ask for; with `keeps`, an interrupt of a run leaves what was answered.
+    """Serve a load, or run the requested search; with `keeps`, an interrupted run returns what was answered
+    so far.
 
     Raises
     ------
@@ -225,7 +226,7 @@ def _rules(options: ServingOptions, turn: int, blocks: int) -> ServingRules:
 
 
 def _graph(model: str | KernelGraph, longest: int) -> str | KernelGraph:
-    """A model for contexts of some length, read once; the name of none stays."""
+    """Read a model for contexts of up to `longest` tokens; :data:`NO_MODEL` is returned unchanged."""
     if isinstance(model, KernelGraph) or model == NO_MODEL:
         return model
     return api.read(model, api.RunOptions(mode=Generation.name, phase="inference", batch=1, seq=longest))
@@ -267,7 +268,7 @@ def _lone(options: ServingOptions, load: Load, replica: Replica) -> str:
 def _highest(
     options: ServingOptions, load: Load, deployed: Deployed, goals: Mapping[str, float]
 ) -> ServiceAnswer | Unserved:
-    """The highest rate that meets the goals."""
+    """Search for the highest rate that meets the goals."""
     rate, best = run.capacity(
         lambda rate: load_for(options, rate),
         deployed.replica,
@@ -323,7 +324,8 @@ def _fewest(
 
 
 def _short(options: ServingOptions, load: Load, made: Deployed) -> str:
-    """Why so many wafers are too few: more comes than they can answer, or a lone request is late."""
+    """Explain why the allowed wafers are too few: the load exceeds their throughput, or a single request is
+    too slow."""
     came, count = _rate_of(load), options.max_wafers // made.systems
     most = count * bounds_of(load, made.replica.rules, made.replica.table).requests_per_s
     if came is None or load.is_closed or came <= most:
@@ -333,9 +335,10 @@ def _short(options: ServingOptions, load: Load, made: Deployed) -> str:
 
 
 def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tuple[CurvePoint, ...]]:
-    """Load curves around an answer, with the name of what varies: the rate, or the number of users.
+    """Load curves around an answer, with the name of the varied quantity: the rate, or the number of users.
 
-    Rates are fractions of the closed bound, users multiples of those that were asked for; a ramp has no curve.
+    Rates are fractions of the closed-form bound, users multiples of the requested number; a ramp has no
+    curve.
     """
     serving = answer.serving
     goals = None if options.goodput is None else read_goals(options.goodput)
@@ -371,7 +374,7 @@ def curve_for(options: ServingOptions, answer: ServiceAnswer) -> tuple[str, tupl
 
 
 def _rate_of(load: Load) -> float | None:
-    """Requests per second of a load; None where all come at once."""
+    """Requests per second of a load; None if all arrive at once."""
     span = int(load.arrival_ticks[-1] - load.arrival_ticks[0])
     return (len(load) - 1) / (span * TICK_S) if span else None
 

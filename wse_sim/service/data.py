@@ -23,7 +23,7 @@ def as_data(
     goals: dict[str, float] | None,
     curve: Sequence[CurvePoint] = (),
 ) -> Values:
-    """The keys of `vllm bench serve`, and what is ours under `wse_sim`."""
+    """The keys of `vllm bench serve`, and additional ones under `wse_sim`."""
     serving = answer.serving
     rate: float | str = "inf" if options.rate is None else options.rate
     data = bench_result(serving.load, serving.served, model=model, rate=rate, goals=goals)

@@ -9,7 +9,7 @@ from wse_sim.serving.predictor import Predictor
 
 
 def predictor(model: str, options: ServingOptions | None = None, **changes: object) -> Predictor:
-    """How long turns of a model take, for your own scheduler.
+    """A predictor of the latency of a model's turns, for use by an external scheduler.
 
     Parameters
     ----------

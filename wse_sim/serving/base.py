@@ -1,6 +1,6 @@
-"""Requests in, times out: what workloads, schedulers, engines and metrics share.
+"""The types that workloads, schedulers, engines and metrics share: loads, rules and served requests.
 
-Times are int64 ticks of 0.1 ns, so that engines agree bit for bit whatever the order of their sums.
+Times are int64 ticks of 0.1 ns, so that engines agree bit for bit in whatever order they add them up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests 
 
 
 def is_untimed(named: str) -> bool:
-    """Whether a file, as FORM:FILE, does not say when requests come; of named fields where the first name is empty."""
+    """Whether a workload given as FORM:FILE has no arrival times (a `fields` form with an empty first name
+    has none)."""
     form, _, name = named.partition(":")
     return form in UNTIMED_FORMS or (form == "fields" and name.startswith(","))
 
@@ -133,7 +134,7 @@ class Load:
 def open_load(
     arrival_ticks: Ticks, input_tokens: Ticks, output_tokens: Ticks, notes: tuple[str, ...] = ()
 ) -> Load:
-    """A load whose requests come at their own times."""
+    """An open load: every request arrives at its stated time."""
     nobody = np.full(len(arrival_ticks), NEVER, np.int64)
     return Load(arrival_ticks, input_tokens, output_tokens, nobody, np.zeros_like(nobody), notes)
 
@@ -165,7 +166,8 @@ class Speculation:
 
 @dataclass(frozen=True)
 class EdgeLink:
-    """The way of keys and values through the edge of the wafers: all of a replica at once, first come first served."""
+    """The link that carries keys and values through the edge of a replica's wafers; transfers are served
+    first come, first served."""
 
     token_ticks_1024: int  # 1,024 tokens
     hop_ticks: int = 0
@@ -191,13 +193,14 @@ class PrefillElsewhere:
 
 @dataclass(frozen=True)
 class ServingRules:
-    """What the scheduler obeys.
+    """The rules of the scheduler.
 
-    `blocks` of `block_tokens` tokens each hold the cache of a replica; a turn has at most `turn_tokens` tokens, at most
-    `joined` of them of requests that decode.  `reserve` admits a request only with blocks for its whole answer, so that
-    none is preempted.  With a `prefix_cache` a request takes over the full blocks of tokens that another one began with.
-    `by_priority` admits by priority, then arrival, and preempts in the opposite order.  With `swap` a preempted request keeps
-    what it computed, which leaves and comes back through the `edge`.
+    The cache of a replica consists of `blocks` blocks of `block_tokens` tokens each. A turn has at most
+    `turn_tokens` tokens, and at most `joined` requests that decode take part in it. With `reserve` a request
+    is admitted only when there are enough blocks for its whole answer, so that none is preempted. With
+    `prefix_cache` a request reuses the full blocks of tokens that another request began with. With
+    `by_priority` requests are admitted by priority, then by arrival, and preempted in the opposite order.
+    With `swap` a preempted request keeps what it computed: its cache leaves and returns through the `edge`.
     """
 
     blocks: int
@@ -229,11 +232,13 @@ class ServingRules:
 
 @dataclass(frozen=True)
 class Served:
-    """What an engine gives back, a row a request; :data:`NEVER` where it did not happen (the request fits no cache).
+    """The result of an engine, one row per request; :data:`NEVER` marks what did not happen (the request
+    exceeds the cache).
 
-    `gaps` counts the times between two tokens of a request by :data:`GAP_EDGES`.  `counters` are totals: turns, emitted,
-    computed, recomputed, cached (tokens) and preemptions, gap_ticks (sum of all gaps), running_most, blocks_most; drafts (turns of a
-    request with some), drafted, accepted, swapped (brought back), handed (over by prefill elsewhere) tokens.
+    `gaps` is the histogram of the times between two tokens of a request, binned by :data:`GAP_EDGES`.
+    `counters` are totals: turns, emitted, computed, recomputed and cached tokens, preemptions, gap_ticks (the
+    sum of all gaps), running_most, blocks_most, drafts (turns of a request with drafts), and drafted,
+    accepted, swapped (brought back) and handed (handed over after prefill elsewhere) tokens.
     """
 
     arrival_ticks: Ticks
@@ -262,11 +267,11 @@ class Served:
 
     @property
     def completed(self) -> NDArray[np.bool_]:
-        """Which requests were answered."""
+        """Whether each request was answered, (requests,)."""
         return np.asarray(self.last_ticks != NEVER)
 
     def only(self, kept: NDArray[np.bool_]) -> Served:
-        """What happened to some of the requests; what is summed over requests stays."""
+        """This result restricted to the requests in `kept`; totals over requests are unchanged."""
         return replace(
             self, arrival_ticks=self.arrival_ticks[kept], admitted_ticks=self.admitted_ticks[kept],
             first_ticks=self.first_ticks[kept], last_ticks=self.last_ticks[kept], preemptions=self.preemptions[kept],
@@ -275,7 +280,7 @@ class Served:
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run that somebody interrupted.
+    """Raised when a run is interrupted; carries the result so far.
 
     Attributes
     ----------
@@ -308,7 +313,7 @@ COUNTERS = (
 )
 
 SAMPLED = ("running", "waiting", "blocks", "emitted", "computed", "recomputed", "cached", "preemptions")
-"""What engines sample: requests that run and wait, blocks in use, and counters so far."""
+"""The columns that engines sample: running and waiting requests, blocks in use, and the counters so far."""
 
 FIRST_SAMPLE_TICKS = 10**6  # 0.1 ms
 

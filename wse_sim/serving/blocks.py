@@ -44,7 +44,7 @@ class PrefixKeys:
 
 
 class BlockPool:
-    """Blocks of a replica; a request holds a list of them, in the order of its tokens."""
+    """The cache blocks of a replica; a request holds a list of them, in the order of its tokens."""
 
     def __init__(self, blocks: int, block_tokens: int, keys: Callable[[int, int], Key] | None = None) -> None:
         self.block_tokens, self._keys = block_tokens, keys
@@ -55,7 +55,7 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of free blocks."""
         return len(self._free)
 
     def needed(self, tokens: int) -> int:
@@ -73,13 +73,13 @@ class BlockPool:
             held.append(block)
 
     def trim(self, held: list[int], tokens: int) -> None:
-        """Give back what `tokens` tokens do not need."""
+        """Release the blocks of `held` beyond those that `tokens` tokens need."""
         beyond = held[self.needed(tokens) :]
         del held[self.needed(tokens) :]
         self.release(beyond)
 
     def release(self, held: list[int]) -> None:
-        """Give blocks back, the last one first."""
+        """Release all blocks of `held`, the last one first."""
         for block in reversed(held):
             self._users[block] -= 1
             if not self._users[block]:
@@ -87,7 +87,8 @@ class BlockPool:
         held.clear()
 
     def register(self, number: int, held: list[int], before: int, computed: int) -> None:
-        """Give keys to the blocks that became full between two numbers of computed tokens."""
+        """Register keys for the blocks that became full while the computed tokens grew from `before` to
+        `computed`."""
         if self._keys is None:
             return
         for place in range(before // self.block_tokens, computed // self.block_tokens):
@@ -112,7 +113,7 @@ class BlockPool:
         return self.needed(tokens) - len(found) <= self.free - resting
 
     def share(self, held: list[int], found: list[int]) -> None:
-        """Hold blocks that were found."""
+        """Append the blocks `found` in the prefix cache to `held`, and count one more user of each."""
         for block in found:
             if not self._users[block]:
                 del self._free[block]

@@ -96,7 +96,7 @@ def _line_below(values: np.ndarray) -> tuple[float, float]:
 
 
 def binding_of(served: Served, load: Load, rules: ServingRules, table: TurnTable) -> tuple[str, str]:
-    """What binds a run, by name, and in a sentence."""
+    """Name of the resource that limits a run, and a sentence that explains it."""
     done = served.completed
     if not done.any():
         return "cache", "no request fits the cache"

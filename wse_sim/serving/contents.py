@@ -1,4 +1,4 @@
-"""What prompts hold, of many requests in two arrays."""
+"""Token ids of the prompts of many requests, stored in two arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wse_sim.serving.base import Ticks, nothing
 
 
 class Contents(Sequence[Ticks]):
-    """Ids of the tokens of prompts, or of runs of them; those of request n from `starts[n]` to `starts[n + 1]`."""
+    """Token ids (or ids of runs of tokens) of prompts; request n has `ids[starts[n]:starts[n + 1]]`."""
 
     def __init__(self, ids: Ticks, starts: Ticks) -> None:
         self.ids, self.starts = ids, starts
@@ -30,7 +30,7 @@ class Contents(Sequence[Ticks]):
 
 
 def flat_contents(content: Sequence[Ticks] | None, count: int) -> tuple[Ticks, Ticks]:
-    """Starts, (requests + 1,), and all ids; nothing where contents are not known."""
+    """Offsets, (requests + 1,), and all ids; zeros and an empty array if the contents are not known."""
     if content is None:
         return np.zeros(count + 1, np.int64), nothing()
     if isinstance(content, Contents):

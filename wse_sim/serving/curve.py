@@ -14,9 +14,9 @@ from wse_sim.serving.run import Replica, Serving, attained, is_steady, serve
 
 CURVE_REQUESTS = 10_000  # of a point at most: enough for a 99th percentile
 FRACTIONS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
-"""Of the closed bound on requests per second."""
+"""Loads of a curve over rates, as fractions of the closed-form bound on requests per second."""
 USER_FACTORS = (0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of the number of users that is requested."""
+"""Loads of a curve over users, as multiples of the requested number of users."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def curve_of(
     goals: Mapping[str, float] | None = None,
     router: str = ROUND_ROBIN,
 ) -> tuple[CurvePoint, ...]:
-    """A point for each of `loads`, of which `load_at` makes the requests."""
+    """One point of the curve for each of `loads`; `load_at` generates the requests of a load."""
     return tuple(
         point_of(load, serve(load_at(load), replica, replicas=replicas, router=router), goals)
         for load in loads

@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class PowerDraw:
-    """What the wafers of one replica draw: watts of a system, systems, and the fraction of all cores in each region."""
+    """Power of one replica's wafers: watts per system, number of systems, and each region's fraction of all cores."""
 
     idle_w: float
     active_w: float

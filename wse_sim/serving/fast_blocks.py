@@ -16,7 +16,7 @@ OWN = 0x5BD1E995  # keys of blocks that no other request can have
 
 @inlined_kernel
 def mixed(x: int) -> int:
-    """As :func:`wse_sim.serving.speculation.mixed`, of signed numbers."""
+    """:func:`wse_sim.serving.speculation.mixed` for signed integers."""
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_FIRST
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_SECOND
     return x ^ ((x >> 33) & 0x7FFFFFFF)
@@ -50,7 +50,7 @@ def find(replica: Replica, key: int) -> int:
 
 @inlined_kernel
 def insert(replica: Replica, key: int, block: int) -> None:
-    """Give a block a key that no block has."""
+    """Insert a block's key, which must not be in the table yet."""
     mask = len(replica.keys) - 1
     at = mixed(key) & mask
     while replica.keys[at] != 0:
@@ -62,7 +62,7 @@ def insert(replica: Replica, key: int, block: int) -> None:
 
 @inlined_kernel
 def remove(replica: Replica, block: int) -> None:
-    """Take a block's key away; what follows in the table moves up."""
+    """Remove a block's key, and move the entries that follow it up."""
     mask, key = len(replica.keys) - 1, replica.key_of[block]
     replica.key_of[block] = 0
     at = mixed(key) & mask
@@ -91,7 +91,7 @@ def unlink(replica: Replica, block: int) -> None:
 
 @inlined_kernel
 def grow(requests: Requests, replica: Replica, limits: Limits, number: int, blocks: int) -> None:
-    """Hold `blocks` blocks; there are enough free ones."""
+    """Allocate blocks until the request holds `blocks`; the caller has checked that enough are free."""
     more = blocks - requests.held[number]
     if more <= 0:
         return
@@ -110,7 +110,7 @@ def grow(requests: Requests, replica: Replica, limits: Limits, number: int, bloc
 
 @inlined_kernel
 def shrink(requests: Requests, replica: Replica, limits: Limits, number: int, blocks: int) -> None:
-    """Give blocks back until `blocks` are left, the last one first."""
+    """Release the last blocks of a request until `blocks` are left."""
     if not limits.prefix:
         replica.at[FREE] += requests.held[number] - blocks
         requests.held[number] = blocks
@@ -142,7 +142,7 @@ def release(requests: Requests, replica: Replica, limits: Limits, number: int) -
 def register(
     requests: Requests, replica: Replica, limits: Limits, number: int, before: int, computed: int
 ) -> None:
-    """Give keys to the blocks that became full between two numbers of computed tokens."""
+    """Register keys for the blocks that became full while the computed tokens grew from `before` to `computed`."""
     if not limits.prefix:
         return
     row = requests.row[number]
@@ -156,7 +156,7 @@ def register(
 
 @inlined_kernel
 def found(requests: Requests, replica: Replica, limits: Limits, number: int) -> tuple[int, int]:
-    """Full blocks that hold the beginning of a request, and how many of them nobody holds."""
+    """Number of cached full blocks that match the beginning of a request, and how many of them no request holds."""
     count, resting, chain = 0, 0, 0
     if limits.prefix:
         for place in range((requests.input[number] + requests.emitted[number] - 1) // limits.block):
@@ -171,7 +171,7 @@ def found(requests: Requests, replica: Replica, limits: Limits, number: int) -> 
 
 @inlined_kernel
 def share(requests: Requests, replica: Replica, limits: Limits, number: int, count: int) -> None:
-    """Take a row, and hold the `count` blocks that were found."""
+    """Allocate a row for the request and take the `count` blocks that were found in the cache."""
     if not limits.prefix:
         return
     replica.at[FREE_ROWS] -= 1

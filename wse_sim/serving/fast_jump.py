@@ -46,7 +46,7 @@ def jump(
     left_at: int,
     soon: int,
 ) -> None:
-    """After a turn of one decode that entered at `now`, add the rounds that repeat, none of which reaches `soon`."""
+    """After a turn of one decode that entered at `now`, add all repeating rounds that end before `soon`."""
     at, ring = replica.at, len(replica.back) - 1
     number = replica.back[(at[BACK_TO] - 1) & ring]
     moved = now - requests.enters[number]

@@ -1,4 +1,5 @@
-"""One replica of the fast engine: turns that enter before a time, and what comes back and arrives up to it."""
+"""The loop of one replica in the fast engine: plays turns that enter before a time, and all returns and
+arrivals up to it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from wse_sim.serving.fast_state import (
 def advance(
     requests: Requests, replica: Replica, table: Table, limits: Limits, edges: Int, coming: Int, until: int
 ) -> None:
-    """Play turns that enter before `until`, and what comes back up to it."""
+    """Play the turns that enter before `until`, and all returns and arrivals up to it."""
     at, tally, left, regions, ring = (
         replica.at, replica.tally, replica.left, len(table.layers), len(replica.back) - 1,
     )  # fmt: skip
@@ -104,7 +105,8 @@ def advance(
 
 @inlined_kernel
 def _comes(requests: Requests, replica: Replica, limits: Limits, edges: Int, coming: Int, now: int) -> None:
-    """What has come back, and who has arrived, in order of time; of one instant the line, then caches, then arrivals."""
+    """Process all returns and arrivals up to now in order of time; ties: first the line, then caches, then
+    arrivals."""
     at, ring = replica.at, len(replica.back) - 1
     while True:
         back_at = replica.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
@@ -166,7 +168,7 @@ def _moved_at(replica: Replica) -> int:
 
 @inlined_kernel
 def _arrives_at(requests: Requests, replica: Replica, limits: Limits, coming: Int) -> int:
-    """When the next request arrives by itself."""
+    """Tick of the next arrival that no router decides."""
     at, pending = replica.at, replica.pending
     open_at = requests.arrival[coming[at[NEXT]]] if at[NEXT] < len(coming) else ENDLESS
     follows = pending[0] > 0 and not limits.routed
@@ -175,7 +177,7 @@ def _arrives_at(requests: Requests, replica: Replica, limits: Limits, coming: In
 
 @inlined_kernel
 def _next(requests: Requests, replica: Replica, limits: Limits, coming: Int) -> int:
-    """When something comes back or arrives."""
+    """Tick of the next return or arrival."""
     at, ring = replica.at, len(replica.back) - 1
     back_at = replica.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
     return min(back_at, _moved_at(replica), _arrives_at(requests, replica, limits, coming))

@@ -9,7 +9,7 @@ from wse_sim.serving.fast_state import HEAD, TAIL, WAITING, WAITING_BLOCKS, Limi
 
 @inlined_kernel
 def outranks(requests: Requests, limits: Limits, one: int, two: int) -> bool:
-    """Whether a request goes before another, and keeps its blocks longer."""
+    """Whether request `one` goes before `two` and keeps its blocks longer."""
     if not limits.by_priority:
         return requests.order[one] < requests.order[two]
     return comes_before(requests, one, two)

@@ -1,4 +1,4 @@
-"""The three rules of :mod:`wse_sim.serving.scheduler` in machine code, and what follows when tokens come back."""
+"""The three rules of :mod:`wse_sim.serving.scheduler` in machine code, and the processing of returned tokens."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def ready_again(requests: Requests, replica: Replica, number: int) -> None:
 def take(
     requests: Requests, replica: Replica, table: Table, limits: Limits, number: int, tokens: int, drafts: int
 ) -> tuple[int, int]:
-    """A part of a turn: tokens that may be emitted, and what the contexts of its tokens cost."""
+    """Add `tokens` tokens of a request to the turn: tokens that it may emit, and the cost of the contexts."""
     at, ring = replica.at, len(replica.back) - 1
     computed = requests.computed[number] + tokens
     if drafts == 0:
@@ -145,7 +145,7 @@ def take(
 def decodes(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int
 ) -> tuple[int, int, int, int]:
-    """Rule 1: tokens of the turn, answers, cost of contexts, requests."""
+    """Rule 1: tokens of the turn, answers, cost of contexts, and number of requests."""
     at = replica.at
     size, answers, more, count = 0, 0, 0, 0
     most = 1 + len(limits.thresholds)
@@ -192,7 +192,7 @@ def admit(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int, size: int, answers: int, more: int,
     count: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Rule 3: what rules 1 and 2 gave, and more."""
+    """Rule 3: the totals of rules 1 and 2, plus those of newly admitted requests."""
     at = replica.at
     while at[WAITING] and size < limits.turn and at[RUNNING] < limits.most_running:
         number = at[HEAD]
@@ -239,7 +239,8 @@ def _comes_from_elsewhere(
     need: int,
     now: int,
 ) -> bool:
-    """Whether what was swapped, or is read elsewhere, is on its way to a request that was admitted."""
+    """Whether an admitted request's cache comes from elsewhere (swapped out, or prefilled elsewhere); starts
+    the transfer."""
     at, tally = replica.at, replica.tally
     hits, away = requests.computed[number], requests.away[number]
     requests.away[number] = 0
@@ -343,7 +344,7 @@ def returned(
 
 @inlined_kernel
 def _verified(requests: Requests, replica: Replica, limits: Limits, number: int, drafts: int) -> int:
-    """How many drafts are accepted; slots of the others are given back."""
+    """Number of accepted drafts; releases the slots of the rejected ones."""
     own = mixed(limits.seed + (number + 1) * SIGNED_STEP) + requests.emitted[number] + 1
     accepted = 0
     while (
@@ -367,7 +368,10 @@ def _verified(requests: Requests, replica: Replica, limits: Limits, number: int,
 
 @inlined_kernel
 def follow(requests: Requests, replica: Replica, number: int, now: int) -> None:
-    """Who waits for the end of a request comes after its time to think: arrivals to come, sorted from last to first."""
+    """Schedule the request that waits for this one to end: it arrives after its think time.
+
+    `pending` holds the arrivals to come, sorted from last to first.
+    """
     pending, other = replica.pending, requests.after[number]
     if other < 0:
         return

@@ -1,4 +1,4 @@
-"""Samples of a replica over time, in machine code: the state after a turn was formed holds until the next one is."""
+"""Samples of a replica over time, in machine code: the state after a turn is formed holds until the next turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def see(replica: Replica, limits: Limits) -> None:
 
 @inlined_kernel
 def sample(replica: Replica, now: int) -> None:
-    """Write what was seen for all times before `now`; of a full array every second row stays."""
+    """Write samples for all times before `now`; when the array is full, keep every second row."""
     samples, sampled = replica.samples, replica.sampled
     seen, columns = len(samples) - 1, samples.shape[1]
     while sampled[0] * sampled[1] < now:

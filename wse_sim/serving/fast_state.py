@@ -1,4 +1,4 @@
-"""What the fast engine works on: rows of requests, which all replicas share, and the state of each replica."""
+"""State of the fast engine: rows of requests, which all replicas share, and arrays for each replica."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_HELD = 2**28  # places of blocks of running requests
 
 
 class Table(NamedTuple):
-    """A table of turns for machine code."""
+    """A :class:`TurnTable` as arrays for machine code."""
 
     layers: Int
     base: Int
@@ -111,7 +111,7 @@ class Requests(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """What one replica has; of all replicas, each with one axis before."""
+    """State of one replica; the state of several replicas has one more leading axis."""
 
     at: Int  # scalars
     tally: Int  # counters
@@ -229,7 +229,7 @@ def zeros(*shape: int) -> Int:
 
 
 def nevers(count: int) -> Int:
-    """A column in which nothing has happened."""
+    """A column of `count` times, all :data:`NEVER`."""
     return np.full(count, NEVER, np.int64)
 
 

@@ -21,7 +21,7 @@ from wse_sim.serving.latency import Latency
 
 
 class EdgeState:
-    """The link of a replica's wafers: what moves is first come, first served."""
+    """The edge link of a replica's wafers; transfers are served first come, first served."""
 
     def __init__(self, link: EdgeLink) -> None:
         self.link, self.free_at = link, 0

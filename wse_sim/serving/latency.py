@@ -1,12 +1,14 @@
-"""How long a turn takes in each region: a table, made from a plan of generation or read from a file.
+"""Latency of a turn in each region: a table, computed from a generation plan or read from a file.
 
-A turn of n tokens, of which m give a token of an answer, takes in region r of l_r layers::
+A turn of n tokens, m of which yield a token of an answer, takes this time in region r with l_r layers::
 
     t_r = base_r(n) + m head_r + l_r (sum over its tokens of deep(s))       s = ceil(context / P) slots
 
-base_r holds the layers for n tokens whose contexts fit one slot (:mod:`wse_sim.modes.generation.joined`), the embedding, and
-the way of n tokens to the next region; head_r the head for one token where it stands; deep(s) what s slots of context cost
-one token and layer beyond one slot.  A token of an answer counts when it is back at the first region, from where it continues.
+base_r is the time of the layers for n tokens whose contexts fit one slot
+(:mod:`wse_sim.modes.generation.joined`), of the embedding, and of the transfer of n tokens to the next
+region. head_r is the time of the head for one token, in the region that holds it. deep(s) is the additional
+time per token and layer for a context of s slots. A token of an answer counts when it is back at the first
+region, where its request continues.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ MOST_SLOTS = 10**6
 
 
 class Latency(Protocol):
-    """How long turns take; what the reference engine asks for."""
+    """Interface of turn latencies, used by the reference engine."""
 
     @property
     def regions(self) -> int:
@@ -54,7 +56,7 @@ class Latency(Protocol):
 
 @dataclass(frozen=True)
 class TurnTable:
-    """Ticks of turns; regions R, tokens of a turn up to B, slots of a line up to S."""
+    """Ticks of turns for R regions, up to B tokens per turn, and up to S slots per line."""
 
     grid: int  # tokens of one slot: rows of a region
     layers: Ticks  # (R,)
@@ -69,7 +71,7 @@ class TurnTable:
 
     @property
     def most_tokens(self) -> int:
-        """Largest turn."""
+        """Tokens of the largest turn, B."""
         return self.base.shape[1] - 1
 
     @property
@@ -82,7 +84,7 @@ class TurnTable:
         return self.base[:, tokens] + answers * self.head + self.layers * slots_cost
 
     def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
-        """As :class:`Latency` says."""
+        """Ticks of a turn in each region; see :class:`Latency`."""
         return self.turn_ticks(
             sum(tokens for tokens, _, _ in parts),
             answers=sum(emits for _, _, emits in parts),

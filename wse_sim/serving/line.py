@@ -1,7 +1,8 @@
-"""The reference engine: schedulers before lines of regions, each a process of SimPy.
+"""The reference engine: schedulers in front of lines of regions, each a SimPy process.
 
-Slow (some 100 requests a second) and plain; :mod:`wse_sim.serving.loop` gives the same answers bit for bit.  Within an instant come
-what leaves lines, caches that were handed over, arrivals, then turns.
+It is slow (about 100 requests per second) and simple; :mod:`wse_sim.serving.loop` gives the same answers bit
+for bit. Events at the same tick are processed in this order: turns that leave a line, caches that were handed
+over, arrivals, new turns.
 """
 
 from __future__ import annotations
@@ -83,14 +84,15 @@ class ServingLine:
             yield self.env.timeout(int(times[0]))
 
     def _state(self) -> list[int]:
-        """As SAMPLED says."""
+        """Current values of the :data:`SAMPLED` columns, then the busy ticks of each region."""
         plan, tally = self.scheduler, self.scheduler.tally
         used = plan.rules.blocks - plan.pool.free
         counts = (tally[name] for name in ("computed", "recomputed", "cached", "preemptions"))
         return [len(plan.running), len(plan.waiting), used, self.emitted, *counts, *self.busy.tolist()]
 
     def _sample(self, now: int) -> None:
-        """Nothing has changed since the last turn was formed; of a full list every second row stays."""
+        """Sample the state since the last turn, which has not changed; when the list is full, keep every
+        second row."""
         most = self.service.most_samples
         while most and len(self.samples) * self.every < now:
             if len(self.samples) == most:
@@ -121,7 +123,7 @@ class ServingLine:
         self.rouse()
 
     def rouse(self) -> None:
-        """Something has changed: a turn may be formed."""
+        """Wake the line: its state has changed, so it may form a turn."""
         if not self._wake.triggered:
             self._wake.succeed()
 
@@ -165,7 +167,8 @@ class ServingReplicas:
                 self.env.process(self._arrive(number, at))
 
     def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
-        """A turn left a region in which it began at some tick; for those who watch."""
+        """Hook: a turn that entered region `place` at tick `begun` left it. Subclasses that record turns
+        override it."""
 
     def _served(self) -> Served:
         schedules = [line.scheduler for line in self.lines]
@@ -222,7 +225,7 @@ class ServingReplicas:
         )
 
     def _follow(self, number: int) -> None:
-        """Who waits for the end of a request comes after its time to think."""
+        """Schedule the request that waits for this one to end: it arrives after its think time."""
         if number in self._followers:
             follower = self._followers[number]
             self.env.process(self._arrive(follower, int(self.load.think_ticks[follower])))
@@ -243,7 +246,7 @@ class ServingReplicas:
 
 
 def _later(env: simpy.Environment, priority: int) -> simpy.Event:
-    """An event of this instant, after those of smaller priorities."""
+    """An event at the current tick that fires after those with smaller `priority`."""
     event = env.event()
     event._ok, event._value = True, None
     env.schedule(event, priority=priority)  # type: ignore[arg-type]  # lower than URGENT and NORMAL

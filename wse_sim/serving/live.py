@@ -24,7 +24,7 @@ from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnSch
 
 
 class TokensBack(NamedTuple):
-    """Tokens of an answer that came back at a tick."""
+    """Tokens of an answer that came back at tick `at`."""
 
     number: int
     tokens: int
@@ -33,7 +33,7 @@ class TokensBack(NamedTuple):
 
 
 class LiveTimes(NamedTuple):
-    """Ticks of a request so far; -1 where it has not happened."""
+    """Ticks of a request's events so far; -1 for those that have not happened."""
 
     arrival: int
     admitted: int
@@ -42,7 +42,7 @@ class LiveTimes(NamedTuple):
 
 
 class LiveReplicas(ServingReplicas):
-    """Replicas whose requests are not known before they come."""
+    """Replicas whose requests arrive while the simulation runs."""
 
     def __init__(self, replica: Replica, replicas: int = 1, router: str = ROUND_ROBIN) -> None:
         nothing = np.zeros(0, np.int64)
@@ -72,12 +72,12 @@ class LiveReplicas(ServingReplicas):
 
     @property
     def waiting(self) -> int:
-        """How many requests wait to be admitted."""
+        """Number of requests that wait for admission."""
         return sum(len(line.scheduler.waiting) for line in self.lines)
 
     @property
     def running(self) -> int:
-        """How many requests run now."""
+        """Number of running requests."""
         return sum(len(line.scheduler.running) for line in self.lines)
 
     @property
@@ -91,12 +91,12 @@ class LiveReplicas(ServingReplicas):
         return sum(line.scheduler.tally[name] for line in self.lines)
 
     def next_at(self) -> int | None:
-        """The tick of the next event; None while nothing is under way."""
+        """Tick of the next event; None if nothing is pending."""
         at = self.env.peek()
         return None if at == float("inf") else int(at)
 
     def check(self, input_tokens: int, output_tokens: int) -> None:
-        """Refuse what no replica can hold.
+        """Raise :class:`ServingError` if no replica can hold such a request.
 
         Raises
         ------
@@ -136,13 +136,13 @@ class LiveReplicas(ServingReplicas):
         return number
 
     def times(self, number: int) -> LiveTimes:
-        """Ticks of a request that is not forgotten yet."""
+        """Ticks of a request that has not been forgotten yet."""
         return LiveTimes(
             int(self.arrival[number]), int(self.admitted[number]), int(self.first[number]), int(self.last[number])
         )  # fmt: skip
 
     def advance(self, to: int) -> list[TokensBack]:
-        """Play all events up to a tick, that tick included; what came back."""
+        """Play all events up to and including tick `to`; the tokens that came back."""
         self._back = []
         if to >= self.now:
             self.env.run(until=self.env.timeout(to - self.now))
@@ -151,7 +151,7 @@ class LiveReplicas(ServingReplicas):
         return self._back
 
     def forget(self, number: int) -> None:
-        """Drop what is kept of a request; one that is under way is ended: nobody reads its answer."""
+        """Forget a request; one that is still running is aborted, since nobody reads its answer."""
         request = self._came.get(number)
         if request is not None and request.emitted < request.output_tokens:
             self._gone.add(number)
@@ -180,7 +180,7 @@ class LiveReplicas(ServingReplicas):
             self._back.append(TokensBack(number, returned.tokens, self.now, returned.is_done))
 
     def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
-        """Count the tokens of turns; requests that are gone are dropped when nothing of them is in the line."""
+        """Record the tokens of a turn; drop aborted requests that have nothing left in the line."""
         if place == 0:
             self.turn_tokens.append(sum(part.tokens for part in turn))
         if place + 1 == self.latency.regions:
@@ -189,13 +189,13 @@ class LiveReplicas(ServingReplicas):
                     self.env.process(self._dropped_soon(part.request))
 
     def _dropped_soon(self, request: QueuedRequest) -> Events:
-        """After the turn has come back, which is in this instant."""
+        """Drop an aborted request after its turn has returned, which happens at this tick."""
         yield self.env.timeout(0)
         if request.number in self._gone:
             self._drop(request)
 
     def _drop(self, request: QueuedRequest) -> None:
-        """End a request of which nothing is in the line."""
+        """Drop a request that has nothing left in the line."""
         if request.in_flight:
             return
         for line in self.lines:
@@ -222,7 +222,8 @@ class LiveReplicas(ServingReplicas):
         return super()._place(request)
 
     def _key(self, number: int, block: int) -> Key:
-        """Of a block: all tokens up to its end, if they are those of the prompt; else itself alone."""
+        """Cache key of a block: for a block of the prompt, all tokens up to its end; otherwise unique to this
+        request."""
         chain = self._chains.get(number, [])
         return chain[block] if block < len(chain) else (number, block)
 

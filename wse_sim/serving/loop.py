@@ -97,9 +97,10 @@ def serve_fast(
 def play(
     load: Load, rules: ServingRules, table: TurnTable, replicas: int, router: str
 ) -> tuple[Requests, Replica, bool]:
-    """What :func:`serve_fast` says, as the rows and the replicas that machine code left, and whether nobody interrupted it.
+    """Run :func:`serve_fast`, but return the final rows and replicas of the machine code, and whether the run
+    completed without an interrupt.
 
-    Machine code is left some times a second, so that an interrupt is heard.
+    The machine code returns a few times per second, so that an interrupt is noticed.
     """
     if router not in ROUTERS:
         raise ServingError(f"router '{router}' is not known; use one of {', '.join(ROUTERS)}")
@@ -151,10 +152,11 @@ def _serve_routed(
     requests: Requests, every: Replica, table: Table, limits: Limits, edges: Int, how: int, hits: Int, coming: Int, place: Int,
     is_closed: bool, steps: int,
 ) -> bool:  # fmt: skip
-    """Place requests when they arrive, by what the replicas look like then; whether all is done within `steps`.
+    """Serve with a router, which places each request by the state of the replicas when it arrives; True if
+    all is done within `steps`.
 
-    A step plays all replicas up to the next arrival.  Where an answer brings the next request, it plays what comes back next, or
-    else the replica whose turn is next, until something may happen in another one.
+    A step plays all replicas up to the next arrival. If an answer may trigger the next request, it plays only
+    the next return, or the replica with the next turn up to the next event in another replica.
     """
     replicas, nobody, pending = len(every.at), coming[:0], every.pending[0]
     for _ in range(steps):
@@ -202,7 +204,8 @@ def _serve_routed(
 
 @inlined_kernel
 def _soonest(every: Replica) -> tuple[int, int, int, int]:
-    """When something comes back next, when a turn may be formed next, when one of another replica, and in which replica the first."""
+    """Ticks of the next return, of the next possible turn, and of the next one in any other replica, and the
+    replica of the first."""
     back_at, turn_at, other_at, first = ENDLESS, ENDLESS, ENDLESS, 0
     for k in range(len(every.at)):
         at = every.at[k]
@@ -219,7 +222,7 @@ def _soonest(every: Replica) -> tuple[int, int, int, int]:
 
 @inlined_kernel
 def _chosen(every: Replica, limits: Limits, how: int, hits: Int) -> int:
-    """As :func:`wse_sim.serving.router.chosen_replica`."""
+    """:func:`wse_sim.serving.router.chosen_replica` in machine code."""
     replicas, total, least, best = len(every.at), 0, 0, NEVER
     for k in range(replicas):
         total += _load(every, limits, k)
@@ -247,7 +250,7 @@ def _load(every: Replica, limits: Limits, k: int) -> int:
 
 @inlined_kernel
 def _one(every: Replica, k: int, list_: int) -> Replica:
-    """One of several replicas, with the list of those to come of one."""
+    """The state of replica `k`, with pending list `list_`."""
     return Replica(
         every.at[k], every.tally[k], every.running[k], every.ready[k], every.prompts[k], every.back[k], every.back_at[k],
         every.back_emits[k], every.moving[k], every.moving_at[k], every.moving_found[k], every.left[k], every.left_before[k],

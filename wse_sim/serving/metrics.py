@@ -70,7 +70,7 @@ def read_goals(text: str) -> dict[str, float]:
 
 
 def meets(times: Mapping[str, Floats], goals: Mapping[str, float]) -> NDArray[np.bool_]:
-    """Which completed requests meet all goals; a single token has a TPOT of 0."""
+    """Which completed requests meet all goals; the TPOT of a single-token answer is 0."""
     good = np.ones(len(times["ttft"]), bool)
     for name, limit in goals.items():
         good &= np.nan_to_num(times[name]) <= limit
@@ -88,7 +88,7 @@ def bench_result(
     burstiness: float = 1.0,
     most_users: int | None = None,
 ) -> Values:
-    """The result of a run, keys and definitions those of `vllm bench serve`."""
+    """The result of a run, with the keys and definitions of `vllm bench serve`."""
     done, times = served.completed, request_times(load, served)
     count = int(done.sum())
     begun = int(served.arrival_ticks.min()) if len(load) else 0
@@ -146,7 +146,8 @@ def _statistics(name: str, values: Floats, percentiles: Sequence[float]) -> dict
 
 
 def _gap_statistics(served: Served, percentiles: Sequence[float]) -> dict[str, float]:
-    """The same of the gaps between tokens: the mean exact, the rest of the histogram's middles."""
+    """Statistics of the gaps between tokens: the mean is exact, the others come from the middles of the
+    histogram's bins."""
     total = int(served.gaps.sum())
     edges = np.concatenate([[FIRST_GAP_TICKS], GAP_EDGES, [GAP_EDGES[-1]]]).astype(float) * MS
     middles = (edges[:-1] + edges[1:]) / 2

@@ -1,4 +1,4 @@
-"""What a run of serving asks for: the machine, the load, the rules, what is searched."""
+"""Options of a serving run: machine, load, rules and search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_CONTEXT, DEFAULT_PROMPT = 8192, 512
 
 
 class ServingOptions(Declared):
-    """Options of ``wse-sim serve``; names and meanings of those that vLLM has are vLLM's."""
+    """Options of ``wse-sim serve``; those that vLLM also has keep vLLM's names and meanings."""
 
     fault: ClassVar[type[WseError]] = ServingError
 
@@ -128,5 +128,5 @@ class ServingOptions(Declared):
 
     @property
     def draws_arrivals(self) -> bool:
-        """Whether requests come as a law says, not as a file does."""
+        """Whether arrivals are drawn from a distribution instead of read from a file."""
         return self.workload is None or is_untimed(self.workload)

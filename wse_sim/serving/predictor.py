@@ -1,6 +1,6 @@
-"""How long a turn would take: for somebody else's scheduler, which wants latencies and nothing else.
+"""Latency of a single turn, for an external scheduler that only needs latencies.
 
-The numbers are those of a run: both read the same table of turns.
+The numbers equal those of a run: both read the same turn table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from wse_sim.serving.run import Replica
 
 
 class TurnTime(NamedTuple):
-    """Seconds until the first region is free for the next turn, at least (the slowest region sets the pace of equal turns),
-    and until the turn has passed all of them."""
+    """Time of a turn, in seconds.
+
+    `stage_s` is the least time until the first region is free for the next turn (the slowest region sets the
+    rate of equal turns), `latency_s` the time until the turn has passed all regions.
+    """
 
     stage_s: float
     latency_s: float
@@ -23,7 +26,7 @@ class TurnTime(NamedTuple):
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """What a turn and the cache of a replica hold."""
+    """Capacity of a turn and of a replica's cache."""
 
     turn_tokens: int
     context: int
@@ -109,7 +112,7 @@ class Predictor:
     def stages_s(
         self, prefill: Sequence[tuple[int, int]] = (), decode: Sequence[int] = (), *, ends: int = 0
     ) -> tuple[float, ...]:
-        """The same turn in each region, in order; raises as :meth:`turn_s`."""
+        """Seconds of the turn in each region, in order; raises as :meth:`turn_s`."""
         self.turn_s(prefill, decode, ends=ends)
         deep, grid = self._deep, self._grid
         cost = sum(deep[-(-c // grid)] for c in decode) + sum(n * deep[-(-c // grid)] for n, c in prefill)

@@ -53,10 +53,12 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class ExpertRanks:
-    """Experts that `ranks` devices share: each has its own requests, and all of them step together.
+    """Experts distributed over `ranks` devices; each device has its own requests, and all devices step
+    together.
 
-    A rank has experts / ranks of them.  The others are taken to have as many tokens as the rank itself, so n tokens bring
-    n x `per_token` picks to each rank, of all ranks' tokens together; a pick takes each of the experts alike.
+    A rank has experts / ranks of them. The other ranks are assumed to have as many tokens as this one, so n
+    tokens bring n x `per_token` picks to each rank, from the tokens of all ranks; each pick hits every expert
+    with the same probability.
     """
 
     experts: int
@@ -219,7 +221,7 @@ class _Alphas:
 
 
 def _fit_of(path: Path) -> _Alphas | None:
-    """The weights of uneven contexts, where the profile's description turns them on."""
+    """Weights for uneven contexts, if the profile's ``meta.yaml`` enables them, else None."""
     about = path.parent / "meta.yaml"
     fit = read_yaml(about).get("skew_fit", {}) if about.exists() else {}
     if not isinstance(fit, dict) or not fit.get("enabled"):

@@ -1,12 +1,13 @@
-"""Which replica takes a request, from what all of them look like when it arrives.
+"""Routers: choose a replica for a request from the state of all replicas when it arrives.
 
-    round-robin        one after the other; of users, each stays where it is
-    least-loaded       the least blocks in use and needed by those who wait
-    least-outstanding  the fewest requests that wait or run
-    prefix-aware       the most blocks of its prompt in the cache; of equal ones, and without any, the least loaded; one with more
-                       than 1.5 times the mean load is passed over
+    round-robin        one replica after the other; a user stays on its replica
+    least-loaded       fewest blocks in use or needed by waiting requests
+    least-outstanding  fewest waiting and running requests
+    prefix-aware       most blocks of the prompt in the cache; ties, and prompts without any, go to the least loaded; replicas with
+                       more than 1.5 times the mean load are skipped
 
-A router sees the state of the arrival's instant, after all that came back and before the next turn.  Of equal replicas the first is taken.
+A router sees the state at the instant of the arrival, after all returns and before the next turn. Of equal
+replicas it takes the first.
 """
 
 from __future__ import annotations

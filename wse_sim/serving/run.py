@@ -1,6 +1,7 @@
-"""A load served by replicas of a plan: the whole way in one call, and the searches on top of it.
+"""Serve a load on the replicas of a plan, and the searches based on that.
 
-Replicas share the requests in turn: request n goes to replica n mod N, of a closed loop user u to replica u mod N.
+Replicas take requests round-robin: request n of an open load goes to replica n mod N, user u of a closed loop
+to replica u mod N.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RATE_STEP = 0.01  # relative width at which the search for a rate ends
 
 @dataclass(frozen=True)
 class Replica:
-    """What serves: a table of turns, the rules, and what was chosen on the way."""
+    """A replica: its turn table, its rules, and notes on the choices made for it."""
 
     table: TurnTable
     rules: ServingRules
@@ -83,7 +84,7 @@ def replica_of(
     reserve: bool = False,
     prefix_cache: bool = False,
 ) -> Replica:
-    """A replica of a plan: turns of the plan's chunk, and all the cache that fits together with them, unless said otherwise.
+    """The replica of a plan: by default turns of the plan's chunk, and all of the cache that fits with them.
 
     Raises
     ------
@@ -265,7 +266,7 @@ def fewest_replicas(
 
 
 def helpers_of(served: Served, replica: Replica, replicas: int) -> tuple[HelperWafers, ...]:
-    """How busy the wafers were that draft, and those for prefill."""
+    """Busy fractions of the wafers that draft and of those that prefill."""
     drafting, reading = replica.helper_wafers
     done, rules = served.completed, replica.rules
     if not done.any() or replica.power is None:

@@ -60,7 +60,7 @@ class QueuedRequest:
 
     @property
     def length(self) -> int:
-        """Tokens that are known: the prompt and the answer so far."""
+        """Number of known tokens: the prompt and the answer so far."""
         return self.input_tokens + self.emitted
 
     @property
@@ -70,7 +70,8 @@ class QueuedRequest:
 
 
 class TurnPart(NamedTuple):
-    """Tokens of one request in a turn; `context` tokens are computed when it is done, `emits` of them may give a token."""
+    """The tokens of one request in a turn; afterwards `context` tokens are computed, and `emits` of them may
+    emit a token."""
 
     request: QueuedRequest
     tokens: int
@@ -126,7 +127,8 @@ class TurnScheduler:
             self.waiting.append(request)
 
     def form(self, now: int) -> tuple[tuple[TurnPart, ...], list[QueuedRequest]]:
-        """The next turn, empty if nobody can take part, and who was admitted for the first time."""
+        """The next turn (empty if no request can take part), and the requests that were admitted for the
+        first time."""
         tally = self.tally
         self.handed = []
         while True:
@@ -149,7 +151,7 @@ class TurnScheduler:
         return min(later, default=None)
 
     def returned(self, turn: Iterable[TurnPart], now: int) -> list[Returned]:
-        """A turn left the last region: who emitted tokens."""
+        """Process a turn that left the last region; the requests that emitted tokens."""
         found = []
         for request, tokens, context, emits in turn:
             request.in_flight -= 1
@@ -167,7 +169,7 @@ class TurnScheduler:
         return found
 
     def is_there(self, request: QueuedRequest, found: int, now: int) -> list[Returned]:
-        """A cache was handed over; its first token comes with it."""
+        """Process a cache that was handed over; its first token comes with it."""
         self.pool.register(request.number, request.blocks, found, request.computed)
         return self.returned([TurnPart(request, request.computed - found, request.computed, 1)], now)
 
@@ -261,7 +263,10 @@ class TurnScheduler:
     def _begins(
         self, request: QueuedRequest, whole: int, budget: int, parts: list[TurnPart], now: int
     ) -> int:
-        """A request was admitted: tokens that it takes of the turn.  What is away, or read elsewhere, is on its way."""
+        """Begin an admitted request: the number of its tokens in this turn.
+
+        0 if its cache was swapped out or is prefilled elsewhere; the transfer is started.
+        """
         found, away = request.computed, request.away
         request.away = 0
         self.tally["cached"] += max(0, found - away)
@@ -288,7 +293,7 @@ class TurnScheduler:
     # Blocks
 
     def _rank(self, request: QueuedRequest) -> Rank:
-        """Who goes first, and keeps its blocks, has the smaller one."""
+        """Sort key of a request; smaller keys go first and keep their blocks."""
         if self.rules.by_priority:
             return request.priority, request.arrival, request.number
         return request.admission, 0, 0

@@ -1,4 +1,4 @@
-"""Which replica has a request when they take turns: request n of an open load, user u of a closed one."""
+"""Round-robin assignment of requests to replicas: by request in an open load, by user in a closed one."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""What a run may have beyond a plan and plain rules: drafts, prompts that are read elsewhere, and the edge that caches pass.
+"""Serving beyond a plan and the basic rules: speculative drafts, prefill elsewhere, and the edge link for
+caches.
 
-    --speculate draft:MODEL:K:A   a model on wafers of its own drafts K tokens, one after the other, each there and back once
-                mtp:K:A           a layer and the head draft in the last region, K times
-                prompt:K:A        drafts are what followed the same words in the prompt: they take no time
+    --speculate draft:MODEL:K:A   a model on its own wafers drafts K tokens one after the other, each with a round trip
+                mtp:K:A           a layer and the head in the last region draft K times
+                prompt:K:A        the drafts are the tokens that followed the same words in the prompt: they take no time
     --prefill   foreign:RATE      machines that read RATE tokens per second, one prompt after the other
-                foreign:FILE      JSON of [tokens, seconds] rows of a prompt alone, linear between them
-                wafers:N          N more replicas for each replica, which read prompts alone
+                foreign:FILE      JSON rows of [tokens, seconds] for a single prompt, interpolated linearly
+                wafers:N          N additional replicas per replica, which only read prompts
 
-A is the acceptance of each draft if all before it were accepted: K numbers with commas between, or one for all.  A token passes the
-edge in (bytes of its keys and values on a wafer) / (bytes per second of a wafer's edge); the fullest wafer says how long.
+A is the probability that a draft is accepted if all drafts before it were: K numbers separated by commas, or
+one for all. A token passes the edge in (bytes of its keys and values on a wafer) / (bytes per second of a
+wafer's edge); the wafer with the most bytes sets the time.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Drafting:
 
 
 def read_drafting(text: str) -> Drafting:
-    """What ``--speculate`` says.
+    """Parse ``--speculate``.
 
     Raises
     ------
@@ -135,7 +137,7 @@ def edge_of(plan: GenerationPlan) -> EdgeLink:
 
 
 def read_prefill(text: str, longest: int, *, streams: bool = True, layers: int = 1) -> PrefillElsewhere:
-    """What ``--prefill`` says, for prompts of up to `longest` tokens.
+    """Parse ``--prefill``, for prompts of up to `longest` tokens.
 
     Raises
     ------
@@ -233,7 +235,7 @@ def with_special(
 
 
 def speculation_keys(served: Served, rules: ServingRules) -> dict[str, object]:
-    """The keys of `vllm bench serve` on speculation; nothing without."""
+    """The speculation keys of `vllm bench serve`; empty without speculation."""
     if rules.speculation is None:
         return {}
     counters = served.counters
@@ -257,7 +259,7 @@ def helper_wafers(replica_systems: int, rules: ServingRules, draft: GenerationPl
 
 
 def expected_cycle(rules: ServingRules) -> tuple[float, int]:
-    """Tokens that a decode emits in the mean, and how many it takes in a turn."""
+    """Mean number of tokens that a decode emits per turn, and the number of tokens that it occupies in the turn."""
     if rules.speculation is None:
         return 1.0, 1
     acceptance = rules.speculation.acceptance[: max(0, rules.turn_tokens - 1)]

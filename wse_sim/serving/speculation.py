@@ -42,12 +42,12 @@ def mixed(x: int) -> int:
 
 
 def threshold(probability: float) -> int:
-    """What the drawn fraction, in 2^-53, must stay below."""
+    """The threshold, in units of 2^-53, below which a drawn fraction has this probability."""
     return round(probability * 2**BITS)
 
 
 def accepted_drafts(spec: Speculation, request: int, place: int, drafts: int) -> int:
-    """How many of the `drafts` tokens from `place` of a request's answer on are accepted.
+    """Number of accepted drafts among the `drafts` tokens of a request's answer from `place` on.
 
     Example
     -------
@@ -62,7 +62,7 @@ def accepted_drafts(spec: Speculation, request: int, place: int, drafts: int) ->
 
 
 class SpeculationBounds(NamedTuple):
-    """What speculation does in closed form, and what it must to pay."""
+    """Closed-form throughput with speculation, and the tokens per cycle from which it pays."""
 
     tokens_per_cycle: float
     user_tokens_per_s: float

@@ -110,7 +110,7 @@ def priority_of(path: Path, line: int, row: Values) -> int:
 
 
 def ids_of(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:
-    """Ids of tokens, or of runs of them."""
+    """Parse a list of token ids, or of ids of runs of tokens."""
     if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
         raise fault_of(path, line, field, value, "give a list of whole numbers")
     return tuple(value)

@@ -67,7 +67,7 @@ def arriving(
     arrivals: str = "poisson",
     seed: int = 0,
 ) -> Load:
-    """Requests of given lengths that arrive as a law says, as :func:`drawn_load`."""
+    """A load of requests with given lengths and drawn arrivals; see :func:`drawn_load`."""
     requests = len(input_tokens)
     name, _, rest = arrivals.partition(":")
     if name == "users":

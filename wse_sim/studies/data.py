@@ -22,7 +22,7 @@ MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_fraction", "mfu")
 
 
 def better(output: str) -> str:
-    """Whether more or less of an output is better, unless a study says so."""
+    """ "maximize" or "minimize": the default direction of an output."""
     if output in served.LESS_IS_BETTER:
         return "minimize"
     if output.endswith(MORE_IS_BETTER):
@@ -36,7 +36,7 @@ RowValues = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """A study to be shown: its description, its rows, what varies in them, what is requested."""
+    """A study prepared for display: its description, its rows, the varied parameters and the requested outputs."""
 
     name: str
     spec: StudySpec
@@ -88,7 +88,7 @@ class Shown:
         return rows, front(values, ways).tolist(), choose(values, list(objectives), ways, settings)
 
     def _meets(self, row: RowValues) -> bool:
-        """Whether the constraints on outputs hold."""
+        """Whether a row meets those constraints whose names it has values for."""
         given = {**row["parameters"], **row["outputs"]}
         return all(c.holds(given) for c in self.spec.conditions if c.names <= set(given))
 

@@ -1,7 +1,7 @@
-"""One captured graph on many settings: what a worker does.
+"""The worker's part of a study: evaluates one captured graph with many settings.
 
-The numbers of a row are those of ``wse-sim run`` with the same options.  A setting that does not fit is a row that says
-what binds; a setting whose options do not go together is a row with the sentence.
+A row has the numbers of ``wse-sim run`` with the same options. A setting that does not fit yields a row that
+names the binding resource; a setting with inconsistent options yields a row with the message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wse_sim import api, kept
+from wse_sim import api, result_cache
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.graph import KernelGraph
@@ -29,7 +29,7 @@ DONE, MISFIT, REFUSED, DIED = "done", "misfit", "refused", "died"
 
 @dataclass(frozen=True)
 class StudyRow:
-    """What a run said; `low` and `high` hold 90 % of what the outputs may be, by name."""
+    """The outcome of one run; `low` and `high` map outputs to the bounds of their 90 % intervals."""
 
     key: str
     status: str  # done, misfit, refused, died
@@ -77,7 +77,7 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
         return StudyRow(request.key, REFUSED, cost, message=graph)
     if request.serving is not None:
         return _run_served(graph, request, request.serving, cost)
-    with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
+    with result_cache.paused():  # the row is what is kept; a plan would take longer to write than to make
         # The graph has the frozen weights and the adapters already.
         result = api.run(graph, request.options.replace(train=None, lora=None), trace=False)
     if isinstance(result, Infeasible):
@@ -101,8 +101,8 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
 def _run_served(
     graph: KernelGraph, request: Request, options: ServingOptions, cost: dict[str, float]
 ) -> StudyRow:
-    """A load that is served, or what its options search."""
-    with kept.paused():
+    """Serve a load, or run the search that its options ask for."""
+    with result_cache.paused():
         found = answer_of(graph, options)
     mode = request.options.mode
     if isinstance(found, Unserved):

@@ -58,7 +58,7 @@ def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
 
 
 def defaults(names: set[str]) -> dict[str, Any]:
-    """What parameters are if a study does not state them, for constraints."""
+    """Default values of parameters that a study does not state; constraints may use them."""
     from wse_sim.hardware import load_cluster, load_wafer
     from wse_sim.hardware.chip import load_chip
     from wse_sim.options import RunOptions

@@ -80,7 +80,8 @@ class Constraint:
             ) from None
 
     def excess(self, values: Mapping[str, Any]) -> float:
-        """By how much it is missed: 0 where it holds, the distance of a comparison, else 1."""
+        """By how much the condition is violated: 0 if it holds, the difference of the sides of a comparison,
+        else 1."""
         if self.holds(values):
             return 0.0
         node = _tree(self.text)

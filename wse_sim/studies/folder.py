@@ -38,7 +38,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder: a second command is refused, one that was killed holds nothing.
+        """Lock the folder against a second command; the lock of a killed process is released.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class Folder:
             yield
 
     def remember(self, study: int, name: str) -> None:
-        """Note which study of which store the folder shows."""
+        """Record which study of which store the folder shows."""
         data = {"store": os.path.relpath(self.store, self.path), "study": study, "name": name}
         write_whole(self.path / LINK, json.dumps(data) + "\n")
 
@@ -89,7 +89,7 @@ class Folder:
 
 @dataclass
 class Progress:
-    """Counts what is done, and says so with rate and remaining time."""
+    """Counts finished runs and reports the count with rate and remaining time."""
 
     total: int
     say: Say
@@ -116,7 +116,8 @@ def _span(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a study ended: counts by status, how many runs the store had already, seconds; why runs have no result."""
+    """Outcome of a study: counts by status, runs that the store already had, seconds, and causes of runs
+    without a result."""
 
     study: int
     counts: Mapping[str, int]
@@ -126,5 +127,5 @@ class Ran:
 
 
 def stated(spec: StudySpec) -> dict[str, Any]:
-    """What a study's file states, as plain data."""
+    """The content of a study's file as plain data."""
     return spec.model_dump(mode="json", by_alias=True, exclude_none=True)

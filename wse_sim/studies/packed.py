@@ -33,7 +33,7 @@ class Packed:
 
 
 def pack(request: Request, base: Request) -> Packed:
-    """The differences; :func:`unpack` with the same base gives an equal request."""
+    """The differences of `request` from `base`; :func:`unpack` with the same base restores an equal request."""
     own = {
         name: getattr(request, name)
         for name in ("key", "graph_key", "model", "must_fit", "draws", "serving")
@@ -96,5 +96,5 @@ def evaluated(
     base: Request,
     packed: Sequence[Packed],
 ) -> list[StudyRow]:
-    """What a worker does with a task: the rows of its requests."""
+    """Evaluate the requests of a task on a worker; one row per request."""
     return evaluate(graph, [unpack(one, base) for one in packed])

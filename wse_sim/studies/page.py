@@ -57,7 +57,7 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
 
 
 def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
-    """What the page's script draws from; values by column, in the order of `columns`."""
+    """Data for the page's script; values by column, in the order of `columns`."""
     outputs = _outputs(study)
     rows = study.rows[:MOST_ROWS]
     columns: list[dict[str, Any]] = [
@@ -98,7 +98,7 @@ def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
 
 
 def _outputs(study: Shown) -> list[str]:
-    """What was asked for first, then everything that any row has."""
+    """Requested outputs first, then every other output that some row has."""
     found = dict.fromkeys(study.outputs)
     for row in study.rows:
         found |= dict.fromkeys(name for name in row["outputs"] if not name.startswith("bindings."))
@@ -135,7 +135,7 @@ def _tiles(study: Shown) -> list[tuple[str, str]]:
 
 
 def _misfits(study: Shown) -> list[tuple[str, int, str]]:
-    """What binds where nothing comes out: words, how often, one of the sentences."""
+    """Causes of missing results: binding resource or status, number of rows, and an example message."""
     found: dict[str, list[str]] = {}
     for row in study.rows:
         if row["status"] != "done":

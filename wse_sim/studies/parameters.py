@@ -1,15 +1,15 @@
-"""What a study can vary: every option of a run, of a mode, of a model, every constant of wafer, cluster and chip.
+"""The parameters of studies: options of runs, modes and models, and constants of wafer, cluster and chip.
 
-The names are made from the declarations themselves, so that a new option or constant can be varied as soon as it is
-declared:
+The names are derived from the declarations themselves, so that a new option or constant can be varied as soon
+as it is declared:
 
     batch, seq, mode, optimizer ...     options of a run                  (:class:`wse_sim.options.RunOptions`)
-    model, model.layers ...             which model, and its sizes        (ModelParameters of the front end)
-    pipelined.placer, generation.grid   options that one mode alone has   (the options of the mode)
+    model, model.layers ...             the model, and its sizes          (ModelParameters of the front end)
+    pipelined.placer, generation.grid   options of a single mode          (the options of the mode)
     wafer.sram_bytes ...                constants of the wafer            (:class:`wse_sim.hardware.Wafer`)
     cluster.swarmx_hop_s ...            constants of the cluster          (:class:`wse_sim.hardware.Cluster`)
     serve.rate, serve.arrivals ...      options of serving                (:class:`wse_sim.serving.options.ServingOptions`)
-    chip, chip.core_logic_mm2 ...       what a wafer is built in          (:class:`wse_sim.hardware.chip.Chip`)
+    chip, chip.core_logic_mm2 ...       the wafer's process technology    (:class:`wse_sim.hardware.chip.Chip`)
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _kind(annotation: object) -> tuple[type, str, str]:
 
 
 def parameter(name: str) -> StudyParameter:
-    """The parameter of that name.
+    """Look up a parameter by name.
 
     Raises
     ------

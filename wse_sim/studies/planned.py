@@ -1,4 +1,4 @@
-"""What a study will do: its settings with their requests, and about how long they take; nothing is run."""
+"""The plan of a study: its settings with their requests, and an estimate of the run time; nothing is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRAW_S = 0.01  # per draw and run
 
 @dataclass(frozen=True)
 class Planned:
-    """What a study will do: settings with their requests; `faults` of settings that make no run."""
+    """A planned study: settings with their requests; `faults` explains the settings that cannot be run."""
 
     spec: StudySpec
     numbered: tuple[tuple[int, dict[str, Any], str], ...]  # number, setting, key
@@ -35,7 +35,7 @@ class Planned:
 
     @property
     def graphs(self) -> int:
-        """Graphs that are captured if nothing is in the store."""
+        """Number of graphs to capture if the store is empty."""
         return len({request.graph_key for request in self.requests.values()})
 
     def groups(self, keys: Iterable[str]) -> list[list[Request]]:
@@ -88,7 +88,7 @@ def planned_sweep(spec: StudySpec) -> Planned:
 
 
 def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
-    """The settings of a sweep, some at a time: what is planned is no more than what is about to run.
+    """The settings of a sweep in chunks of `size`, each planned only when it is about to run.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
 
 
 def count_of(spec: StudySpec) -> int:
-    """How many settings a sweep has: of those with constraints each is looked at."""
+    """Number of settings of a sweep; constraints are evaluated for each setting."""
     if spec.conditions:
         return sum(1 for _ in settings(spec))
     return prod(len(axis) for axis in dimensions(spec))

@@ -34,7 +34,7 @@ COLORS = ("#1d4ed8", "#d9622b", "#2a9d8f", "#7c3aed", "#b5a21a", "#be185d", "#0e
 
 @dataclass(frozen=True)
 class Axes:
-    """What is drawn over what; "" is chosen from the study."""
+    """Axes of a picture; "" leaves the choice to the study."""
 
     x: str = ""
     y: str = ""
@@ -198,7 +198,7 @@ def _best_per_x(study: Shown, rows: Sequence[RowValues], x: str, y: str) -> list
 
 
 def _mark_misfits(study: Shown, plot: Plot, x: str) -> None:
-    """Places of the x axis at which nothing fits are ticked at the bottom."""
+    """Mark the x values at which no run fits, at the bottom of the plot."""
     fits = {study.value(row, x) for row in study.done}
     never = sorted({v for row in study.rows if (v := study.value(row, x)) is not None and v not in fits})
     if never:
@@ -408,13 +408,13 @@ def _fronts_by(study: Shown, by: str, rows: list[RowValues], objectives: dict[st
 
 
 def _corner(x: str, y: str) -> Literal["pre", "post"]:
-    """On which side of a point of the front the next one beats it: steps keep to the side that can be had."""
+    """The step style of the Pareto front, so that a step between two points shows only attainable values."""
     return "post" if (x == "minimize") else "pre"
 
 
 @dataclass(frozen=True)
 class ParameterEffect:
-    """What a parameter does to an output: its mean at each value relative to the mean of all."""
+    """Effect of a parameter on an output: the mean output at each value, relative to the overall mean."""
 
     name: str
     low: float
@@ -454,7 +454,7 @@ def _part(values: NDArray[np.float64], edges: NDArray[np.float64], part: int) ->
 
 
 def tornado(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """Which parameter moves the first output most."""
+    """Draw which parameters move the first output most, as a tornado chart."""
     y = axes.y or study.outputs[0]
     found = effects(study, y)[:16][::-1]
     if not found or not any(effect.reach for effect in found):

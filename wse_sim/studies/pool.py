@@ -45,7 +45,7 @@ class Portion:
 
 
 class Pool(Protocol):
-    """What runs tasks."""
+    """Interface of the executors that run tasks."""
 
     dashboard: str
     workers: int
@@ -64,7 +64,7 @@ class Pool(Protocol):
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """Release the workers and other resources."""
         ...
 
 
@@ -88,7 +88,7 @@ class Inline:
         self._tasks.append(task)
 
     def finished(self) -> Iterator[list[StudyRow]]:
-        """Run the tasks in the order in which they came."""
+        """Run the tasks in the order of submission; yields the rows of each."""
         while self._tasks:
             task = self._tasks.pop(0)
             first = task.requests[0]
@@ -99,7 +99,7 @@ class Inline:
             yield evaluate(self._graphs[first.graph_key], task.requests)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: this pool starts no processes."""
 
 
 def _bytes(memory: str | int) -> str | int:
@@ -265,7 +265,7 @@ class Dask:
         return len(self._tasks) + len(self._suspects)
 
     def finished(self) -> Iterator[list[StudyRow]]:
-        """Rows of tasks as they end.
+        """Yield the rows of each task when it ends.
 
         Raises
         ------
@@ -341,7 +341,8 @@ Carried = TypeVar("Carried")
 
 
 def carried(made: Carried) -> Carried:
-    """What was made here (a captured graph, a request): the scheduler keeps it with the task, so that no death of a worker loses it."""
+    """Identity task for a local object (a captured graph, a request): the scheduler stores it with the task,
+    so it survives the death of a worker."""
     return made
 
 

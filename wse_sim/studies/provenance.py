@@ -1,4 +1,4 @@
-"""What a run was made with: versions, the sources of the package, the machine."""
+"""Provenance of a run: versions, a hash of the package's sources, and the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def torch_version() -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """What rows were made with, for the store."""
+    """Provenance of rows, as stored."""
     return {
         "wse_sim": __version__,
         "code": code_digest(),

@@ -1,7 +1,7 @@
-"""The numbers of a result that a row of a study holds.
+"""The numbers of a result that a study stores in a row.
 
-All of them are kept of every run, so that another study can ask for others without running again.  Misfits have those
-of the silicon alone.
+All of them are stored for every run, so that another study can request others without a new run. A row of a
+setting that does not fit has only the numbers of the silicon.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SILICON = (
     "cores",
     "sram_total_bytes",
 )
-"""What the wafer costs (:mod:`wse_sim.hardware.chip`)."""
+"""Outputs about the silicon of the wafer (:mod:`wse_sim.hardware.chip`)."""
 MISS = "need_over_limit"
-"""Of a misfit alone: how many times as much of what binds is needed as there is."""
+"""Output of a setting that does not fit: need divided by limit for the binding resource."""
 OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *served.OUTPUTS, *SILICON, MISS)))
 """All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` are next to them."""
 PREFIXES = ("bindings.", "figures.")
@@ -52,12 +52,12 @@ UNITS = {
 
 
 def is_output(name: str) -> bool:
-    """Whether a study can ask for it."""
+    """Whether a study can request this output."""
     return name in OUTPUTS or (name.startswith(PREFIXES) and name.partition(".")[2].isidentifier())
 
 
 def of_result(result: Result) -> dict[str, float]:
-    """The numbers of a result by name; what is not finite is left out."""
+    """The numbers of a result by name; values that are not finite are omitted."""
     graph = result.plan.graph
     found: dict[str, Any] = {name: getattr(result, name) for name in RESULT}
     energy = views.energy(result)
@@ -77,16 +77,16 @@ def of_result(result: Result) -> dict[str, float]:
 
 
 def of_silicon(silicon: Silicon, cores: int, sram_bytes: int) -> dict[str, float]:
-    """What the wafer costs, by name."""
+    """The numbers about the silicon of the wafer, by name."""
     found: dict[str, Any] = {name: getattr(silicon, name) for name in SILICON[:6]}
     return finite(found | {"cores": cores, "sram_total_bytes": cores * sram_bytes})
 
 
 def of_misfit(need: float, limit: float) -> dict[str, float]:
-    """By how much something does not fit, where there is a limit to compare with."""
+    """Need over limit of a setting that does not fit; empty without a positive limit."""
     return finite({MISS: need / limit}) if limit > 0 else {}
 
 
 def finite(numbers: dict[str, Any]) -> dict[str, float]:
-    """As plain numbers."""
+    """The finite numbers, as plain floats."""
     return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

@@ -38,9 +38,10 @@ def run_study(
     say: Say = lambda text: None,
     tell: Say = lambda text: None,
 ) -> Ran:
-    """Run what the store lacks of a study; the same call continues where another was cut off.
+    """Run all settings of a study that the store lacks; the same call resumes an interrupted study.
 
-    `workers` 0 runs in this process.  `say` is told the progress, `tell` lines that stay (the dashboard's address).
+    With `workers` 0 the study runs in this process. `say` receives progress, `tell` lines that should remain
+    visible (the dashboard's address).
 
     Raises
     ------
@@ -98,7 +99,7 @@ AHEAD = 4
 
 @dataclass
 class _Work:
-    """A sweep under way: what the store has, what was handed out, where rows go."""
+    """A running sweep: the store, the submitted tasks, and the writing of rows."""
 
     store: Store
     study: int

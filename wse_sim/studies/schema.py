@@ -1,4 +1,4 @@
-"""What a study's file states; every fault is one sentence before anything runs.
+"""Schema of a study's file; every fault is reported in one sentence before anything runs.
 
     about: SRAM against cores
     fixed: {model: llama2-7b, mode: weight-streaming, batch: 64}
@@ -72,7 +72,7 @@ class AxisRange(BaseModel):
         return list(dict.fromkeys(round(value) for value in found)) if whole else found
 
     def at(self, fraction: float) -> float:
-        """The value at a fraction (0 to 1) of the way."""
+        """The value at a fraction (0 to 1) of the range."""
         if self.scale == "log":
             return self.low * (self.high / self.low) ** fraction
         return self.low + (self.high - self.low) * fraction
@@ -92,7 +92,7 @@ def _axes(data: object) -> object:
 
 
 class Sample(BaseModel):
-    """Quasi-random settings: so many `runs` spread evenly `over` ranges (and lists)."""
+    """Quasi-random settings: `runs` settings spread evenly `over` ranges and lists."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,7 +105,8 @@ class Sample(BaseModel):
 
 
 class Search(BaseModel):
-    """Look for the best: objectives by output, `maximize` or `minimize`; so many `trials`."""
+    """Search for the best setting: objectives by output, each to `maximize` or `minimize`, and the number of
+    `trials`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -149,7 +150,7 @@ class StudySpec(BaseModel):
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of what varies, in the order of the file."""
+        """Names of the varied parameters, in the order of the file."""
         groups: list[Iterable[str]] = [self.grid, *self.zip]
         groups += [block.over for block in (self.sample, self.search) if block is not None]
         return tuple(dict.fromkeys(name for group in groups for name in group))
@@ -176,7 +177,7 @@ def read_study(path: str | Path) -> StudySpec:
 
 
 def study_from(data: Mapping[str, Any], where: object = "study") -> StudySpec:
-    """Check what a study says.
+    """Validate the description of a study.
 
     Raises
     ------
@@ -194,7 +195,7 @@ def study_from(data: Mapping[str, Any], where: object = "study") -> StudySpec:
 
 
 def _sentence(where: object, fault: ValidationError) -> str:
-    """The fault that says most: inside an axis, that of a range where a mapping was given."""
+    """The most specific fault; inside an axis, the one about the range if a mapping was given."""
     errors = fault.errors()
     first = next(
         (e for e in errors if not isinstance(e["input"], dict) or "list[any]" not in e["loc"]), errors[0]
@@ -254,11 +255,11 @@ def _checked(spec: StudySpec) -> StudySpec:
 
 
 SIZED = ("wafer.rows", "wafer.cols", "wafer.program_rows", "wafer.program_cols")
-"""What `derive: [equal-area]` computes."""
+"""Parameters that `derive: [equal-area]` computes."""
 
 
 def remarks(spec: StudySpec) -> list[str]:
-    """What a study states that does not do what it seems to."""
+    """Remarks on statements of a study that do not have the effect one may expect."""
     given = {*spec.fixed, *spec.varied}
     return [
         f"'wafer.{size}' changes which cores a program may use; the area of the wafer follows 'wafer.{whole}', "

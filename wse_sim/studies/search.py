@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 AHEAD = 2  # trials per worker that are proposed before the first of them has ended
 MISS = "missed"
 FARTHEST = 10.0
-"""What a setting misses by whose values do not go together, or that needs ten times of what there is."""
+"""Constraint violation assigned to settings with inconsistent values, and to those that need ten times the
+limit or more."""
 NSGA_POPULATION = 24
 
 
@@ -64,7 +65,7 @@ def run_search(spec: StudySpec, folder: Folder, name: str, make: Callable[[], Po
 
 
 class _Search:
-    """One search: what Optuna knows, what the store holds."""
+    """A running search: Optuna's study and the store."""
 
     def __init__(self, spec: StudySpec, store: Store, study: int) -> None:
         try:
@@ -110,7 +111,7 @@ class _Search:
         return kinds.IntDistribution(0, len(axis_values(name, axis)) - 1)
 
     def _values(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
-        """What a proposal means."""
+        """The setting that Optuna's proposed values denote."""
         found = {}
         for name, value in proposed.items():
             axis = self.search.over[name]
@@ -119,7 +120,7 @@ class _Search:
         return found
 
     def _proposal(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        """The proposal that a setting came from."""
+        """The proposal that yields a setting, the inverse of :meth:`_values`."""
         found = {}
         for name, kept in setting.items():
             if name not in self.space:
@@ -131,7 +132,7 @@ class _Search:
         return found
 
     def run(self, make: Callable[[], Pool], say: Say) -> None:
-        """All trials: those of the store are told, the others run."""
+        """Run all trials; those in the store are reported to the sampler instead."""
         number = self._remembered()
         progress = Progress(self.search.trials - number, say)
         if progress.total <= 0:
@@ -143,7 +144,7 @@ class _Search:
             pool.close()
 
     def _remembered(self) -> int:
-        """Tell the sampler what the store holds; the number of the next trial."""
+        """Report the stored trials to the sampler; the number of the next trial."""
         highest = -1
         for row in self.store.rows(self.study):
             if row["status"] == DIED:
@@ -165,7 +166,7 @@ class _Search:
         return highest + 1
 
     def _trials(self, pool: Pool, number: int, progress: Progress) -> None:
-        """Keep the pool busy; tell every row as it comes."""
+        """Keep the pool busy, and report each row to the sampler when it arrives."""
         waiting: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
         ahead = max(AHEAD, AHEAD * pool.workers) if pool.workers > 1 else 1
         while True:
@@ -218,7 +219,7 @@ class _Search:
             self.optuna_study.tell(trial, values)
 
     def _judged(self, setting: Mapping[str, Any], row: StudyRow) -> tuple[list[float], float]:
-        """Objectives of a row, and by how much it misses what must hold (0 or less: it holds)."""
+        """Objectives of a row, and its constraint violation (0 or less if all constraints hold)."""
         values = [row.outputs.get(name) for name in self.names]
         if row.status != DONE or any(value is None for value in values):
             worst = [0.0 if way == "maximize" else 1e30 for way in self.search.objectives.values()]
@@ -229,7 +230,7 @@ class _Search:
 
 
 def _distance(row: StudyRow) -> float:
-    """How far a row without a result misses: 1 more than any constraint, and by how much more is needed than there is."""
+    """Violation of a row without a result: at least 1 (more than any constraint), else its need over its limit."""
     if row.status != MISFIT:
         return FARTHEST
     return min(FARTHEST, max(1.0, row.outputs.get(NEED_OVER_LIMIT, FARTHEST)))

@@ -63,7 +63,7 @@ class Request:
 
 
 class Resolver:
-    """Makes requests from the settings of one study; what settings share is computed once."""
+    """Makes requests from the settings of one study; what settings have in common is computed once."""
 
     def __init__(self, spec: StudySpec) -> None:
         self.spec = spec
@@ -148,7 +148,7 @@ class Resolver:
         return found
 
     def _code(self, name: str) -> str:
-        """What is behind a mode or a placer of one's own."""
+        """Hash of the sources of a user-defined mode or placer."""
         if name not in self._contents:
             self._contents[name] = _content(name)
         return self._contents[name]
@@ -159,7 +159,7 @@ class Resolver:
         return {p.field: setting[p.name] for p in own if p.mode == mode and setting[p.name] is not None}
 
     def _model(self, given: Mapping[str, Any]) -> tuple[ModelSpec, str]:
-        """The model with its changed sizes, and what identifies it."""
+        """The model with its changed sizes, and a key that identifies it."""
         name, sizes = str(given[""]), {key: value for key, value in given.items() if key}
         known = self._models.get((name, *sorted(sizes.items())))
         if known is None:
@@ -205,7 +205,7 @@ class Resolver:
 
 
 def _of_serving(options: ServingOptions) -> dict[str, object]:
-    """What numbers of serving depend on, next to the machine; of a trace its content."""
+    """The options that serving results depend on besides the machine; a trace is represented by its content."""
     plain: dict[str, object] = {
         name: getattr(options, name)
         for name in type(options).model_fields
@@ -233,7 +233,7 @@ class Texts:
         self._last: dict[type, tuple[object, str]] = {}
 
     def digest(self, part: Wafer | Cluster | Chip | str) -> str:
-        """Equal for parts with equal constants and ranges, whatever they are called."""
+        """A hash that is equal for parts with equal constants and ranges, whatever their names."""
         assert not isinstance(part, str)  # a request holds the machine itself
         last = self._last.get(type(part))
         if last is not None and last[0] is part:
@@ -257,7 +257,7 @@ class Texts:
 
 
 def _changed(base: Part, changes: Mapping[str, Any]) -> Part:
-    """A part with other constants; a value that is the base's own changes nothing."""
+    """`base` with changed constants; `base` itself if no value differs."""
     other = {name: value for name, value in changes.items() if value != getattr(base, name)}
     return base.derive(**other) if other else base
 
@@ -271,7 +271,8 @@ def _cluster(given: object) -> Cluster:
 
 
 def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
-    """What to load, and a hash of what it says; files go along by their content, so that a worker needs none.
+    """The model to load, and a hash of its content; files are sent by content, so that a worker needs no
+    access to them.
 
     Raises
     ------
@@ -303,7 +304,7 @@ def _sized(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(name: str) -> str:
-    """What is behind a factory or a saved program: its sources, as far as they can be found."""
+    """The sources of a factory or a saved program, as far as they can be found, as text to hash."""
     if name.startswith("hf:"):
         return read_text(Path(name[3:]))
     if ":" in name:

@@ -1,9 +1,11 @@
-"""What a factory follows from: its file, the files that this imports, and the files that any of them names.
+"""The sources that a factory depends on: its file, the files that it imports, and files that any of them
+names.
 
-Nothing is imported.  Modules are looked for next to the factory, in the working folder and on the path, as Python would;
-installed packages count by name and version, the interpreter's own not at all.  What a text in these sources names (a
-module that is imported by name, a file that is opened) counts if it is next to them or in the working folder.  Not
-seen: environment variables, the network, names that are put together while the factory runs.
+Nothing is imported. Modules are searched for next to the factory, in the working folder and on the path, as
+Python would; installed packages count by name and version, the standard library not at all. A name in a
+string of these sources (a module imported by name, a file that is opened) counts if the file is next to them
+or in the working folder. Not detected: environment variables, the network, and names that the factory
+composes when it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 MOST_FILES = 2000
-"""Files that are followed; a factory in the middle of a larger program is that of its first so many."""
+"""Largest number of files that are followed; a factory inside a larger program is identified by the first
+ones only."""
 
 MOST_BYTES = 2**28  # of a file that a text names; of a larger one its size and time count
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -36,7 +39,7 @@ def sources_digest(origin: Path) -> str:
 
 
 def _found(origin: Path) -> Iterator[tuple[str, str]]:
-    """Names and what identifies each: files by their content, installed packages by their version."""
+    """Names and identities of the sources: files by content, installed packages by version."""
     places = [str(origin.parent), os.getcwd()]
     seen: set[Path] = set()
     packages: set[str] = set()
@@ -93,7 +96,7 @@ def _module_files(base: Path) -> Iterator[Path]:
 
 
 def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
-    """What a text names: a file, or a module next to the sources."""
+    """Files that a string names: a file, or a module next to the sources."""
     for place in places:
         try:
             path = Path(place) / text

@@ -29,13 +29,13 @@ ANSWER_S = 5.0
 
 
 class Stillness:
-    """Which of several things have given no sign for a number of looks."""
+    """Tracks which of several things have shown no progress for a number of looks."""
 
     def __init__(self) -> None:
         self._seen: dict[object, tuple[float, int]] = {}  # last sign, looks since then
 
     def look(self, signs: Mapping[Any, float], looks: int) -> list[Any]:
-        """Take a look; those that gave no sign for `looks` of them."""
+        """Take a look at the latest signs; the keys whose sign has not changed for `looks` looks."""
         seen = {}
         for key, sign in signs.items():
             last, quiet = self._seen.get(key, (sign, -1))
@@ -52,7 +52,8 @@ class Watch:
         self._still, self._next_s, self._unheard = Stillness(), 0.0, 0
 
     def look(self) -> None:
-        """At most once in :data:`copies.LOOK_S`: end a worker of ours that does nothing; its tasks run again elsewhere.
+        """At most once per :data:`copies.LOOK_S`, end a local worker that makes no progress; its tasks run
+        again elsewhere.
 
         Raises
         ------
@@ -88,7 +89,7 @@ class Watch:
 
 
 def _worked_s(cluster: distributed.LocalCluster) -> dict[int, float]:
-    """Processor time so far of each worker process, where the system says it."""
+    """Processor seconds of each worker process so far, where the system reports them."""
     found = {}
     for worker in cluster.workers.values():
         number = getattr(worker, "pid", None)

@@ -111,12 +111,12 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file; a store that was asked for nothing holds nothing."""
+        """Close the file; a store that was never used contains no data."""
         self.db.close()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What SQLite finds wrong, in one sentence; rows that are in the store stay there."""
+        """Turn faults of SQLite into one-sentence errors; stored rows are kept."""
         try:
             yield
         except sqlite3.OperationalError as fault:
@@ -161,7 +161,7 @@ class Store:
         return int(found[0])
 
     def study(self, spec: Mapping[str, Any]) -> int:
-        """The number of a study, by what its file states."""
+        """The number of a study, found by the content of its file; a new study is added."""
         text = json.dumps(spec, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         with self._writing() as cursor:
@@ -190,7 +190,7 @@ class Store:
             )
 
     def _fixed(self, study: int) -> dict[str, Any]:
-        """What the description of a study fixes: rows leave it out."""
+        """The fixed settings of a study, which rows omit."""
         spec = next((spec for number, spec in self.studies() if number == study), {})
         found = spec.get("fixed", {})
         return found if isinstance(found, dict) else {}
@@ -205,7 +205,7 @@ class Store:
         return _compact([digest, *values.values()])
 
     def drop_members(self, study: int) -> None:
-        """Forget which runs a study consists of; the runs stay."""
+        """Remove the list of a study's runs; the runs themselves remain."""
         with self._writing() as cursor:
             cursor.execute("DELETE FROM members WHERE study=?", (study,))
 
@@ -232,7 +232,7 @@ class Store:
     # What is read
 
     def finished(self, keys: Iterable[str]) -> set[str]:
-        """Which of the keys need not run again: all but those whose worker died."""
+        """Those keys that need not run again: all stored ones, except those whose worker died."""
         wanted = list(keys)
         found: set[str] = set()
         with self._told():
@@ -260,14 +260,14 @@ class Store:
         return [(number, self._object(spec, "spec", number)) for number, spec in rows]
 
     def spec_of(self, study: int) -> dict[str, Any]:
-        """What a study's file said."""
+        """The description of a study as stored."""
         found = next((spec for number, spec in self.studies() if number == study), None)
         if found is None:
             raise ConfigError(f"store {self.path} contains no study {study}; run the study first")
         return found
 
     def counts(self, study: int) -> dict[str, int]:
-        """How many members there are, by status; "missing" ones have not run."""
+        """Number of members by status; "missing" ones have not run yet."""
         with self._told():
             rows = self.db.execute(
                 "SELECT coalesce(runs.status, 'missing'), count(*) FROM members LEFT JOIN runs USING (key) "
@@ -364,7 +364,7 @@ class Store:
         return self._read_names[digest]
 
     def _object(self, text: object, name: str, number: object) -> dict[str, Any]:
-        """An object of JSON that a column holds."""
+        """Parse a column that contains a JSON object."""
         try:
             found = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):
@@ -405,7 +405,7 @@ def _compact(value: object) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an output is one: a finite number, or nothing."""
+    """Whether an output is a finite number or None."""
     return value is None or (isinstance(value, int | float) and isfinite(value))
 
 

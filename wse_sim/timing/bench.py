@@ -20,7 +20,7 @@ def silent(_: str) -> None:
 
 
 class Bench:
-    """Runs probes, each distinct one once; what the store knows is not run."""
+    """Runs probes, each distinct one once; results in the store are reused."""
 
     def __init__(self, wafer: Wafer, store: MeasurementStore, progress: Progress) -> None:
         self.wafer, self.store, self.progress = wafer, store, progress
@@ -28,7 +28,7 @@ class Bench:
         self.probes = self.cached = 0
 
     def run(self, probes: Sequence[Probe]) -> None:
-        """Measure all of them."""
+        """Measure all probes that the store lacks."""
         distinct: dict[str, Probe] = {}
         for probe in probes:
             if id(probe) not in self._keys:
@@ -53,7 +53,7 @@ class Bench:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the factors should know."""
+        """Notes for readers of the factors."""
         scaled = (
             "scaled down: probes of a few cores with the tile of the plan; the difference is the steady state"
         )

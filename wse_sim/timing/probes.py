@@ -30,12 +30,12 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """Fabric over formula; 1 where nothing was measured."""
+        """Fabric cycles over formula cycles; 1 if nothing was measured."""
         return self.fabric_cycles / self.model_cycles if not self.reason else 1.0
 
     @property
     def why(self) -> str:
-        """Where the difference comes from, or why there is no measurement."""
+        """Cause of the difference, or the reason why there is no measurement."""
         if self.reason:
             return self.reason
         more = self.fabric_cycles - self.model_cycles
@@ -52,7 +52,7 @@ class Measured:
 
 
 def unmeasured(reason: str) -> Measured:
-    """What stands for a probe that did not run."""
+    """The placeholder of a probe that did not run, with ratio 1."""
     return Measured(1.0, 1.0, 0.0, reason)
 
 

@@ -1,4 +1,4 @@
-"""What a timing by programs reports: rows of measured parts, rows that keep their formula, shares."""
+"""Report of timing by programs: rows of measured parts, rows that keep their formula, fractions."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class TimingRow:
 
 @dataclass(frozen=True)
 class TimingReport:
-    """Factors for :func:`wse_sim.modes.simulation.simulate`, and what they come from.
+    """Factors for :func:`wse_sim.modes.simulation.simulate`, and the measurements behind them.
 
-    `rows` were measured, `model_only` keep their formula; `probes` is the number of distinct probes, of
-    which `cached` were known from earlier runs.
+    `rows` were measured, `model_only` keep their formula; `probes` is the number of distinct probes, `cached`
+    the number of those known from earlier runs.
     """
 
     factors: Mapping[str, float]
@@ -71,14 +71,14 @@ class TimingReport:
 
     @property
     def summary(self) -> str:
-        """One line: what was measured, how much of it now."""
+        """One line: what was measured, and how many results came from the cache."""
         return (
             f"measured on the fabric: {self.measured_fraction:.1%} of the cycles of the formulas, by {self.probes} distinct "
             f"probes ({self.cached} from the cache)"
         )
 
     def as_json(self) -> dict[str, object]:
-        """All of it as plain data."""
+        """The report as plain data."""
         return {
             "measured_fraction": self.measured_fraction,
             "probes": self.probes,
@@ -89,7 +89,7 @@ class TimingReport:
         }
 
     def text(self, shown: int = SHOWN) -> str:
-        """The largest differences and why, what keeps its formula and why."""
+        """Tables of the largest differences and of the parts that keep their formula, with reasons."""
         total = self.total_cycles or 1.0
         lines = _table(
             sorted(self.rows, key=lambda row: -abs(row.difference_cycles)),

@@ -57,7 +57,7 @@ class MeasurementStore:
         return self._known.get(key)
 
     def put(self, key: str, measured: Measured) -> None:
-        """Keep a measurement; what could not be measured is kept for this process only."""
+        """Store a measurement; failed measurements are kept for this process only."""
         self._known[key] = measured
         if self.folder is None or measured.reason:
             return
@@ -72,7 +72,7 @@ class MeasurementStore:
 
 @cache
 def open_store(folder: Path | str | None = None) -> MeasurementStore:
-    """The store in a folder (default: the user's); "none" keeps nothing on disk."""
+    """The store in a folder (default: the user's cache); "none" keeps nothing on disk."""
     if str(folder or os.environ.get(CACHE)) == NOWHERE_ON_DISK:
         return MeasurementStore(None)
     root = Path(folder or cache_folder()) / "wse_sim_timing"

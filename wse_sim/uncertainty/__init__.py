@@ -1,11 +1,11 @@
-"""How wrong a prediction may be: its constants varied within their ranges, and the model's own error.
+"""Uncertainty of predictions: constants varied within their ranges, and the model's own error.
 
-draws.py      constants at quasi-random places of their ranges
-own_error.py  what no constant explains, per subject, from measurements
-interval.py   both together: a value with its bounds
-spread.py     a run, a kernel, a point priced again at every draw
-processes.py  tasks on several processes
-sensitivity.py  which constants move a number
+draws.py        constants at quasi-random places of their ranges
+own_error.py    error that no constant explains, per subject, from measurements
+interval.py     both combined: a value with its bounds
+spread.py       a run, a kernel or a point, priced again at every draw
+processes.py    tasks on several processes
+sensitivity.py  which constants affect a number
 """
 
 from wse_sim.uncertainty.interval import Interval

@@ -35,14 +35,14 @@ UNUSED = ("scalar_", "power_limited_clock_hz")
 
 @dataclass(frozen=True)
 class Ranged:
-    """A constant with a range: whose it is ("wafer" or "cluster"), its name, what is stated of it."""
+    """A constant with a range: its owner ("wafer" or "cluster"), its name, and its declaration."""
 
     owner: str
     name: str
     stated: Constant
 
     def at(self, score: float) -> float | int:
-        """Its value where the normal score is `score`."""
+        """The constant's value at a standard normal score."""
         low, high = self.stated.range or (0.0, 0.0)
         value = self.stated.value
         assert isinstance(value, (int, float))  # a range is stated of numbers only

@@ -26,7 +26,7 @@ LEAST_PERCENT, MOST_PERCENT = 50.0, 99.0
 
 
 def check_percent(percent: float) -> None:
-    """Reject probabilities that ranges of 90 % say nothing of.
+    """Raise :class:`ConfigError` for a probability too far from the 90 % for which ranges are stated.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from wse_sim.copies import COPIES, Copies
 
 T = TypeVar("T")
 _TASKS: list[Callable[[int], Any]] = []
-"""What a child process finds: it is a copy of this one."""
+"""Tasks of the child processes, which are forked copies of this one."""
 
 
 def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator[T]:

@@ -1,7 +1,7 @@
-"""Which constants move a number, by how much, and which of them are assumed.
+"""Sensitivity of a number to each constant, and which of the constants are assumed.
 
-Each constant is changed alone: by a tenth of its value (whole numbers by one, scaled to a tenth), and to the ends of
-its range.  The plan stays as it is.
+Each constant is changed alone: by a tenth of its value (whole numbers by one, scaled to a tenth), and to the
+ends of its range. The plan does not change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BARS = 16  # of the tornado plot
 
 @dataclass(frozen=True)
 class Effect:
-    """What one constant does to the number, as relative changes."""
+    """The effect of one constant on the number, as relative changes."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Effect:
         return max(abs(self.at_low), abs(self.at_high))
 
     def as_dict(self) -> dict[str, object]:
-        """As JSON data."""
+        """Plain data for JSON."""
         return {**self.__dict__}
 
 

@@ -24,7 +24,7 @@ from wse_sim.uncertainty.processes import in_processes
 
 Figures = Mapping[str, float]
 POWER = "system_power_w"
-"""What a system draws: between published ends, so no error of the model comes to its range."""
+"""Power of a system: its range is between published values, so no error of the model is added."""
 IDLE, WORK = "power_idle_w", "power_active_w"
 # The first token is decode's, whose parts a chunk of a prompt is made of; its error is the larger one, too.
 GENERATION = {"prefill_tokens_per_s": "model.prefill"}
@@ -38,7 +38,7 @@ class Spread:
     drawn: tuple[Figures, ...]
 
     def ratios(self, name: str) -> list[float]:
-        """What the draws make of a figure, relative to the stated constants."""
+        """Ratios of a figure at each draw to its value at the stated constants."""
         return [figures[name] / self.base[name] for figures in self.drawn if figures]
 
 
@@ -49,7 +49,7 @@ def spread_of(
     samples: int = SAMPLES,
     workers: int = 1,
 ) -> Spread:
-    """Evaluate at the stated constants and at `samples` draws of them, on several processes if asked."""
+    """Evaluate at the stated constants and at `samples` draws of them, on `workers` processes."""
     constants = ranged(wafer, cluster)
     base = evaluate(DrawnMachine(wafer, cluster))
     machines = list(draws(wafer, cluster, constants, samples))
@@ -145,7 +145,8 @@ def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, 
 
 
 def _powers(spread: Spread, used: float) -> list[float]:
-    """What a system draws at every draw of the constants with a fraction `used` of its cores at work, over the base."""
+    """Ratios of a system's power at each draw to that at the stated constants, with a fraction `used` of its
+    cores working."""
 
     def power(figures: Figures) -> float:
         return figures[IDLE] + used * (figures[WORK] - figures[IDLE])
@@ -197,7 +198,7 @@ def kernel_interval(
 
 @dataclass(frozen=True)
 class Lead:
-    """Which of two results is the faster, and how sure that is."""
+    """Which of two results is faster, and with what probability."""
 
     faster: str
     slower: str
@@ -208,9 +209,10 @@ class Lead:
 def compare_interval(
     rows: Sequence[Result | Infeasible], percent: float = 90.0, samples: int = SAMPLES
 ) -> Lead | None:
-    """How sure the faster of two feasible results is ahead: both are priced at the same draws.
+    """Probability that the faster of two feasible results is really faster: both are priced at the same
+    draws.
 
-    What they share (clock, vector rates) cancels; their own errors are independent.
+    Common constants (clock, vector rates) cancel; the results' own errors are independent.
     """
     from scipy.stats import norm
 

@@ -60,7 +60,7 @@ def point_figure(point: Point, stated: float | None = None) -> Callable[[DrawnMa
 def point_ratios(
     point: Point, samples: int = SAMPLES, figure: Callable[[DrawnMachine], float] | None = None
 ) -> list[float]:
-    """What draws of the constants make of a point's quantity, relative to the stated constants.
+    """Ratios of a point's quantity at draws of the constants to its value at the stated constants.
 
     Raises
     ------

@@ -36,9 +36,10 @@ from wse_sim.units import counted
 
 TRAIN, EVAL = "Train", "Eval"
 BATCH_BAND = 0.10
-"""By how much the rate of the time stamps may differ from GlobalRate before the batch is called wrong."""
+"""Allowed relative difference between the rate of the time stamps and GlobalRate; beyond it the batch size is
+called wrong."""
 EXCERPT_BAND = 0.25
-"""The same where the beginning is not shown, and GlobalRate has two digits behind the point only."""
+"""The same for an excerpt without the beginning, whose GlobalRate has only two decimals."""
 LEAST_S = 5.0  # time stamps closer than this say nothing of a rate
 STAMP_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 
@@ -72,7 +73,7 @@ class StepLine:
 
 @dataclass
 class Stretch:
-    """Lines of one phase between which nothing but steps took place."""
+    """Consecutive lines of one phase with nothing but steps between them."""
 
     phase: str
     from_beginning: bool
@@ -102,7 +103,7 @@ class Stretch:
 
 @dataclass
 class TrainingLog:
-    """What a log states; `stretches` in the order of the file."""
+    """The content of a log; `stretches` are in the order of the file."""
 
     path: Path
     stretches: list[Stretch] = field(default_factory=list)
@@ -131,7 +132,7 @@ class SteadyRate:
 
 
 def has_progress(text: str) -> bool:
-    """Whether a text holds a line of progress."""
+    """Whether a text contains a line of progress."""
     return _PROGRESS.search(text) is not None
 
 
@@ -152,7 +153,7 @@ def read_training_log(path: Path) -> TrainingLog:
 
 
 def parse_training_log(text: str, path: Path) -> TrainingLog:
-    """What the text of a log states; `path` names it in faults.
+    """Parse the text of a log; `path` names it in faults.
 
     Raises
     ------
@@ -197,7 +198,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _facts(log: TrainingLog, line: str) -> None:
-    """What a line states of the whole run."""
+    """Collect facts of the whole run from a line."""
     for pattern, known in ((_BATCH, log.batches), (_SYSTEMS, log.systems)):
         if found := pattern.search(line):
             known.add(int(found[1]))
@@ -239,8 +240,10 @@ def _number(text: str) -> float | None:
 
 
 def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
-    """Samples of a step: the effective batch size of the log; else, of what its params file states and of its samples over
-    its steps, what GlobalRate and the time stamps allow.
+    """Samples per step: the effective batch size of the log, else one of the candidates below.
+
+    Candidates are the batch of the params file and samples over steps; they must agree with GlobalRate and
+    the time stamps.
 
     Raises
     ------
@@ -288,7 +291,8 @@ def _likely_batch(log: TrainingLog) -> float | None:
 
 
 def _excerpt_batch(stretch: Stretch) -> float | None:
-    """The same of a stretch that does not begin: GlobalRate g at step s makes batch s / g of the time since loading."""
+    """The batch size of a stretch without the beginning: with GlobalRate g, step s takes place batch s / g
+    after loading."""
     first, last = stretch.lines[0], stretch.lines[-1]
     if not first.global_rate or not last.global_rate:
         return None
@@ -297,7 +301,7 @@ def _excerpt_batch(stretch: Stretch) -> float | None:
 
 
 def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) -> SteadyRate:
-    """The rate of steady steps of a phase; `check`: hold the batch against the time stamps.
+    """The rate of steady steps of a phase; with `check` the batch size is compared with the time stamps.
 
     Raises
     ------

@@ -95,7 +95,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _points(run: Path, folder: Path) -> Iterator[Point]:
-    """The points of one run; a fault is one of them."""
+    """The points of one run; a fault yields a point of its own."""
     try:
         yield from _Run(run, folder).points()
         return
@@ -108,7 +108,7 @@ def _points(run: Path, folder: Path) -> Iterator[Point]:
 
 
 class _Run:
-    """The files of one run, and what they state together."""
+    """The files of one run, and their combined statements."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class _Run:
     def _estimates(
         self, phase: str, params: Values, log: TrainingLog | None, performance: Performance | None
     ) -> Iterator[Point]:
-        """What the vendor's compiler expected of the run; shown, not counted."""
+        """Estimates of the vendor's compiler for the run; they are shown but not counted."""
         report = self._one(COMPILE_REPORT)
         said: list[tuple[float | None, Path | None, str]] = [
             (
@@ -183,7 +183,7 @@ class _Run:
     def _measured(
         self, log: TrainingLog | None, performance: Performance | None, phase: str, params: Values
     ) -> tuple[float, str, list[Path]]:
-        """Samples per second, how they were read, and the files that say it."""
+        """Samples per second, how they were determined, and the files they come from."""
         if self.stated.samples_per_s is not None:
             return self.stated.samples_per_s, f"stated in {FILE}", []
         if log is not None:
@@ -309,7 +309,7 @@ class _Run:
         return max(logs, key=lambda log: len(log.batches) + len(log.systems)) if logs else None
 
     def _performance(self, needed: bool) -> Performance | None:
-        """What performance.json says; next to a log its faults are notes."""
+        """The content of performance.json; if there is a log, faults of this file become notes."""
         try:
             found = self._one(PERFORMANCE)
             return None if found is None else read_performance(found)
@@ -320,7 +320,7 @@ class _Run:
             return None
 
     def _one(self, name: str) -> Path | None:
-        """The file of that name, wherever in the run's folder."""
+        """The file with this name anywhere in the run's folder, or None."""
         found = {sha256_of(file): file for file in self.files if file.name == name}
         if len(found) > 1:
             shown = ", ".join(str(file.relative_to(self.home)) for file in found.values())
@@ -356,7 +356,7 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
 
 
 def _is_params(file: Path) -> bool:
-    """Whether a YAML file has the shape of a params file; what cannot be read is said where it is needed."""
+    """Whether a YAML file has the form of a params file; read errors are reported where the file is needed."""
     try:
         if file.stat().st_size > MOST_PARAMS_BYTES:
             return False

@@ -18,7 +18,7 @@ from wse_sim.validation.suite import Point
 
 RUN = "run.json"
 DEFAULTS = {"max_act_per_csx": 1, "max_wgt_servers": 24}
-"""Settings that change the cluster in ways a point does not state."""
+"""Settings that affect the cluster in ways that a point does not model, with their defaults."""
 REMEDY = "give the folder that 'wse-sim script' wrote"
 
 

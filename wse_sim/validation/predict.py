@@ -62,7 +62,7 @@ WaferChange = Callable[[Wafer], Wafer]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator says of a point; `reason` tells why it was not run."""
+    """The simulator's prediction for a point; `reason` explains why it was not run."""
 
     predicted: float | None
     binding: str = ""

@@ -101,7 +101,7 @@ def solve(
 
 @dataclass(frozen=True)
 class Move:
-    """What the points make of one constant; `reach`: how far its range moves the point that it moves most."""
+    """The fitted value of one constant; `reach` is the effect of its range on the most sensitive point."""
 
     constant: Ranged
     value: float
@@ -115,12 +115,12 @@ class Move:
 
     @property
     def is_moved(self) -> bool:
-        """Whether it moved at all."""
+        """Whether the fitted value differs from the stated one."""
         low, high = self.constant.stated.range or (0.0, 0.0)
         return abs(self.value - float(self.constant.stated.value)) > MOVED * (high - low)  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, object]:
-        """As JSON data."""
+        """Plain data for JSON."""
         stated = self.constant.stated
         return {
             "name": self.constant.name, "of": self.constant.owner, "stated": stated.value, "refitted": self.value, "unit": stated.unit,
@@ -167,7 +167,7 @@ class Refit:
         return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
     def as_dict(self) -> dict[str, object]:
-        """As JSON data."""
+        """Plain data for JSON."""
         return {
             "system": self.system,
             "cluster": self.cluster,
@@ -180,7 +180,7 @@ class Refit:
         }
 
     def table(self) -> str:
-        """As text."""
+        """The refit as a text table."""
         lines = [f"refit of {self.system} with cluster {self.cluster} to {len(self.rows)} points:"]
         if not self.moves:
             lines.append("no constant is told by these points: nothing moves")
@@ -266,7 +266,7 @@ class _Problem:
         return np.array([(high - low) / (2 * Z95) for low, high in ends])
 
     def best(self, constants: Sequence[Ranged], numbers: Sequence[int]) -> list[float]:
-        """The scores that meet some of the points best."""
+        """The scores that fit the given points best."""
         if not constants:
             return []
 
@@ -342,9 +342,9 @@ def _refit(system: str, cluster: str, points: Sequence[Point], say: Callable[[st
 
 
 def write_refits(refits: Sequence[Refit], folder: Path, place: Path | None = None) -> list[Path]:
-    """Write wafers and clusters with the constants that moved; what ships stays as it is.
+    """Write wafers and clusters with the constants that moved; shipped files remain unchanged.
 
-    `place` is where the files will stand, if that is not `folder`.
+    `place` is the final folder of the files, if that is not `folder`.
     """
     written = []
     for found in refits:
@@ -365,7 +365,7 @@ def write_refits(refits: Sequence[Refit], folder: Path, place: Path | None = Non
 
 
 def _name(owner: str, base: str, system: str) -> str:
-    """The name of what is refitted: that of its base, with "mine" once, and of a cluster with the wafer."""
+    """Name of a refitted file: the base's name with "mine" added once; a cluster's name also includes the wafer."""
     short = Path(base).stem.removeprefix(f"{owner}-")
     if "-mine" in short:
         return short
@@ -373,7 +373,7 @@ def _name(owner: str, base: str, system: str) -> str:
 
 
 def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
-    """The text of a wafer's or cluster's file that states what moved."""
+    """The text of a wafer's or cluster's file with the fitted constants."""
     count = len(found.rows)
     constants: Mapping[str, dict[str, object]] = {
         move.constant.name: {

@@ -33,14 +33,14 @@ class Row:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the interval holds the measurement; None without either."""
+        """Whether the interval contains the measurement; None if either is missing."""
         if self.interval is None or self.point.measured is None:
             return None
         return self.interval.holds(self.point.measured)
 
     @property
     def error(self) -> float | None:
-        """Relative error, or None where nothing was predicted."""
+        """Relative error, or None without a prediction or a measurement."""
         if self.prediction.predicted is None or self.point.measured is None:
             return None
         return self.prediction.predicted / self.point.measured - 1.0

@@ -1,15 +1,16 @@
-"""``run.yaml``: what the files of a run do not say by themselves.
+"""``run.yaml``: statements that complement the files of a run.
 
-A folder of runs may have one, whose keys all runs take over; a run's own (in its folder, or ``NAME.yaml`` next to
-``NAME.log``) goes first.  Keys are those of a point of a suite (:mod:`wse_sim.validation.predict`), and
+A folder of runs may have one, whose keys apply to all runs; a run's own (in its folder, or ``NAME.yaml`` next
+to ``NAME.log``) takes precedence. Keys are those of a point of a suite (:mod:`wse_sim.validation.predict`),
+and
 
-    wafer     wse2, wse3 or a wafer file: no log states which
-    params    the params file of the vendor's Model Zoo, where the folder holds several
+    wafer     wse2, wse3 or a wafer file: logs do not state it
+    params    the params file of the vendor's Model Zoo, if the folder contains several
     graph     folder of a compile that ``wse-sim script`` wrote: the model is what was captured of a training script
-    log       the log, where the folder holds several
-    samples_per_s   the measured rate, where there is no file that says it
-    kernel, sizes, cycles, quantity      a kernel of ``wse-sim kernel`` and what was measured of it
-    program, stamps, output, cycles      a CSL program (:mod:`wse_sim.csl.timed`) and where its own cycles stand
+    log       the log, if the folder contains several
+    samples_per_s   the measured rate, if no file states it
+    kernel, sizes, cycles, quantity      a kernel of ``wse-sim kernel`` and its measurement
+    program, stamps, output, cycles      a CSL program (:mod:`wse_sim.csl.timed`) and where its own cycles are stored
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Suite(BaseModel):
 
 
 SHIPPED = ("suite.yaml", "suite_wse3.yaml")
-"""The suites that ship with the package: what was known when its constants were chosen, and what came later."""
+"""The shipped suites: the points known when the constants were chosen, and those published later."""
 
 
 def shipped_suite(name: str = SHIPPED[0]) -> Path:

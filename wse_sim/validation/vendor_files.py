@@ -24,7 +24,7 @@ _SAMPLES = re.compile(r"^\s*Samples/s:\s*(\S+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Performance:
-    """What performance.json says; `estimate` is the compiler's, None where it is not stated."""
+    """The content of performance.json; `estimate` is the compiler's, or None."""
 
     path: Path
     samples_per_s: float

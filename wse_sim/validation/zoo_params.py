@@ -34,7 +34,7 @@ PARALLEL = ("gptj", "gpt_neox", "gpt-neox", "gptneox")
 
 @dataclass(frozen=True)
 class ZooParams:
-    """What a params file states; None where it does not."""
+    """The statements of a params file; None for those that are missing."""
 
     path: Path
     model: ModelParameters

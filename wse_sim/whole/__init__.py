@@ -1,27 +1,28 @@
-"""A whole small model on the fabric, wavelet by wavelet: a pipelined plan or one of weight streaming as one program.
+"""Simulate a complete small model on the fabric, wavelet by wavelet.
 
-Of a pipelined plan: all regions, the streams between them, host streams.
+A pipelined plan (all regions, the streams between them and the host streams) or a weight-streaming plan
+becomes one fabric program.
 
-lower.py     what is done to a graph, and the layout of each kernel, before a plan is made
-layout.py    where the parts of a dense layer that trains in a chain are in the region that the plan gives it
-paths.py     the links of a stream, cell by cell, along the plan's route
-covered.py   what is covered of a wafer, a kernel graph and a plan
-regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
-trees.py     the ways of a tensor to all of its readers
-network.py   regions of several kinds, trees and host streams as one fabric program: inference
-areas.py     what all these programs say of themselves
-training/    a chain of dense layers that trains: forward, loss, gradients, update
-trained/     the same for networks of regions of several kinds
-run.py       values, step time and busy time of inference, compared with the event engine
-learn.py     the same for a batch of training
-page.py      counters of a run for the page
-streaming/   a plan of weight streaming as one fabric program: inference and training
+    lower.py     passes over a kernel graph, and the layout of each kernel, before a plan is made
+    layout.py    layout of a dense layer that trains in a chain, inside the region that the plan assigns to it
+    paths.py     the links of a stream, cell by cell, along the plan's route
+    covered.py   which wafers, kernel graphs and plans are supported
+    regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
+    trees.py     multicast routes of a tensor to all of its readers
+    network.py   regions, multicast trees and host streams as one fabric program: inference
+    areas.py     the interface that all these programs share
+    training/    training of a chain of dense layers: forward, loss, gradients, update
+    trained/     training of networks with regions of several kinds
+    run.py       values, step time and busy time of inference, compared with the event engine
+    learn.py     the same for a batch of training
+    page.py      counters of a run for the report page
+    streaming/   a weight-streaming plan as one fabric program: inference and training
 
-What is not covered is refused in one sentence.
+An unsupported input raises :class:`~wse_sim.errors.ModelError` with one sentence.
 """
 
 from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
-from wse_sim.whole.front import host_rows
+from wse_sim.whole.host_part import host_rows
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.lower import inputs_over_rows
 from wse_sim.whole.page import measured

@@ -1,4 +1,4 @@
-"""What every program of a whole model says of itself, so that its times can be compared with the event engine's."""
+"""Common interface of fabric programs of complete models, for comparison with the event engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FabricPlace:
-    """The compute cores of a region.
+    """The compute cores of a region, as a rectangle of the fabric.
 
-    `ahead_cycles`: what a core issues to take in operands of its first sample that may come before the last of them.
+    `ahead_cycles`: cycles in which a core reads operands of its first sample that may arrive before the last
+    operand does.
     """
 
     name: str
@@ -29,7 +30,7 @@ class FabricPlace:
 
 @dataclass(frozen=True)
 class StreamLinks:
-    """Links side by side that a stream uses, and how long its ways are, next to what the plan gives it."""
+    """Parallel links and route lengths of a stream on the fabric, and the plan's values for both."""
 
     tensor: str
     planned_links: int
@@ -40,16 +41,16 @@ class StreamLinks:
 
 
 class Made(Protocol):
-    """A plan as one fabric program."""
+    """A plan that was compiled to one fabric program."""
 
     @property
     def program(self) -> Program:
-        """Of all regions and streams."""
+        """The fabric program with all regions and streams."""
         ...
 
     @property
     def config(self) -> FabricConfig:
-        """Of its fabric."""
+        """Configuration of the fabric that the program runs on."""
         ...
 
     @property
@@ -59,18 +60,19 @@ class Made(Protocol):
 
     @property
     def stream_links(self) -> tuple[StreamLinks, ...]:
-        """The streams."""
+        """Links and route lengths of every stream."""
         ...
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
-        """(rows, cols, 4) words of a sample on every link, of all streams on their ways."""
+        """Words per sample on every link, summed over all streams: (rows, cols, 4), in the order N, E, S, W."""
         ...
 
     def inputs(self, weights: dict[str, Floats], values: Floats) -> dict[str, Floats]:
-        """Buffers of a run: parameters by name, and the rows of all samples (rows, K)."""
+        """Return the input buffers of a run by name, from parameters by name and the rows of all samples
+        (rows, K)."""
         ...
 
     def outputs(self, read: dict[str, Floats]) -> NDArray[np.float16]:
-        """(rows, N) from what the host collected, by buffer."""
+        """Return the outputs (rows, N), given the host's output buffers by name."""
         ...

@@ -1,13 +1,14 @@
-"""What a whole model on the fabric covers: of a wafer, a kernel graph and a plan.
+"""Checks of what the whole-fabric simulation supports: wafers, kernel graphs and plans.
 
-Covered is inference of graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one input and one
-output, in fp16.  A *chain* of dense layers has its own program in training, with x_0 the input, W_p and b_p
-weights and bias of layer p, one row a sample::
+Inference supports graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one
+input and one output, in fp16. Training has a dedicated program for a *chain* of dense layers with one row per
+sample, where x_0 is the input and W_p, b_p are weight and bias of layer p::
 
-    x_p = act(x_{p-1} W_p + b_p)        act: ReLU or nothing; fp16, sums in fp32; W_p held as (N, K)
+    x_p = act(x_{p-1} W_p + b_p)        act: ReLU or identity; fp16, sums in fp32; W_p stored as (N, K)
 
-Training: gradients of all layers, update by plain gradient descent.  A wafer and a graph are checked before anything is
-compiled, a plan before its program is built.  Every refusal is one sentence with a remedy.
+Training computes the gradients of all layers and updates them by plain gradient descent. The wafer and the
+graph are checked before compilation, the plan before its program is built. Each error message is one sentence
+with a remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from wse_sim.whole.regions.fused import items_of as fused_items
 from wse_sim.whole.tokens import rows_read
 
 MAX_CORES = 200 * 200
-"""Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
+"""Most cores that a wafer may have: every core is stepped in every cycle, so a sample takes seconds at this
+size."""
 COVERED = ", ".join(dict.fromkeys(kind.title for kind in KINDS.values()))
 DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
 
@@ -40,7 +42,7 @@ DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
 
 
 def check_wafer(wafer: Wafer) -> None:
-    """The wafer is small enough to be stepped.
+    """Check that the wafer is small enough to be stepped cycle by cycle.
 
     Raises
     ------
@@ -55,7 +57,8 @@ def check_wafer(wafer: Wafer) -> None:
 
 
 def check_graph(graph: KernelGraph) -> None:
-    """The graph is covered in inference; of graphs that train: :func:`wse_sim.whole.trained.covered.check_trained`.
+    """Check that inference supports the graph; :func:`wse_sim.whole.trained.covered.check_trained` checks
+    training graphs.
 
     Raises
     ------
@@ -66,7 +69,8 @@ def check_graph(graph: KernelGraph) -> None:
 
 
 def check_streamed_graph(graph: KernelGraph) -> None:
-    """As :func:`check_chain`; outputs may pass functions of one argument as well.
+    """Check that weight streaming supports the graph: a chain (see :func:`check_chain`), with unary functions
+    on its outputs.
 
     Raises
     ------
@@ -83,9 +87,10 @@ def check_streamed_graph(graph: KernelGraph) -> None:
 
 
 def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
-    """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
+    """Check that the graph is a chain of dense layers that :func:`inputs_over_rows` has laid out; in
+    training, that sgd updates all of them.
 
-    `functions` of outputs are covered in addition to ReLU.
+    `functions` lists functions of outputs that are supported in addition to ReLU.
 
     Raises
     ------
@@ -117,9 +122,10 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
 
 
 def is_chain(graph: KernelGraph) -> bool:
-    """Whether a graph trains as a chain of dense layers with bias and ReLU, one row per sample.
+    """Return whether a graph trains as a chain of dense layers with bias and ReLU and one row per sample.
 
-    Samples of more rows are refused as such where a layer has an odd number of features, which regions that train have not.
+    A chain with several rows per sample counts as well if a layer has an odd number of features, which
+    trainable regions do not support: :func:`check_chain` then rejects it with the reason.
     """
     kernels = forward_kernels(graph)
     if not graph.training or any(kernel.family != "gemm" for kernel in kernels):
@@ -132,7 +138,7 @@ def is_chain(graph: KernelGraph) -> bool:
 
 
 def forward_kernels(graph: KernelGraph) -> list[Kernel]:
-    """The kernels of the forward pass.
+    """Return the kernels of the forward pass.
 
     Raises
     ------
@@ -146,7 +152,8 @@ def forward_kernels(graph: KernelGraph) -> list[Kernel]:
 
 
 def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
-    """Every kernel is of one of the `kinds`; all have as many tokens, and one input and one output lead out.
+    """Check that every kernel is of one of the `kinds`, with matching numbers of tokens, and that the model
+    has one input and one output.
 
     Raises
     ------
@@ -177,9 +184,10 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
 
 
 def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
-    """Every kernel has as many rows a sample as what it reads, unless it pools them; and whole words in each.
+    """Check that every kernel has as many rows per sample as its operands, unless it pools them, and an even
+    number of features.
 
-    In inference, dense layers fill up rows between them.
+    Inference pads rows between dense layers that have an odd number of features.
 
     Raises
     ------
@@ -212,9 +220,9 @@ def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:
 
 
 def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
-    if not kernel.reordered or kernel.family == "attention":
+    if not kernel.access.reordered or kernel.family == "attention":
         return
-    name = kernel.reordered[0]
+    name = kernel.access.reordered[0]
     is_weight = name in kernel.parameters
     remedy = (
         "hold it as torch.nn.Linear does"
@@ -264,7 +272,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
 
 
 def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
-    """An update by sgd for every weight, and no weight in two layers.
+    """Check that sgd updates every weight and that no two layers share a weight.
 
     Raises
     ------
@@ -301,7 +309,7 @@ def check_plan(
     training: bool = False,
     of_graph: Callable[[KernelGraph], None] = check_graph,
 ) -> None:
-    """The plan is covered; `of_graph` checks its graph.
+    """Check that the plan is supported; `of_graph` checks its graph.
 
     Raises
     ------
@@ -330,7 +338,8 @@ def check_plan(
 
 
 def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
-    """The forward kernels of a chain that trains in order, and the streams before, between and after them.
+    """Return the forward kernels of a trainable chain in order, and the streams before, between and after
+    them.
 
     Raises
     ------
@@ -342,7 +351,7 @@ def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
 
 
 def _streams_of(plan: PipelinedPlan) -> list[Stream]:
-    """The stream before every stage, and the one after the last."""
+    """Return the streams between consecutive stages, including those from and to the host."""
     names = [HOST, *(stage.name for stage in plan.stages), HOST]
     every = [*plan.streams, *plan.host_streams]
     streams = []
@@ -363,7 +372,7 @@ def _streams_of(plan: PipelinedPlan) -> list[Stream]:
 
 
 def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
-    """The forward kernel of a stage."""
+    """Return the forward kernel of a stage."""
     names = next(one.kernels for one in plan.stages if one.name == stage)
     return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)
 
@@ -372,7 +381,8 @@ def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
 
 
 def check_streamed(plan: WeightStreamingPlan) -> None:
-    """One system and one micro-batch of dense layers, all on the wafer, and a row of cores above and below it.
+    """Check that a plan has one system, one micro-batch of dense layers that stays on the wafer, and a free
+    row of cores above and below.
 
     Raises
     ------
@@ -403,7 +413,7 @@ def check_streamed(plan: WeightStreamingPlan) -> None:
 
 
 def check_outer_rows(wafer: Wafer) -> None:
-    """There is a row of cores on both sides of the program rectangle.
+    """Check that there is a row of cores above and below the program rectangle.
 
     Raises
     ------

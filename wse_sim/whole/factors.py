@@ -1,33 +1,29 @@
-"""Factors that a model multiplies by: those of queries go to the scores, those of a batch norm become parameters."""
+"""Fold constant factors: those of queries and keys into attention scores, those of a batch norm into two
+parameters."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping
 from math import sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import Derived, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.families.norm import NormAttributes
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 
 AFFINE = ("scale", "shift")
-AFFINE_NAME = re.compile(r"(?P<module>.*)\.(?P<part>scale|shift)\[eps=(?P<eps>[^]]+)\]")
 PARTS = ("q", "k", "v")
 
 
 def with_scales(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with factors of queries and keys in the factor of the scores, where attention alone reads them."""
+    """Return the forward graph with factors of queries and keys folded into the factor of the scores, if only
+    attention reads them."""
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     for kernel in graph.kernels:
         items = fused_items(kernel)
         readers = [one for one in kernels.values() if kernel.outputs[0] in one.inputs]
-        if kernel.family != "gemm" or "scale" not in items or not kernel.factor or len(readers) != 1:
+        if kernel.family != "gemm" or "scale" not in items or not kernel.access.factor or len(readers) != 1:
             continue
         reader = readers[0]
         if (
@@ -43,19 +39,23 @@ def with_scales(graph: KernelGraph) -> KernelGraph:
         scale = float(reader.attrs.get("scale", 0.0)) or 1 / sqrt(reader.dims["d"])
         attrs = {name: value for name, value in kernel.attrs.items() if name != "fused"}
         kernels[kernel.name] = dataclasses.replace(
-            kernel, attrs=frozen(attrs | ({"fused": rest} if rest else {})), factor=1.0, steps=()
+            kernel,
+            attrs=frozen(attrs | ({"fused": rest} if rest else {})),
+            access=dataclasses.replace(kernel.access, factor=1.0, steps=()),
         )
         kernels[reader.name] = dataclasses.replace(
-            reader, attrs=frozen({**reader.attrs, "scale": scale * kernel.factor})
+            reader, attrs=frozen({**reader.attrs, "scale": scale * kernel.access.factor})
         )
     found = list(kernels.values())
     return graph if found == list(graph.kernels) else with_kernels(graph, found, dict(graph.tensors))
 
 
 def with_affine(graph: KernelGraph) -> KernelGraph:
-    """The forward graph of an inference with a factor and a sum for every channel in the place of each batch norm; a note names them.
+    """Return the inference graph with each batch norm replaced by a scale and a shift per channel; a note
+    names them.
 
-    With running statistics a batch norm is a x + b, where a = weight / sqrt(variance + eps) and b = bias - a mean.
+    With running statistics a batch norm is a x + b, where a = weight / sqrt(variance + eps) and b = bias - a
+    mean.
     """
     tensors, kernels, notes = dict(graph.tensors), [], []
     for kernel in graph.kernels:
@@ -70,11 +70,12 @@ def with_affine(graph: KernelGraph) -> KernelGraph:
             kernels.append(kernel)
             continue
         module = kernel.parameters[0].rpartition(".")[0]
-        names = tuple(f"{module}.{part}[eps={said.eps!r}]" for part in AFFINE)
+        names = tuple(f"{module}.{rule}[eps={said.eps!r}]" for rule in AFFINE)
         result = tensors[kernel.outputs[0]]
         shape = (*tensors[kernel.parameters[0]].shape, *(1 for _ in result.shape[2:]))
-        for name, parameter in zip(names, kernel.parameters, strict=True):
-            tensors[name] = dataclasses.replace(tensors[parameter], name=name, shape=shape)
+        for rule, name, parameter in zip(AFFINE, names, kernel.parameters, strict=True):
+            derived = Derived(rule, module, epsilon=said.eps)
+            tensors[name] = dataclasses.replace(tensors[parameter], name=name, shape=shape, derived=derived)
         cols = result.shape[-1]
         dims = {"elements": result.elements, "rows": result.elements // cols, "cols": cols}
         kernels.append(
@@ -85,23 +86,8 @@ def with_affine(graph: KernelGraph) -> KernelGraph:
                 sample_dim="elements",
                 parameters=names,
                 attrs=frozen({"ops": "mul,add", "inputs": 1}),
-                takes=(*kernel.inputs, *names),
+                access=dataclasses.replace(kernel.access, order=(*kernel.inputs, *names)),
             )
         )
         notes.append(f"'{kernel.name}' multiplies and adds on the fabric, by what its running statistics are")
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
-
-
-def affine_values(weights: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32] | None:
-    """What :func:`with_affine` calls by this name, from the module's weights; None if it is no such name or they are missing."""
-    found = AFFINE_NAME.fullmatch(name)
-    if found is None:
-        return None
-    parts = [
-        f"{found['module']}.{what}".lstrip(".") for what in ("weight", "bias", "running_mean", "running_var")
-    ]
-    if any(part not in weights for part in parts):
-        return None
-    weight, bias, mean, variance = (np.asarray(weights[part], np.float32) for part in parts)
-    factor = weight / np.sqrt(variance + float(found["eps"]))
-    return factor if found["part"] == AFFINE[0] else bias - mean * factor

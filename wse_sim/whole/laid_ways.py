@@ -1,8 +1,10 @@
-"""Ways of streams as a program lays them: what a word takes on them, and words of every link, instead of the plan's straight ways.
+"""Routes of streams as a program lays them out: travel times and words per link, which replace the plan's
+straight routes.
 
-The plan leads a stream from the middle of a region to the middle of the next, on as many links as its words need.  A program sends from
-the last row, or from the cores that collect gradients, to an inlet, in bundles (one for every band of attention), and gradients
-go separate ways.  So its ways are longer, have more corners, and cross other links.
+The plan routes a stream from the middle of one region to the middle of the next, on as many links as its
+words need. A program sends from the last row, or from the cores that collect gradients, to an inlet, in
+bundles (one per band of attention), and gradients take separate routes. So its routes are longer, have more
+corners and cross other links.
 """
 
 from __future__ import annotations
@@ -23,20 +25,21 @@ from wse_sim.whole.paths import PORTS, Cell, direction
 from wse_sim.whole.trees import Tree, Way
 
 Ends = tuple[str, str, str]
-"""A tensor, who makes it, who reads it."""
+"""A tensor, its producer and its reader."""
 Cycles = Mapping[Ends, float]
 Links = Iterator[tuple[Cell, str, float]]
-"""Routers, the ports by which words leave them, and how many do so for a sample."""
+"""Triples of a router, the output port, and the words per sample that leave through it."""
 
 
 def legs_cycles(legs: Iterable[Sequence[Cell]], wafer: Wafer) -> float:
-    """Cycles of a word on legs one after the other; a core takes it in and sends it on between two."""
+    """Return the cycles that a word takes along consecutive legs; between two legs a core receives it and
+    sends it on."""
     found = [wafer.travel_cycles(cells) for cells in legs]
     return sum(found) + max(0, len(found) - 1) * wafer.handover_cycles
 
 
 def cells_to(way: Way, sink: Cell) -> list[Cell]:
-    """The cells of a way from its source to one of its sinks."""
+    """Return the cells of a route from its source to one of its sinks."""
     cells = [sink]
     while cells[-1] != way.source:
         cells.append(way.parents[cells[-1]])
@@ -46,7 +49,8 @@ def cells_to(way: Way, sink: Cell) -> list[Cell]:
 def tree_cycles(
     trees: Sequence[Tree], inlets: Mapping[str, Mapping[str, Sequence[Cell]]], wafer: Wafer
 ) -> Cycles:
-    """Of every stream between regions, the longest of its bundles; `inlets` by reader and tensor."""
+    """Return the travel time of every stream between regions: that of its longest bundle. `inlets` are by
+    reader and tensor."""
     found: dict[Ends, float] = {}
     for tree in trees:
         for stream in tree.streams:
@@ -60,7 +64,8 @@ def tree_cycles(
 
 
 def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan:
-    """The plan with the times of a word on these ways, forward and of gradients, and with the samples that are on them."""
+    """Return the plan with the travel times of these routes, forward and backward, and with the samples in
+    flight on them."""
     streams, stages = [], {stage.name: stage for stage in plan.stages}
     for stream in plan.streams:
         ends = stream.tensor, stream.producer, stream.consumer
@@ -73,34 +78,35 @@ def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan
 
 
 def way_links(way: Way, words: float) -> Links:
-    """The links of a way, each with these words."""
+    """Yield the links of a route, each with `words`."""
     for cell, parent in way.parents.items():
         yield parent, direction(parent, cell), words
 
 
 def leg_links(cells: Sequence[Cell], words: float) -> Links:
-    """The links from cell to cell."""
+    """Yield the links between consecutive cells, each with `words`."""
     for here, there in pairwise(cells):
         yield here, direction(here, there), words
 
 
 class Controls:
-    """Control words of a sample that turn senders of a way back: they leave with its data.
+    """Control words per sample that switch routers to the next sender of a route; they travel with its data.
 
-    Counted from a program of that many samples.
+    They are counted from a program that runs `samples` samples.
     """
 
     def __init__(self, program: Program, samples: int) -> None:
         self._sent, self._samples = control_words(program), samples
 
     def of(self, color: int, senders: Iterable[Cell]) -> float:
-        """Those that cells send on a color."""
+        """Return the control words per sample that these cells send on a color."""
         sent = self._sent.get(color)
         return 0.0 if sent is None else sum(int(sent[cell]) for cell in set(senders)) / self._samples
 
 
 def link_map(links: Links, rows: int, cols: int) -> NDArray[np.float64]:
-    """(rows, cols, 4) words of a sample that leave north, east, south and west."""
+    """Return an array (rows, cols, 4) of the words per sample that leave each router north, east, south and
+    west."""
     words = np.zeros((rows, cols, len(PORTS)))
     for (row, col), port, count in links:
         words[row, col, PORTS.index(port)] += count

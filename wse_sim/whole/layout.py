@@ -1,17 +1,18 @@
-"""Where the parts of a dense layer that trains in a chain are in its region, and what every core holds of it.
+"""Layout of a dense layer that trains in a chain: the cores of its region and what each of them stores.
 
-Symbols: K inputs and N outputs of the layer; R rows, C compute columns of its region, T = W - C columns that move
-data; a *word* is two fp16 elements, a *bundle* what one link of a stream carries of a sample::
+Symbols: K inputs and N outputs of the layer; R rows, C compute columns of its region, T = W - C columns that
+move data; a *word* is two fp16 elements, a *bundle* is the part of a sample that one link of a stream
+carries::
 
     T columns          C compute columns
     inlet   >  row of k inputs, one multicast per row  >
                sums of the rows run down the columns
                last row: sums, bias, activation, then the outputs leave along the row and turn off
 
-The inputs lie over the rows, the outputs over the columns.  The rows fall into bundles: the inlet of a bundle
-is in the last moving column next to its first row, takes the words from the link, and deals them out, a word to
-every row in turn: all rows work at once, and none has to store its share.  Shares are whole words, so k is even;
-columns hold an even number of outputs for the same reason.  Sums run down, as the words do.
+The inputs are partitioned over the rows, the outputs over the columns. The rows are grouped in bundles: the
+inlet of a bundle is in the last moving column of its first row, receives the words from the link and deals
+them out to the rows round-robin. All rows work at the same time, and none stores its part before it starts.
+Parts are whole words, so k is even; columns have an even number of outputs for the same reason.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ PAIR = 2  # fp16 elements of a word
 
 @dataclass(frozen=True)
 class RowInputs:
-    """A row of compute cores: the inputs that it takes, by their places in the stream (the last may lie beyond K)."""
+    """A row of compute cores: indices of the inputs that it takes, in stream order (the last index may exceed
+    K - 1)."""
 
     inputs: tuple[int, ...]
 
@@ -51,7 +53,7 @@ class RegionLayout:
 
     @property
     def cols(self) -> int:
-        """Columns that hold outputs."""
+        """Number of columns that hold outputs."""
         return ceil_div(self.n, self.outputs)
 
     @property
@@ -61,35 +63,36 @@ class RegionLayout:
 
     @property
     def collects_apart(self) -> bool:
-        """Whether a second moving column is there, in which gradients of the inputs are collected."""
+        """Whether a second moving column collects gradients of the inputs."""
         return self.left - self.region.col > 1
 
     @property
     def collector(self) -> int:
-        """Fabric column in which gradients of the inputs are collected and sent on."""
+        """Fabric column that collects gradients of the inputs and sends them on."""
         return self.left - 2 if self.collects_apart else self.left
 
     def sent(self, col: int) -> int:
-        """Elements that a column sends of a sample: whole words."""
+        """Return the elements per sample that a column sends, rounded up to whole words."""
         left = min(self.outputs, self.n - col * self.outputs)
         return PAIR * ceil_div(left, PAIR)
 
     def inlet(self, bundle: int) -> tuple[int, int]:
-        """Fabric cell of the core that takes a bundle in."""
+        """Return the fabric cell of the core that receives a bundle."""
         return self.top + self.fed[bundle].start, self.left - 1
 
 
 def columns_of(kernel: Kernel, stage: Stage) -> int:
-    """Outputs per column, rounded up to whole words."""
+    """Return the outputs per column, rounded up to whole words."""
     cols = stage.region.compute_cores // stage.region.rows
     return PAIR * ceil_div(ceil_div(int(kernel.dims["n"]), cols), PAIR)
 
 
 def lay_for_training(kernel: Kernel, stage: Stage, bundles: int) -> RegionLayout | None:
-    """The layout of a layer that trains: whole shares of inputs, then a row without inputs that finishes outputs.
+    """Return the layout of a trainable layer: rows with whole words of inputs, then a row without inputs that
+    finishes the outputs.
 
-    Words lie over the rows as equally as can be, the first ones have one more; bundles are of whole rows, whatever their
-    words.  None if the rows do not suffice.
+    Words are spread evenly over the rows, with the remainder on the first ones; bundles consist of whole
+    rows. Returns None if there are fewer rows than bundles.
     """
     words, region = ceil_div(int(kernel.dims["k"]), PAIR), stage.region
     rows = min(region.rows - 1, words)
@@ -113,12 +116,12 @@ def lay_for_training(kernel: Kernel, stage: Stage, bundles: int) -> RegionLayout
 
 
 def items_of(kernel: Kernel, functions: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The work on the outputs.
+    """Return the operations fused to the outputs, in order.
 
     Raises
     ------
     ModelError
-        If it is not bias, ReLU or one of the `functions`.
+        If an operation is not bias, ReLU or one of the `functions`.
     """
     done = ("bias", "relu", *functions)
     items = tuple(filter(None, (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))))

@@ -1,8 +1,8 @@
-"""A batch of training on the fabric: values, and its time compared with the event engine's.
+"""One batch of training on the fabric: its values, and its time compared with the event engine's.
 
-A chain of dense layers with one row a sample has a program of its own (:mod:`wse_sim.whole.training`), every other model is a
-network of regions (:mod:`wse_sim.whole.trained`).  Gradients are means over the rows of the batch, as those of PyTorch's loss with
-``reduction="mean"``.
+A chain of dense layers with one row per sample has a dedicated program (:mod:`wse_sim.whole.training`); every
+other model is a network of regions (:mod:`wse_sim.whole.trained`). Gradients are means over the rows of the
+batch, like those of a PyTorch loss with ``reduction="mean"``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
-from wse_sim.whole.front import finished, loss_of
+from wse_sim.whole.host_part import finished, loss_of
 from wse_sim.whole.laid_ways import with_ways
 from wse_sim.whole.network import leaving_of
-from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
     LinkWords,
     busiest_links,
@@ -37,6 +36,7 @@ from wse_sim.whole.run import (
     rows_of,
     stepped,
 )
+from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.starts import (
     core_waits,
     engine_starts,
@@ -56,7 +56,7 @@ Trained = TrainingProgram | TrainedNetwork
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What one batch gave: mean loss, outputs (rows, N), mean gradients and new weights by parameter."""
+    """Results of one batch: mean loss, outputs (rows, N), and mean gradients and new weights by parameter."""
 
     made: Trained
     loss: float
@@ -68,10 +68,10 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class RegionBusy:
-    """Cycles of a region in one batch: as the engine counts them, of the busiest core, of the mean compute core.
+    """Busy cycles of a region in one batch: in the engine, of the busiest core, and of the mean compute core.
 
-    `waits`: cycles stalled on input, stalled on output and idle, of the region in the engine and of that core.
-    `started`: cycles at which the first sample starts.
+    `waits`: cycles stalled on input, stalled on output and idle, in the engine for the region, on the fabric
+    for its busiest core. `started`: cycle at which the first sample starts.
     """
 
     name: str
@@ -90,8 +90,9 @@ class RegionBusy:
 class ComparedTraining:
     """Cycles of one batch, from its first word to the last updated weight.
 
-    The engine's step is that of the program's own schedule.  A network of regions runs in rounds; `alternating_step` is what
-    the engine says of passes that alternate (1F1B) in its place, None for a chain, whose passes do.
+    The engine's step follows the program's own schedule. A network of regions runs in rounds;
+    `alternating_step` is the engine's step time with alternating passes (1F1B) instead. It is None for a
+    chain, whose passes alternate already.
     """
 
     samples: int
@@ -105,12 +106,12 @@ class ComparedTraining:
 
     @property
     def difference(self) -> float:
-        """Step of the fabric over that of the engine, less one."""
+        """Relative difference of the step times: fabric / engine - 1."""
         return self.fabric_step / self.engine_step - 1
 
     @property
     def cycles_per_sample(self) -> float:
-        """On the fabric, of the whole batch."""
+        """Cycles per sample on the fabric, averaged over the batch."""
         return self.fabric_step / self.samples
 
     @property
@@ -123,7 +124,7 @@ class ComparedTraining:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Plain numbers."""
+        """Return all numbers as a JSON-serializable dictionary."""
         return {
             "samples": self.samples,
             "engine_step": self.engine_step,
@@ -135,7 +136,7 @@ class ComparedTraining:
         }
 
     def text(self) -> str:
-        """A few lines for the screen."""
+        """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
             f"{self.engine_step:.6g} by the event engine ({self.difference:+.1%})"
@@ -160,10 +161,11 @@ def train_whole(
     loss: str = "cross entropy",
     in_flight: int | None = None,
 ) -> TrainedRun:
-    """One step of stochastic gradient descent over all samples of `values`, with `labels` (rows,) of all rows that leave.
+    """Run one step of stochastic gradient descent over all samples of `values`.
 
-    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.  A network of regions has at
-    most `in_flight` samples in flight, by default as many as it holds; a chain of dense layers takes the fastest number.
+    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row. `labels`
+    (rows,) hold a class for every row of the output. `in_flight` limits the samples in flight of a network of
+    regions, by default to as many as it can buffer; a chain of dense layers uses the fastest number.
 
     Raises
     ------
@@ -174,7 +176,7 @@ def train_whole(
     """
     check_plan(plan, True, check_any)
     loss_of(plan.graph, loss)
-    weights = with_slices(plan.graph, weights)
+    weights = with_derived(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     classes = np.asarray(labels).reshape(-1)
@@ -198,8 +200,8 @@ def train_whole(
         made,
         mean,
         finished(plan.graph, made.outputs(result)),
-        without_slices(gradients),
-        without_slices(updated),
+        without_derived(plan.graph, gradients),
+        without_derived(plan.graph, updated),
         result,
     )
 
@@ -212,7 +214,7 @@ def _train_chain(
     rate: float,
     loss: str,
 ) -> TrainedRun:
-    """The same of a chain."""
+    """Run the training step of a chain of dense layers."""
     rows = len(values)
     made, _ = _fastest(plan, rows, rate, loss)
     result = stepped(made.program, made.config, made.inputs(weights, values, labels))
@@ -239,7 +241,7 @@ def _train_chain(
 
 
 def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[TrainingProgram, FabricResult]:
-    """The program with that many samples in flight with which it takes least time, and its run without values."""
+    """Return the program with the fastest number of samples in flight, and its timing run."""
     found = []
     for room in ROOMS:
         made = training_program(plan, rows, rate, loss, room)
@@ -252,11 +254,11 @@ def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[Tr
 
 
 def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTraining:
-    """Step time and busy times of both simulators for one batch of the plan; the input is free in both.
+    """Compare step and busy times of the fabric and the event engine for one batch of the plan, with
+    unlimited input rate.
 
-    The loss is squared error; cross entropy where the model ends with the logarithm of a softmax.
-
-    The graph has no kernel for the loss, so the engine's plan gets a stage for it.
+    The loss defaults to squared error, or to cross entropy if the model ends with log softmax. The graph has
+    no kernel for the loss, so a stage for it is added to the engine's plan.
 
     Raises
     ------
@@ -318,13 +320,14 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
 
 
 def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
-    """A batch in the event engine, its input free."""
+    """Run two batches in the event engine with unlimited input rate; return the run and its measures."""
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     return engine, PipelinedMeasure(engine)
 
 
 def _in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
-    """The plan with the schedule of a network: forward passes of that many samples, then their backward passes."""
+    """Return the plan with the schedule of a network: forward passes of `samples` samples, then their
+    backward passes."""
     stages = tuple(dataclasses.replace(stage, in_flight=samples) for stage in plan.stages)
     return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)

@@ -1,4 +1,4 @@
-"""From a kernel graph to the graph of the programs that run on the fabric: passes, and the layout of each kernel."""
+"""Lower a kernel graph to the graph of the fabric programs: passes, and the layout of each kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.covered import is_chain
+from wse_sim.whole.elementwise_steps import with_steps
 from wse_sim.whole.factors import with_affine, with_scales
-from wse_sim.whole.front import (
+from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
     with_rows_of_host,
@@ -19,14 +20,13 @@ from wse_sim.whole.front import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.packed import turned, unpacked
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.side_by_side import PACKED, link_attributes, packed_tensors
-from wse_sim.whole.spelled import with_steps
-from wse_sim.whole.summed import summed_apart
+from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
@@ -38,11 +38,11 @@ PASSES: tuple[Pass, ...] = (
     with_affine,
     with_scales,
     with_steps,
-    turned,
+    transposed,
     unpacked,
     summed_apart,
 )
-"""What is done to a graph of inference, in this order; a pass that finds nothing to do returns the same graph."""
+"""Passes over an inference graph, in order; a pass that changes nothing returns the same graph."""
 TRAINING_PASSES: tuple[Pass, ...] = (
     with_tokens_first,
     without_dropout,
@@ -52,14 +52,14 @@ TRAINING_PASSES: tuple[Pass, ...] = (
     with_pooled_tokens,
     with_scales,
     with_steps,
-    turned,
+    transposed,
     unpacked,
     summed_apart,
 )
-"""What is done to the forward part of a graph that trains."""
+"""Passes over the forward part of a training graph, in order."""
 
 PRODUCTS = ("gemm", "conv2d")
-"""Families whose inputs lie over the rows of a region."""
+"""Families whose inputs are partitioned over the rows of a region."""
 BACKWARD = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 
 LAYS: dict[str, dict[str, object]] = {
@@ -71,14 +71,14 @@ LAYS: dict[str, dict[str, object]] = {
     "pool2d": {"apart": True},
     **{family: {"in_words": True} for family in POINTWISE},
 }
-"""Attributes of kernels that are on the fabric in one of several ways."""
+"""Attributes that select the layout of a family on the fabric."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
     "attention": {"collected": True},
     "generated": {"trains": True},
     "norm": {"whole": True},
     "pool2d": {"trains": True},
 }
-"""Further ones of kernels that train."""
+"""Further layout attributes of kernels that train."""
 SUMS = "dsum"
 """Name suffix of kernels that sum the gradients of a tensor with several readers."""
 MEETS = PRODUCTS
@@ -86,23 +86,26 @@ MEETS = PRODUCTS
 
 
 def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
-    """The graph with its kernels laid as they are on the fabric, so that the plan prices what is stepped.
+    """Return the graph with the layouts that its kernels have on the fabric, so that the plan prices what is
+    simulated.
 
-    Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
-    reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
-    keys over the columns; in training, a norm has its rows on one column of cores; in inference, convolutions have whole words
-    and finish on their last row.  A product that makes queries, keys and values at once becomes three
-    (:mod:`wse_sim.whole.packed`), and a convolution with a residual sum two kernels (:mod:`wse_sim.whole.summed`).
-
-    With `streamed` weights a kernel has the whole wafer and no region, so nothing of regions is priced.
+    Products have their inputs over the rows of their regions and their outputs over the columns. The input
+    gradient reads the same weights, so it has the gradients of the outputs over the columns. Attention has
+    queries over the rows and keys over the columns; in training, a norm has its rows on one column of cores;
+    in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
+    keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum
+    becomes two kernels (:mod:`wse_sim.whole.residual_sums`). With `streamed` weights a kernel has the whole wafer
+    and no region, so region costs are left out.
     """
     return laid_graph(_prepared(graph), streamed=streamed)
 
 
 def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
-    """The attributes that :func:`inputs_over_rows` gives, on the kernels of `graph` as they are: none is split or left out."""
+    """Return `graph` with the layout attributes of :func:`inputs_over_rows`; kernels are neither split nor
+    removed."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
-    # A chain of dense layers with one row a sample has a program of its own, and networks that train as well.
+    # A chain of dense layers with one row per sample has a dedicated program; networks that train have theirs
+    # as well.
     is_network = not streamed and not is_chain(_without_loss(graph))
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
@@ -125,7 +128,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
             if {kernel.name, kernel.forward} & makers and kernel.family == "gemm":
                 held = {**held, "layers": PACKED}
             return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
-        # A pass back has no parameters of its own: those of the kernel whose name it continues.
+        # A backward kernel has no parameters of its own: use those of the forward kernel whose name it
+        # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
@@ -145,13 +149,14 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
 
 def _without_loss(graph: KernelGraph) -> KernelGraph:
-    """The graph without a cross entropy of its own: on the fabric a loss is computed at the last layer."""
+    """Return the graph without its cross entropy: on the fabric the last layer computes the loss."""
     kernels = tuple(kernel for kernel in graph.kernels if kernel.family != "cross_entropy")
     return dataclasses.replace(graph, kernels=kernels)
 
 
 def _prepared(graph: KernelGraph) -> KernelGraph:
-    """The graph of the kernels that run on the fabric; of one that trains, the gradients follow from them by rule."""
+    """Return the graph of the kernels that run on the fabric; in training, gradients are derived from it
+    again."""
     if not graph.training:
         return reduce(lambda found, one: one(found), PASSES, graph)
     forward = forward_graph(graph)
@@ -164,10 +169,10 @@ def _prepared(graph: KernelGraph) -> KernelGraph:
 
 
 def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
-    """What the passes of dense layers say of themselves in a network that trains, by kernel.
+    """Return the layout attributes of dense layers in a network that trains, by kernel.
 
-    The pass with the weight gradient counts all that happens backward, so it knows the work on the outputs, and whether
-    gradients of the inputs follow.
+    The cost of the weight gradient includes all backward work of a layer, so this kernel states the fused
+    operations (`finished`) and whether gradients of the inputs follow (`passes_on`).
     """
     out: dict[str, dict[str, object]] = {}
     back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]

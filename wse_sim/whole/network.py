@@ -1,7 +1,8 @@
-"""One fabric program from a plan whose regions are of several kinds, with tensors that several regions read.
+"""Build one fabric program from a plan with regions of several kinds and tensors that several regions read.
 
-Regions come first with their own colors: those of the kernels, and streams' colors where they need more.  Then every
-tensor finds its tree.  This is inference; training (:mod:`wse_sim.whole.trained`) is on the same trees.
+Regions are placed first and take their own colors: those reserved for kernels, then stream colors if they
+need more. Then every tensor is routed as a tree. This module covers inference; training
+(:mod:`wse_sim.whole.trained`) uses the same trees.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Network:
-    """A plan as one program; `samples` of `tokens` rows pass through."""
+    """A plan as one fabric program that runs `samples` samples of `tokens` rows."""
 
     plan: PipelinedPlan
     program: Program
@@ -49,7 +50,7 @@ class Network:
 
     @property
     def tokens(self) -> int:
-        """Rows of a sample that leave."""
+        """Rows per sample of the output."""
         output = leaving_of(self.plan).tensor
         last = next(region for region in self.regions if output in region.kernel.outputs)
         return last.tokens_of(last.graph, last.kernel)
@@ -61,36 +62,37 @@ class Network:
 
     @property
     def stream_links(self) -> tuple[StreamLinks, ...]:
-        """The streams: one link wide, to every region that reads them."""
+        """Links and route lengths of every stream."""
         return links_of(self.trees)
 
     def laid_plan(self) -> PipelinedPlan:
-        """The plan as this program has it."""
+        """Return the plan with the routes, buffers and timing of this program."""
         ways = tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
         return as_laid(self.plan, self.regions, ways)
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
-        """(rows, cols, 4) words of a sample on every link, of all streams on their ways."""
+        """Words per sample on every link, summed over all streams: (rows, cols, 4), in the order N, E, S, W."""
         wafer = self.plan.wafer
         controls = Controls(self.program, self.samples)
         links = tree_links(self.plan.graph, self.trees, self.regions, controls, wafer.cols)
         return link_map(links, wafer.rows, wafer.cols)
 
     def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
-        """Buffers of a run: parameters of the graph by name, and the rows of all samples (samples T, K)."""
+        """Return the input buffers of a run by name: the graph's parameters, and the rows of all samples
+        (samples T, K)."""
         out: dict[str, Floats] = {}
         for region in self.regions:
             out |= region.values(weights)
         return out | host_inputs(self.plan.graph, self.trees, values)
 
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
-        """(samples T, N) from what the host collected."""
+        """Return the outputs (samples T, N), given the host's output buffers by name."""
         return host_outputs(self.plan.graph, self.trees, read, self.samples * self.tokens)
 
 
 def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cell]]]:
-    """Where operands end, by reader and tensor."""
+    """Return the cells of the inlets, by reader and tensor."""
     found: dict[str, dict[str, list[Cell]]] = {}
     for region in regions:
         for inlet in region.inlets:
@@ -99,7 +101,7 @@ def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cel
 
 
 def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
-    """Links side by side and ways of trees, next to those of the plan."""
+    """Return parallel links and route lengths of trees, and the plan's values for both."""
     out = []
     for first in trees:
         if first.bundle:
@@ -119,7 +121,7 @@ def tree_links(
     controls: Controls,
     cols: int,
 ) -> Links:
-    """Words of a sample on the links of trees, those over the edge to the host among them."""
+    """Yield the words per sample on the links of trees, including those over the edge to the host."""
     senders = {region.name: region.bundle_senders for region in regions}
     for tree in trees:
         words = words_of(graph, tree.tensor) / tree.bundles
@@ -131,12 +133,12 @@ def tree_links(
 
 
 def words_of(graph: KernelGraph, tensor: str) -> int:
-    """Words of a sample of a tensor, with what fills its rows up to whole ones."""
+    """Return the words per sample of a tensor, including the padding of its rows to whole words."""
     return (graph.tensors[tensor].elements // graph.samples + filled(graph, tensor)) // PAIR
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
-    """Host stream buffers filled with the rows of all samples, (samples x T, K)."""
+    """Return the host's input buffers by name, from the rows of all samples (samples x T, K)."""
     out = {}
     for i, tree in enumerate(trees):
         if tree.producer == HOST:
@@ -151,7 +153,7 @@ def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> di
 def host_outputs(
     graph: KernelGraph, trees: Sequence[Tree], read: Mapping[str, Floats], rows: int
 ) -> NDArray[np.float16]:
-    """(rows, N) from what the host collected."""
+    """Return the outputs (rows, N), given the host's output buffers by name."""
     parts = []
     for i, tree in enumerate(trees):
         if tree.host is not None:
@@ -165,7 +167,8 @@ def host_outputs(
 
 
 def filled(graph: KernelGraph, tensor: str) -> int:
-    """Elements that fill rows of a sample up to whole words: one for every row of a layer with an odd number of features."""
+    """Return the padding elements per sample: one per row if the tensor of a dense layer has an odd number of
+    features, else 0."""
     for kernel in graph.kernels:
         if (
             kernel.family == "gemm"
@@ -178,7 +181,7 @@ def filled(graph: KernelGraph, tensor: str) -> int:
 
 
 def network_program(plan: PipelinedPlan, samples: int) -> Network:
-    """The program through which `samples` pass.
+    """Build the program that runs `samples` samples.
 
     Raises
     ------
@@ -199,7 +202,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
             tree for tree in trees if (tree.tensor, tree.producer) == (region.kernel.outputs[0], region.name)
         ]
         inward = [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets]
-        # An outlet at the edge is the host's end as well: its core does not listen.
+        # At an outlet on the edge, the host's end and the source share a router, so its core does not listen.
         ways = [
             (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, wafer.cols))
             for tree in leaving
@@ -214,7 +217,8 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
 def _laid(
     plan: PipelinedPlan, regions: Sequence[RegionKind], most: int
 ) -> tuple[dict[str, list[int]], tuple[Tree, ...]]:
-    """Colors of the regions, and all trees of at most that many bundles; where there are no ways for them, of half as many."""
+    """Return the colors of each region and all trees, with at most `most` bundles; retries with half as many
+    if routing fails."""
     split(plan, regions, most)
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
@@ -231,9 +235,10 @@ def _laid(
 
 
 def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None:
-    """Split tensors into as few bundles as let regions at their ends keep the pace of the plan, whose prices count them as well.
+    """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
 
-    Where no number up to `most` does, the one with which they come nearest.
+    If no number up to `most` suffices, the number with the smallest delay is used. The plan's prices count
+    the bundles as well.
     """
     by_name = {region.name: region for region in regions}
     pace = max(stage.cycles_per_sample for stage in plan.stages)
@@ -252,12 +257,12 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
         groups.append((ends, sorted(allowed)))
 
     def give(ends: Sequence[tuple[str, RegionKind]], count: int) -> float:
-        """So many bundles; the cycles that regions at the ends are late then."""
+        """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
         for tensor, region in ends:
             region.bundles[tensor] = count
         return sum(max(0.0, region.pace() - pace) for _, region in ends)
 
-    # What a region waits for at one end hides the other end: from the most of all tensors, and twice.
+    # A bottleneck at one end hides the other end. So start from the largest numbers, and choose twice.
     for ends, allowed_counts in groups:
         give(ends, allowed_counts[-1])
     for ends, allowed_counts in 2 * groups:
@@ -266,7 +271,7 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
 
 
 def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[list[str]]:
-    """The tensors in groups of as many bundles each, as regions tie them."""
+    """Group tensors that must have the same number of bundles because a region ties them."""
     ties = nx.Graph()
     ties.add_nodes_from(tensors)
     for region in regions:
@@ -275,7 +280,8 @@ def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[lis
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
-    """Colors of a region: those of kernels first, then the last of the streams'."""
+    """Return the colors of a region and mark them as taken: those reserved for kernels first, then the last
+    stream colors."""
     last = colors - HOST_COLORS
     order = [*range(last - KERNEL_COLORS, last), *reversed(range(last - KERNEL_COLORS))]
     found = order[: region.own_colors]
@@ -296,14 +302,15 @@ def trees_of(
     regions: Sequence[PlacedKernel],
     further: Mapping[str, Sequence[Cell]],
 ) -> tuple[Tree, ...]:
-    """All tensors: between regions, from the host (one for each that reads it), to the host and to `further` cells."""
+    """Route all tensors: between regions, from the host (one tree per reader), to the host, and to `further`
+    cells."""
     by_name = {region.name: region for region in regions}
     groups: dict[tuple[str, ...], list[Stream]] = {}
     for stream in (*plan.streams, *plan.host_streams):
         reader = stream.consumer if stream.producer == HOST else ""
         groups.setdefault((stream.tensor, stream.producer, reader), []).append(stream)
     wafer = plan.wafer
-    # A core at the edge moves one word a cycle, so none has two streams, nor two bundles.
+    # A core at the edge moves one word per cycle, so it serves one stream and one bundle only.
     edges = {stream.route[-1] for stream in plan.host_streams if stream.consumer == HOST}
     streams_colors = range(wafer.colors - HOST_COLORS - KERNEL_COLORS)
     out = []
@@ -336,7 +343,8 @@ def trees_of(
 
 
 def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
-    """The cell at the edge nearest to a channel that feeds no other stream: a host core sends its words in one order."""
+    """Take the free edge cell nearest to a channel: a host core sends its words in one order, so it feeds one
+    stream only."""
     free = [(row, point[1]) for row in range(rows) if (row, point[1]) not in taken]
     found = min(free, key=lambda cell: abs(cell[0] - point[0]))
     taken.add(found)
@@ -346,14 +354,15 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
 def _edges(
     point: Cell, taken: set[Cell], rows: int, inlets: Sequence[Inlet], bundles: int
 ) -> dict[int, Cell]:
-    """Such a cell for every bundle, in the order of their inlets down the fabric, so that their ways need not cross."""
+    """Return one edge cell per bundle, sorted like their inlets from north to south so that routes need not
+    cross."""
     cells = sorted(_edge(point, taken, rows) for _ in range(bundles))
     tops = {one: min((i.cell for i in inlets if i.bundle == one), default=point) for one in range(bundles)}
     return dict(zip(sorted(tops, key=lambda one: (tops[one], one)), cells, strict=True))
 
 
 def leaving_of(plan: PipelinedPlan) -> Stream:
-    """The stream of the output to the host.
+    """Return the stream that carries the output to the host.
 
     Raises
     ------
@@ -381,12 +390,12 @@ def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) ->
 
 
 def off_edge(tree: Tree, cell: Cell, cols: int) -> str:
-    """The port over the edge of the fabric, at the cell where a tree ends with the host."""
+    """Return the port over the edge of the fabric if the tree ends at the host in this cell, else ""."""
     return ("E" if cell[1] == cols - 1 else "W") if cell == tree.host else ""
 
 
 def route_tree(b: Builder, tree: Tree, cols: int) -> None:
-    """Routes of all cells but a region's outlet, which the region sets."""
+    """Set the routes of a tree at all cells except a region's outlet, which the region sets."""
 
     def onward(cell: Cell) -> str:
         ports = tree.ports(cell)
@@ -399,7 +408,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
 
 
 def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
-    """The stream over the edge at the host's end of a tree."""
+    """Add the host streams at the ends of a tree."""
     words = samples * words_of(graph, tree.tensor) // tree.bundles
     if tree.producer == HOST:
         row, col = tree.source

@@ -1,13 +1,14 @@
-"""How much of a plan's time rests on prices that were composed on the fabric, by kernel family.
+"""How much of a plan's time rests on prices that were verified on the fabric, by kernel family.
 
-A plan without ``--whole-fabric`` prices *plain* mappings; the fabric steps kernels as they are *laid*
-(:func:`wse_sim.whole.run.inputs_over_rows`).  Here every stage of a plan is priced both ways on the region that it has::
+A plan without ``--whole-fabric`` prices *plain* mappings; the fabric simulates the *laid-out* mappings of
+:func:`wse_sim.whole.run.inputs_over_rows`. This module prices every stage of a plan with both mappings, on
+the same region::
 
-    laid over plain   cycles of the laid mapping / cycles of the plain one, same cores
-    composed          the time of stages of families that are composed and whose two prices are within 1 %
+    laid over plain   cycles of the laid-out mapping / cycles of the plain one, same cores
+    composed          the time of stages of families that run on the fabric and whose two prices are within 1 %
 
-Of a plan that streams weights the kernels of a phase are priced on the whole wafer, and of products alone programs are composed.
-A convolution or a product whose residual would lie apart on the fabric keeps it here.
+In a weight-streaming plan the kernels of a phase are priced on the whole wafer, and only products have fabric
+programs. A residual that the fabric adds in a separate region stays in its convolution or product here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ SAME = 0.01  # relative difference of two prices of one mapping: whole words rou
 
 @dataclass(frozen=True)
 class PricedPart:
-    """A stage or phase of a plan: `weight` is its time times its cores, in core cycles of a sample or a step."""
+    """A stage or phase of a plan: `weight` is its time times its cores, in core cycles per sample or per
+    step."""
 
     name: str
     family: str
@@ -43,13 +45,14 @@ class PricedPart:
 
     @property
     def is_composed(self) -> bool:
-        """Whether the price in use is that of a mapping which was composed."""
+        """Whether the price in use is that of a mapping that runs on the fabric."""
         return self.laid_over_plain is not None and abs(self.laid_over_plain - 1.0) <= SAME
 
 
 @dataclass(frozen=True)
 class FamilyProof:
-    """What is proved of the time of one family in one plan; fractions are of the time of the whole plan."""
+    """The verified part of the time of one family in one plan; fractions relate to the time of the whole
+    plan."""
 
     family: str
     fraction: float
@@ -58,9 +61,10 @@ class FamilyProof:
 
 
 def priced_parts(plan: Plan) -> tuple[PricedPart, ...]:
-    """Every stage of a pipeline, or kernel of weight streaming, priced as it is and as it would be on the fabric.
+    """Price every stage of a pipeline, or every kernel of weight streaming, with its plain and its laid-out
+    mapping.
 
-    Other plans have no parts here.
+    Returns an empty tuple for other plans.
 
     Example
     -------
@@ -106,7 +110,7 @@ def _phases(plan: WeightStreamingPlan) -> Iterator[PricedPart]:
 
 
 def by_family(parts: Iterable[PricedPart]) -> tuple[FamilyProof, ...]:
-    """One row a family, the longest first."""
+    """Return one row per family, sorted by decreasing time."""
     groups: defaultdict[str, list[PricedPart]] = defaultdict(list)
     for part in parts:
         groups[part.family].append(part)
@@ -126,7 +130,7 @@ def by_family(parts: Iterable[PricedPart]) -> tuple[FamilyProof, ...]:
 
 
 def mean_of(plans: Sequence[tuple[FamilyProof, ...]]) -> tuple[FamilyProof, ...]:
-    """One row a family over several plans: means of the fractions, the median of the ratios."""
+    """Average several plans, one row per family: means of the fractions, medians of the ratios."""
     groups: defaultdict[str, list[FamilyProof]] = defaultdict(list)
     for rows in plans:
         for row in rows:
@@ -146,7 +150,7 @@ def mean_of(plans: Sequence[tuple[FamilyProof, ...]]) -> tuple[FamilyProof, ...]
 
 
 def weighted_median(values: Iterable[tuple[float, float]]) -> float | None:
-    """The value that half of the weight does not exceed; None of nothing."""
+    """Return the weighted median; None if there are no values."""
     ordered = sorted(values)
     half = sum(weight for _, weight in ordered) / 2
     for value, weight in ordered:

@@ -1,4 +1,5 @@
-"""What the page of a run shows of its steps on the fabric: counters of every core, regions compared with the plan, the pace."""
+"""Counters of a run on the fabric for its report page: maps of all cores, regions compared with the plan, the
+pace."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ OF_PHASES = (
 )
 STATES = ("busy", "stalled on input", "stalled on output", "idle")
 SMALL = 0.01
-"""Of a step: a part below it has no difference in percent."""
+"""Fraction of a step below which no percentage difference is shown."""
 
 
 def measured(found: Compared | ComparedTraining | ComparedStreaming) -> MeasuredCounters:
-    """Cycles are per sample in inference, of the batch in training; waits are those of the busiest core.
+    """Return the counters for the page: cycles per sample in inference, per batch in training; waits of the
+    busiest core.
 
-    Of a streamed step: cycles of its phases, and what the mean core does meanwhile.
+    For a weight-streaming step: cycles of its phases, and the time of the mean core by state.
     """
     if isinstance(found, ComparedStreaming):
         return _streamed(found)

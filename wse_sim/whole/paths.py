@@ -1,8 +1,8 @@
-"""The links of a stream, cell by cell: the plan's route, and inside the regions at its ends the shortest way.
+"""Links of a stream, cell by cell: the plan's route, and the shortest route inside the regions at its ends.
 
-A path may not touch a router where its color is taken.  Cells cost 1 in the planned bundle and in the moving columns
-of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.  Links among compute cores carry what these send each
-other; a way that goes around them has its own prices.
+A route avoids routers at which its color is taken. A cell costs 1 in the planned bundle and in the moving
+columns of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere. Links among compute cores
+also carry the traffic of the kernels; a route that bypasses the compute cores has separate costs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
 
 
 class Grid:
-    """The routers of a fabric, and which colors are taken at each."""
+    """The routers of a fabric, with the colors taken at each and the load of the links."""
 
     def __init__(self, rows: int, cols: int) -> None:
         self.rows, self.cols = rows, cols
@@ -41,32 +41,34 @@ class Grid:
         self.limit = math.inf  # words of a sample that a link carries at the pace of the plan
 
     def without_colors(self) -> Grid:
-        """The same links, used as they are, with no color taken."""
+        """Return a grid with the same link loads and no color taken."""
         empty = Grid(self.rows, self.cols)
         empty.links, empty.words, empty.limit = self.links, self.words, self.limit
         return empty
 
     def sharing(self, link: tuple[Cell, Cell], words: float) -> float:
-        """Cost of a link for so many words of a sample, next to that of its cell: 0 if nobody else uses it."""
+        """Return the cost of a link for `words` per sample, in addition to that of its cell: 0 if no other
+        route uses it."""
         held = self.words.get(link, -math.inf)
         return SHARED * (link in self.links) + FULL * (held + words > self.limit)
 
     def take(self, color: int, cells: Iterable[Cell]) -> None:
-        """Note that a color is used at these routers."""
+        """Mark a color as taken at these routers."""
         self._taken.setdefault(color, set()).update(cells)
 
     def taken(self, color: int) -> set[Cell]:
-        """Routers at which a color is used."""
+        """Return the routers at which a color is taken."""
         return self._taken.get(color, set())
 
     def nearest_free(self, color: int, cell: Cell) -> Cell:
-        """The cell of the same column nearest to `cell` where a color is not taken; `cell` itself if there is none."""
+        """Return the cell nearest to `cell` in its column at which the color is free; `cell` itself if there
+        is none."""
         taken = self.taken(color)
         free = (row for row in range(self.rows) if (row, cell[1]) not in taken)
         return min(free, key=lambda row: abs(row - cell[0]), default=cell[0]), cell[1]
 
     def planned(self, stream: Stream) -> set[Cell]:
-        """Routers of the bundle that the plan gives a stream."""
+        """Return the routers of the planned bundle of a stream."""
         cells: set[Cell] = set()
         legs = list(pairwise(stream.route)) or [(stream.route[0], stream.route[0])]
         for start, end in legs:
@@ -83,9 +85,11 @@ class Grid:
         regions: Iterable[Region],
         computing: AbstractSet[Cell] = frozenset(),
     ) -> list[Cell] | None:
-        """Cells from `start` to `end`, or None if the color is taken on every way.
+        """Return the cells of the cheapest route from `start` to `end`, or None if the color blocks every
+        route.
 
-        With cells `computing` the way goes around them and around links of others, and off the plan where that is shorter.
+        With `computing` cells the route avoids them and links in use, and leaves the plan's route where that
+        is shorter.
         """
         taken = self._taken.get(color, set()) - {start, end}
         held = tuple(regions)
@@ -110,5 +114,5 @@ class Grid:
 
 
 def direction(a: Cell, b: Cell) -> str:
-    """Port of `a` that leads to its neighbour `b`."""
+    """Return the port of `a` that leads to its neighbour `b`."""
     return STEPS[b[0] - a[0], b[1] - a[1]]

@@ -1,6 +1,7 @@
-"""Values of a model by samples and labels by chance: what ``run --whole-fabric --check-values`` does.
+"""Random samples and labels for a model, as ``run --whole-fabric --check-values`` draws them.
 
-A batch of the plan is drawn from a normal distribution, in fp16 numbers, and a label for each of its rows, all of one seed.
+A batch of fp16 numbers is drawn from a normal distribution, and a label for each of its rows, both from one
+seed.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from wse_sim.errors import ModelError
 from wse_sim.foreign import guarded
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.front import CROSS_ENTROPY, SQUARED
+from wse_sim.whole.host_part import CROSS_ENTROPY, SQUARED
 from wse_sim.whole.regions.contract import IMAGE_AXES
 from wse_sim.whole.values import CheckedValues, check_values
 
 STEPS = 2
-"""Of training: the second one starts from weights that the fabric has updated."""
+"""Steps of training: the second one starts from weights that the fabric has updated."""
 Made = tuple[nn.Module, Sequence[object], Mapping[str, object]]
 """A module with example arguments (args, kwargs)."""
 
 
 def check_module(spec: str, made: Made) -> None:
-    """The module has weights, and takes one tensor of numbers with its samples first.
+    """Check that the module has weights, and takes one floating-point tensor with the samples in its first
+    dimension.
 
     Raises
     ------
@@ -55,9 +57,10 @@ def check_module(spec: str, made: Made) -> None:
 def check_random(
     spec: str, made: Made, plan: PipelinedPlan | WeightStreamingPlan, seed: int = 0
 ) -> CheckedValues:
-    """A batch by chance through the plan of a module (:func:`check_values`): one step of inference, two of training.
+    """Check a random batch through the plan of a module (:func:`check_values`): one step of inference, or two
+    of training.
 
-    A pipeline trains by cross entropy, streamed weights by squared error.
+    A pipeline trains with cross entropy, streamed weights with squared error.
 
     Raises
     ------

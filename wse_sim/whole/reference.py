@@ -1,18 +1,19 @@
-"""The forward kernels of a model in PyTorch, in fp32 or rounded where the fabric rounds; gradients come by autograd.
+"""The forward kernels of a model in PyTorch, in fp32 or rounded where the fabric rounds; autograd provides
+the gradients.
 
-Rounded, with R to fp16 and sums in fp32::
+With rounding, where R rounds to fp16 and sums are in fp32::
 
-    stream between regions   R(x) on the way there, R(g) of every reader's gradient, R of their sum
+    stream between regions   R(x) forward, R(g) of every reader's gradient, R of their sum
     weights                  R(w) in the products, their gradients and updates in fp32
-    dense layer, filters     sums with the bias R once; each further item on them R
+    dense layer, filters     sums with the bias R once; each further operation on them R
     activation               R(f(z)); R(g f'(z))
     norm                     n = R(x R(1 / s) - R(m / s)); R(a n + b)
     attention                R of the softmax
     loss                     gradients of a row, not of the mean, R
 
-Whether a ReLU is on, and which pixel of a window is the largest, may turn by such a rounding, and then a gradient changes by
-all of that unit's share.  So gradients of fp16 can be far from those of fp32 while every step is right; compared with a reference that
-rounds alike, they turn alike.
+Rounding can change whether a ReLU is active, and which pixel of a window is the largest. The gradient then
+changes by that unit's whole contribution. So fp16 gradients can be far from fp32 gradients although every
+step is correct; a reference with the same rounding makes the same choices.
 """
 
 from __future__ import annotations
@@ -67,40 +68,40 @@ COMBINED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 class _Words(torch.autograd.Function):
-    """Numbers and their gradients as words of a stream have them: fp16."""
+    """Round values and gradients to fp16, as the words of a stream do."""
 
     @staticmethod
     def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
-        """Values."""
+        """Round the values."""
         return x.half().float()
 
     @staticmethod
     def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-        """Gradients."""
+        """Round the gradients."""
         return gradients[0].half().float()
 
 
 class _Copy(torch.autograd.Function):
-    """The fp16 copy of a number that is kept in fp32; its gradient is that of the copy."""
+    """Use the fp16 copy of a number that is stored in fp32; the gradient passes unchanged."""
 
     @staticmethod
     def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
-        """Values."""
+        """Round the values."""
         return x.half().float()
 
     @staticmethod
     def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-        """Gradients."""
+        """Return the gradients unchanged."""
         return gradients[0]
 
 
 @dataclass
 class Reference:
-    """The forward pass of a graph; `rounds`: as the fabric does.
+    """The forward pass of a graph; with `rounds`, rounded as on the fabric.
 
-    `selected` are, after a pass, which units of every ReLU were on, and which pixel of every window was the largest; `before`
-    are the sums before every ReLU.  Units in `turned`, as (ReLU, element), let gradients through if they are off and do not if
-    they are on.
+    After a pass, `selected` holds the active units of every ReLU and the largest pixel of every window;
+    `before` holds the inputs of every ReLU. The units in `turned`, as (ReLU, element), have the derivative
+    flipped: they pass gradients if they are off and block them if they are on.
     """
 
     graph: KernelGraph
@@ -111,11 +112,11 @@ class Reference:
 
     def __post_init__(self) -> None:
         self.kernels = [kernel for kernel in self.graph.kernels if kernel.phase is Phase.FORWARD]
-        # A network that trains adds the bias to the fp32 sums, the others to what has left them.
+        # A network that trains adds the bias to the fp32 sums; the other programs add it to the rounded sums.
         self.adds_bias_apart = not self.graph.training or is_chain(self.graph)
 
     def __call__(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """The output of all samples of `x`: (samples, T, N), (samples, N), or images."""
+        """Return the output for all samples of `x`: (samples, T, N), (samples, N), or images."""
         self.selected, self.before = [], []
         found: Values = {}
         for kernel in self.kernels:
@@ -165,7 +166,7 @@ class Reference:
         bias: Sequence[torch.Tensor],
         residual: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """The items on the sums of a product."""
+        """Apply the fused operations to the sums of a product."""
         rest = list(items_of(kernel))
         if bias:
             rest.remove("bias")
@@ -176,7 +177,7 @@ class Reference:
                 value = self._words(value) if i else value
                 value = value + residual[0].reshape(value.shape)
             else:
-                # What arrives meets ReLU before it is rounded, which turns no unit.
+                # ReLU takes its input before rounding, which changes no unit's sign.
                 value = self._function(item, value if item == "relu" else self._words(value))
         return value
 
@@ -259,7 +260,7 @@ class Reference:
         for op in operators_of(kernel):
             if op in COMBINED:
                 other = next(rest)
-                # Operands of regions of unlike kinds lie alike word by word: (samples, elements).
+                # Operands of regions of different kinds have the same word order: (samples, elements).
                 shape = value.shape if other.numel() == value.numel() else other.shape
                 value = self._words(COMBINED[op](value, other.reshape(shape)))
             else:
@@ -268,7 +269,7 @@ class Reference:
 
 
 def _turned(found: torch.Tensor, z: torch.Tensor, elements: Sequence[int]) -> torch.Tensor:
-    """ReLU with the slope of some units turned; values stay."""
+    """Flip the derivative of ReLU for some units; values stay unchanged."""
     where = torch.zeros(z.numel(), dtype=torch.bool)
     where[list(elements)] = True
     off = z.detach() <= 0

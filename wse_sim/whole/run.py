@@ -1,6 +1,7 @@
-"""Run a whole model on the fabric, and hold its times against the event engine's.
+"""Run a complete model on the fabric and compare its times with the event engine's.
 
-Symbols: c(s), b(s) cycles and busy cycles of a run of s samples; the steady figures are of samples s + 1 to 2 s::
+With c(s), b(s) the cycles and busy cycles of a run of s samples, the steady state is measured over samples s
++ 1 to 2 s::
 
     period  (c(2 s) - c(s)) / s          busy of a core  (b(2 s) - b(s)) / s
 
@@ -34,21 +35,21 @@ from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel
 from wse_sim.whole.network import Network, leaving_of, network_program
-from wse_sim.whole.packed import with_slices
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.skips import FullSkip, full_skips, without_limit
+from wse_sim.whole.split_products import with_derived
 from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.tokens import rows_read
 
 SKIP_SETS = 0.002
-"""A full skip is named where it adds at least this fraction of a period."""
+"""A full skip is reported if it adds at least this fraction of a period."""
 
 
 @dataclass(frozen=True)
 class WholeRun:
-    """What a run gave: outputs (rows, N) in fp16, and all counters of the fabric."""
+    """Results of a run: outputs (rows, N) in fp16, and all counters of the fabric."""
 
     whole: Made
     outputs: NDArray[np.float16]
@@ -57,11 +58,12 @@ class WholeRun:
 
 @dataclass(frozen=True)
 class RegionTimes:
-    """Cycles per sample of one region: as the engine counts them, of the busiest core, of the mean compute core.
+    """Cycles per sample of one region: in the engine, of its busiest core, and of its mean compute core.
 
-    `issued` is what the instructions of the busiest core take, counted from the program (:mod:`wse_sim.fabric.format.count`).
-    `waits` are cycles stalled on input, stalled on output and idle: of the region in the engine, of that core on the fabric.
-    `started` are the cycles at which the first sample starts.
+    `issued` is the issue time of the busiest core's instructions, counted from the program
+    (:mod:`wse_sim.fabric.format.count`). `waits` are cycles stalled on input, stalled on output and idle: of
+    the region in the engine, of that core on the fabric. `started` is the cycle at which the first sample
+    starts.
     """
 
     name: str
@@ -77,11 +79,13 @@ class RegionTimes:
 
 @dataclass(frozen=True)
 class LinkWords:
-    """Words of a sample on links: the busiest one between regions, and maps.
+    """Words per sample on links: the busiest link between regions, and a map.
 
-    The plan leads a stream from the middle of a region to that of the next (`plan`).  The program leads it to inlets, in bundles:
-    `laid` has the words of that map, `fabric` those counted, on `unequal` links outside of all regions not the same ones.  Moving
-    cores also deal out what comes in, so their busiest link (`moving`) has more.  `streams` is the map (rows, cols, 4).
+    The plan routes a stream from the middle of a region to the middle of the next (`plan`). The program
+    routes it to inlets, in bundles: `laid` is the load that these routes predict, `fabric` the counted load,
+    and `unequal` the number of links outside all regions on which they differ. Moving cores also distribute
+    the incoming words, so their busiest link (`moving`) carries more. `streams` is the predicted map (rows,
+    cols, 4).
     """
 
     plan: float
@@ -92,14 +96,14 @@ class LinkWords:
     streams: NDArray[np.float64] = field(repr=False, compare=False)
 
     def as_json(self) -> dict[str, float]:
-        """Numbers of the busiest links."""
+        """Return the loads of the busiest links by name."""
         names = ("plan", "laid", "fabric", "moving", "unequal")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Cycles per sample in a steady stream of samples."""
+    """Steady-state cycles per sample on the fabric and in the event engine."""
 
     engine_period: float
     fabric_period: float
@@ -114,12 +118,12 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Period of the fabric over that of the engine, less one."""
+        """Relative difference of the periods: fabric / engine - 1."""
         return self.fabric_period / self.engine_period - 1
 
     @property
     def cycles_per_sample(self) -> float:
-        """The period on the fabric."""
+        """Period on the fabric, in cycles per sample."""
         return self.fabric_period
 
     @property
@@ -132,7 +136,7 @@ class Compared:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Plain numbers."""
+        """Return all numbers as a JSON-serializable dictionary."""
         return {
             "engine_period_cycles": self.engine_period,
             "fabric_period_cycles": self.fabric_period,
@@ -145,7 +149,7 @@ class Compared:
         }
 
     def text(self) -> str:
-        """A few lines for the screen."""
+        """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric, input free: {self.fabric_period:.6g} cycles per sample, {self.engine_period:.6g} by the "
             f"event engine ({self.difference:+.1%})"
@@ -169,7 +173,7 @@ class Compared:
 def run_whole(
     plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]], values: NDArray[np.float32]
 ) -> WholeRun:
-    """The outputs of all samples, with `weights` by the names of the graph's parameters.
+    """Run all samples and return their outputs; `weights` are by parameter name of the graph.
 
     `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.
 
@@ -180,7 +184,7 @@ def run_whole(
     DeadlockError
         If the program stops.
     """
-    weights = with_slices(plan.graph, weights)
+    weights = with_derived(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     whole = program_of(plan, samples)
@@ -190,7 +194,8 @@ def run_whole(
 
 
 def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """All rows (samples T, K), and the number of samples, of `values` as :func:`run_whole` takes them.
+    """Return all rows (samples T, K) of `values`, in any shape that :func:`run_whole` takes, and the number
+    of samples.
 
     Raises
     ------
@@ -208,7 +213,7 @@ def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[n
         raise ModelError(
             f"the samples have the shape {np.shape(values)}, and a row has {features} features; give whole rows"
         )
-    # An image that is flattened before it comes to the fabric is one row as well.
+    # An image that is flattened before it reaches the fabric is one row as well.
     rows = np.asarray(values, np.float32).reshape(-1, features)
     samples, left = divmod(len(rows), rows_per_sample(plan))
     if left or not samples:
@@ -220,7 +225,7 @@ def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[n
 
 
 def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
-    """Steady period and busy times of both simulators; the input is free in both.
+    """Compare steady period and busy times of the fabric and the event engine, with unlimited input rate.
 
     Raises
     ------
@@ -276,7 +281,7 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
 
 
 def _engine(plan: PipelinedPlan) -> PipelinedRun:
-    """A run of two batches in the event engine, its input free."""
+    """Run two batches in the event engine with unlimited input rate."""
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     return engine
@@ -288,9 +293,11 @@ def busiest_links(
     words: NDArray[np.floating],
     further: Iterable[Cell] = (),
 ) -> LinkWords:
-    """Words of a sample on links: by the plan, as the program leads streams (`laid`), and of `words` (rows, cols, 4 or more).
+    """Return the busiest links of the plan, of the routes (`laid`) and of the counted `words` (rows, cols, at
+    least 4).
 
-    Cells `further`, those of a loss, deal words out as regions do.
+    The `further` cells, those of a loss, distribute words as regions do, so they do not count as links
+    between regions.
     """
     planned, counted = plan.link_bytes_per_sample / BYTES_PER_WAVELET, words[:, :, :4]
     between, moving = np.ones(counted.shape[:2], bool), np.zeros(counted.shape[:2], bool)
@@ -318,19 +325,19 @@ def busiest_links(
 
 
 def program_of(plan: PipelinedPlan, samples: int) -> Network:
-    """The program of a plan of inference."""
+    """Build the program of an inference plan."""
     check_plan(plan)
     return network_program(plan, samples)
 
 
 def rows_per_sample(plan: PipelinedPlan) -> int:
-    """Rows of a sample that enter; an image is one row."""
+    """Return the rows per sample of the input; an image is one row."""
     first = forward_kernel(plan, plan.stages[0].name)
     return rows_read(plan.graph, first) or KINDS[first.family].tokens_of(plan.graph, first)
 
 
 def rows_leaving(plan: PipelinedPlan) -> int:
-    """Rows of a sample that leave; one where pooling makes one of all its tokens."""
+    """Return the rows per sample of the output; 1 if the model pools its tokens."""
     output = leaving_of(plan).tensor
     kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
     last = next(kernel for kernel in kernels if output in kernel.outputs)
@@ -338,7 +345,7 @@ def rows_leaving(plan: PipelinedPlan) -> int:
 
 
 def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """All parameters of the forward kernels are there.
+    """Check that weights are given for all parameters of the forward kernels.
 
     Raises
     ------
@@ -357,12 +364,12 @@ def stepped(
     inputs: Mapping[str, NDArray[np.float32]] | None,
     bins: BusyBins | None = None,
 ) -> FabricResult:
-    """The program stepped to its end, with values if there are `inputs`.
+    """Run the program to its end; `inputs` None means timing only.
 
     Raises
     ------
     DeadlockError
-        If it stops before.
+        If it deadlocks.
     """
     result = run_program(
         program, config, executor="wavelet", functional=inputs is not None, inputs=inputs, bins=bins

@@ -1,8 +1,10 @@
-"""How many streams side by side a tensor may have on the fabric, before regions have their shapes.
+"""Choose the number of parallel streams of each tensor, before regions have their shapes.
 
-A tensor travels in bundles of as many whole words of a token each, as many for all regions at its ends.  Norms take and
-give one; attention one for every band of heads (attribute `bands`), where layers are at the other ends; layers and elementwise work take more; the operands and the result of elementwise work have as many each.  The plan prices
-regions by that (attributes `link_words`, `most_bundles`): a link takes `wavelet_cycles` for a word.
+A tensor travels in bundles of equally many words per token, and all regions at its ends use the same number.
+Norms take and give one bundle. Attention has one per band of heads (attribute `bands`) if dense layers are at
+its other ends. Dense layers and elementwise work take more; the operands and the result of elementwise work
+have the same number. The plan prices regions accordingly (attributes `link_words`, `most_bundles`): a link
+takes `wavelet_cycles` per word.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 
 def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
-    """By kernel: words of a sample on the busiest link of its streams, and the bundles in which operands come."""
+    """Return by kernel the words per sample on the busiest link of its streams, and the number of bundles of
+    its operands."""
     most = most_bundles(graph)
     out: dict[str, dict[str, object]] = {}
     for kernel in graph.kernels:
@@ -26,7 +29,7 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # Elementwise work prices the links that its operands share by itself.
+        # The cost of elementwise work includes the links that its operands share.
         own = 0 if kernel.family in POINTWISE else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family == "attention":
@@ -35,13 +38,15 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
 
 
 def packed_tensors(graph: KernelGraph) -> set[str]:
-    """Queries, keys and values in one tensor: three layers make them on the fabric, each with its own links."""
+    """Return tensors with queries, keys and values in one: on the fabric three layers make them, each with
+    its own links."""
     attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
     return {kernel.inputs[0] for kernel in attention if len(kernel.inputs) == 1}
 
 
 def most_bundles(graph: KernelGraph) -> dict[str, int]:
-    """By tensor; images are left out, their regions price themselves."""
+    """Return the largest number of bundles by tensor; images are left out, since their regions compute their
+    own."""
     found: dict[str, int] = {}
     for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
         if stream_order(graph, name) is None:
@@ -66,7 +71,8 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
 
 
 def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
-    """Bands of heads of attention: one unless layers give all its operands and read its result, which they do in bundles."""
+    """Return the bands of heads of attention: 1 unless dense layers make all its operands and read its
+    result."""
     heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
     names = {*kernel.inputs, *kernel.outputs}
     others = [one for one in graph.kernels if one is not kernel]
@@ -78,7 +84,7 @@ def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
 
 
 def _splits(kernel: Kernel, tensor: str) -> bool:
-    """Whether a kernel takes or gives a tensor in bundles; a residual waits as a whole."""
+    """Return whether a kernel takes or gives a tensor in bundles; a residual is buffered in one piece."""
     if kernel.family == "gemm":
         return tensor in kernel.outputs or kernel.inputs.index(tensor) == kernel.inputs.count(tensor) - 1
     return kernel.family in POINTWISE

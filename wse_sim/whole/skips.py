@@ -1,16 +1,18 @@
-"""Samples that wait on the fabric: where a skip passes by slow regions, and what a laid-out plan states about it.
+"""Buffering of skips: where a skip bypasses slow regions, how many samples must wait, and the laid-out plan
+that accounts for it.
 
-Symbols: T the pace; region v with s cycles of a pass, n rows of a sample, f cycles by which results leave late; h cycles of a word
-on its way.  Regions of a program take in and give words otherwise than a plan counts before it is laid: inlets of dense layers take a whole sample
-before the first of its words continues, a last row that finishes all tokens of a sample sends them during the next one, and
-results that come together need as many cycles as they have words::
+Symbols: T the pace; a region v takes s cycles per pass and n rows per sample, and its results leave f cycles
+late; h is the travel time of a word. The regions of a program start and finish at other times than the plan
+assumes before layout: inlets of dense layers take a complete sample before they forward its first word, a
+last row that finishes all tokens of a sample sends them during the next one, and results that arrive together
+need one cycle per word::
 
     s(v)      = max over operands of  first word, or last word if v takes whole samples
     first(v)  = s(v) + s / n + f + h        last(v) = max(s(v) + s, last word in + s / n) + f + h
     needed    = 1 + floor((s(v) - s(u)) / T)        samples of u -> v from their start in u to their start in v
 
-What is on its way waits for nobody; the stores of the skip hold the rest.  A producer that finds them full waits, and all that read
-the same tensor with it.
+Words in flight need no buffer; the buffers of the skip hold the rest. If they are full, the producer stalls,
+and so do all other readers of the same tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MUCH = 1_000  # samples: room without a limit
 
 @dataclass(frozen=True)
 class FullSkip:
-    """A skip whose stores hold fewer samples than the pace needs."""
+    """A skip whose buffers hold fewer samples than the pace needs."""
 
     tensor: str
     reader: str
@@ -39,7 +41,7 @@ class FullSkip:
     needed: int
 
     def told(self) -> str:
-        """Say it in one sentence."""
+        """Return one sentence for the user."""
         return (
             f"the skip '{self.tensor}' into '{self.reader}' holds {self.held} samples and needs {self.needed} to keep the pace: its producer waits "
             "until the way around it has taken one"
@@ -47,7 +49,7 @@ class FullSkip:
 
 
 def as_laid(plan: PipelinedPlan, regions: Sequence[PlacedKernel], ways: Cycles) -> PipelinedPlan:
-    """Return the plan with the routes, the times of results and the buffered samples of the program."""
+    """Return the plan with the routes, result times and buffered samples of the program."""
     plan = with_ways(_flowing(plan, regions), ways, {})
     by_name = {region.name: region for region in regions}
     streams = []
@@ -62,7 +64,7 @@ def as_laid(plan: PipelinedPlan, regions: Sequence[PlacedKernel], ways: Cycles) 
 
 
 def without_limit(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedPlan:
-    """The plan with room for any number of samples in the stores of skips."""
+    """Return the plan with unlimited buffers for skips."""
     by_name = {region.name: region for region in regions}
     streams = tuple(
         dataclasses.replace(stream, capacity_samples=MUCH)
@@ -74,7 +76,7 @@ def without_limit(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> Pipel
 
 
 def full_skips(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> tuple[FullSkip, ...]:
-    """Skips that hold less than the pace needs, of a plan as it is laid."""
+    """Return the skips of a laid-out plan that buffer fewer samples than the pace needs."""
     by_name = {region.name: region for region in regions}
     out = []
     for (reader, tensor), needed in needed_samples(plan).items():
@@ -85,14 +87,16 @@ def full_skips(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> tuple[Fu
 
 
 def make_room(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> None:
-    """Give every skip as many stores as the pace needs, and room for a sample more: inlets that deal out hear more slowly."""
+    """Give every skip the buffers that the pace needs, plus one sample: back-pressure from inlets that deal
+    out arrives late."""
     by_name = {region.name: region for region in regions}
     for (reader, tensor), needed in needed_samples(_flowing(plan, regions)).items():
         by_name[reader].hold(tensor, needed + SPARE)
 
 
 def needed_samples(plan: PipelinedPlan) -> Mapping[tuple[str, str], int]:
-    """Samples of every stream that wait at its reader, by reader and tensor, so that nobody waits for room at the plan's pace."""
+    """Return the samples that each stream must buffer to keep the plan's pace without stalls, by reader and
+    tensor."""
     pace, wafer = plan.pace_cycles, plan.wafer
     stages = {stage.name: stage for stage in plan.stages}
     into: dict[str, list[Stream]] = {}
@@ -118,7 +122,7 @@ def needed_samples(plan: PipelinedPlan) -> Mapping[tuple[str, str], int]:
 
 
 def _flowing(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedPlan:
-    """The plan with stages that take whole samples where inlets do, and results that leave late where they do."""
+    """Return the plan with stages that wait for whole samples, and late results, where the program has them."""
     stages = tuple(_stage(stage, region) for stage, region in zip(plan.stages, regions, strict=True))
     by_name = {stage.name: stage for stage in stages}
     streams = tuple(with_way(stream, by_name, plan.pace_cycles, plan.wafer) for stream in plan.streams)

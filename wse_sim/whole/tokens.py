@@ -1,6 +1,7 @@
-"""Rows of a sample that become one: the mean of all tokens, or the first one, as pooling of an image of T pixels.
+"""Pooling of tokens: their mean, or the first one, as pooling of an image of T pixels.
 
-Symbols: T tokens of C features, token by token as an image of C channels pixel by pixel::
+Symbols: T tokens of C features; token by token they have the layout of an image of C channels, pixel by
+pixel::
 
     mean          a window of T lines of one pixel
     first token   windows of one pixel, T pixels apart in one line
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 
 TOKEN_AXES = 3  # samples, tokens, features
 POOLED = "first token"
 
 
 def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with pooling where one row is made of the tokens of a sample; a note names each.
+    """Return the forward graph with explicit pooling wherever the tokens of a sample become one row; a note
+    names each.
 
-    These are means over tokens, and products, norms and elementwise work that read the first token alone.
+    These are means over tokens, and products, norms and elementwise work that read only the first token.
     """
     graph = _without_nothing(graph)
     tensors = dict(graph.tensors)
@@ -50,42 +52,36 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
             kernels.append(_pooling(graph, taken, (tokens, features), mean=False))
             notes.append(f"'{kernel.name}' reads the first token alone, which pooling takes out of {tokens}")
         inputs = tuple(pooled[whole] if one == whole else one for one in kernel.inputs)
-        takes = tuple(pooled[whole] if one == whole else one for one in kernel.takes)
-        kernels.append(
-            dataclasses.replace(kernel, inputs=inputs, takes=takes, reordered=(), view="", token=None)
-        )
+        access = kernel.access.without_views().renamed({whole: pooled[whole]}.get)
+        kernels.append(dataclasses.replace(kernel, inputs=inputs, access=access))
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
 
 
 def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
-    """Tokens of a sample of which a pooling makes one row; 0 of any other kernel."""
+    """Return the tokens per sample that a pooling reduces to one row; 0 for any other kernel."""
     if kernel.family != "pool2d" or len(graph.tensors[kernel.inputs[0]].shape) != TOKEN_AXES:
         return 0
     return int(kernel.dims["h"] * kernel.dims["w"])
 
 
 def _without_nothing(graph: KernelGraph) -> KernelGraph:
-    """The graph without rows joined to none."""
+    """Return the graph without concatenations of a single tensor."""
     tensors = graph.tensors
     same = {
         kernel.outputs[0]: kernel.inputs[0]
         for kernel in graph.kernels
         if kernel.family == "layout"
-        and kernel.takes
+        and kernel.access.order
         and len(kernel.inputs) == 1
         and tensors[kernel.inputs[0]].shape == tensors[kernel.outputs[0]].shape
         and tensors[kernel.outputs[0]].kind is TensorKind.ACTIVATION
     }
 
-    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(same.get(name, name) for name in names)
-
     kernels = [
         dataclasses.replace(
             kernel,
-            inputs=renamed(kernel.inputs),
-            takes=renamed(kernel.takes),
-            reordered=renamed(kernel.reordered),
+            inputs=tuple(same.get(name, name) for name in kernel.inputs),
+            access=kernel.access.renamed(same.get),
         )
         for kernel in graph.kernels
         if kernel.outputs[0] not in same
@@ -94,7 +90,7 @@ def _without_nothing(graph: KernelGraph) -> KernelGraph:
 
 
 def rows_read(graph: KernelGraph, kernel: Kernel) -> int:
-    """Rows of a sample that a kernel reads, where they are not as many as it gives; else 0."""
+    """Return the rows per sample that a kernel reads if it writes another number; else 0."""
     if kernel.family == "layout":
         return int(graph.tensors[kernel.inputs[0]].shape[-2])
     return tokens_pooled(graph, kernel)
@@ -105,8 +101,8 @@ def _of_tokens(graph: KernelGraph, tensor: Tensor) -> bool:
 
 
 def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
-    """Whether a reduction is a mean over the second of three dimensions."""
-    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.reordered:
+    """Return whether a kernel is a mean over the second of three dimensions."""
+    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.access.reordered:
         return False
     if len(kernel.inputs) != 1 or kernel.phase is not Phase.FORWARD:
         return False
@@ -114,20 +110,23 @@ def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
     if not _of_tokens(graph, given):
         return False
     samples, tokens, features = given.shape
-    # A mean over features leaves as many elements where there are as many tokens: its shape tells, but not there.
+    # A mean over features leaves as many elements if there are as many tokens as features, so that case is
+    # left out.
     return made.elements == samples * features and tokens != features and kernel.dims["cols"] == tokens
 
 
 def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
-    """The tensor of tokens of which a kernel reads the first one of every sample; "" if it reads no such."""
-    if kernel.token != 0 or len(kernel.reordered) != 1 or kernel.reordered[0] not in kernel.inputs:
+    """Return the token tensor of which a kernel reads only the first token of each sample; "" if there is
+    none."""
+    reordered = kernel.access.reordered
+    if kernel.access.token != 0 or len(reordered) != 1 or reordered[0] not in kernel.inputs:
         return ""
-    whole = kernel.reordered[0]
+    whole = reordered[0]
     return whole if _of_tokens(graph, graph.tensors[whole]) and graph.tensors[whole].shape[1] > 1 else ""
 
 
 def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean: bool) -> Kernel:
-    """The pooling in the place of a kernel with one input and one output."""
+    """Return the pooling that replaces a kernel with one input and one output."""
     tokens, features = size
     sizes = (
         {"h": tokens, "w": 1, "r": tokens, "stride": 1}
@@ -141,9 +140,5 @@ def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean:
         dims=frozen(dims),
         sample_dim="b",
         attrs=frozen({"kind": "avg"}),
-        reordered=(),
-        takes=(),
-        view="",
-        token=None,
-        factor=1.0,
+        access=PLAIN,
     )

@@ -1,7 +1,7 @@
-"""The trees of streams: a tensor from its outlet to all of its inlets, on a color that lies free.
+"""Multicast trees of streams: routes of a tensor from its outlet to all of its inlets, on a free color.
 
-Words fork in the routers, so a tensor crosses a link once however many read it.  A tree keeps to the plan's color
-where that is free on some way, and takes another one of the streams' colors where it is not.
+Routers fork words, so a tensor crosses a link once, however many regions read it. A tree uses the plan's
+color if some route on it is free, and another stream color otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from wse_sim.whole.paths import COMPUTE, OFF_PLAN, SHARED, Cell, Grid, direction
 
 @dataclass(frozen=True)
 class Way:
-    """The cells from a source to all sinks on one color: `parents` of all cells but the source."""
+    """Routes from a source to all sinks on one color; `parents` maps every cell but the source to the cell
+    before it."""
 
     color: int
     source: Cell
@@ -28,12 +29,12 @@ class Way:
     parents: dict[Cell, Cell]
 
     def ports(self, cell: Cell) -> str:
-        """Ports by which a router sends on."""
+        """Return the output ports of a router."""
         onward = "".join(direction(cell, child) for child, parent in self.parents.items() if parent == cell)
         return onward + ("R" if cell in self.sinks else "")
 
     def hops(self, sink: Cell) -> int:
-        """Links from the outlet to a sink."""
+        """Return the links from the source to a sink."""
         count = 0
         while sink != self.source:
             sink, count = self.parents[sink], count + 1
@@ -42,7 +43,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Tree(Way):
-    """The way of one tensor, or of one of its `bundles`; `host` is the cell at the edge at which it ends, if it does."""
+    """The tree of one tensor, or of one of its `bundles`; `host` is the edge cell at which it leaves to the
+    host, if it does."""
 
     tensor: str
     producer: str
@@ -63,14 +65,15 @@ def grown(
     beside: Set[Cell] = frozenset(),
     words: float = 0.0,
 ) -> Tree:
-    """The tree of a tensor of `words` a sample, its cells and `senders` taken, on the first of `colors` that has room.
+    """Route a tensor of `words` per sample on the first of `colors` with a free route, and mark its cells and
+    `senders` as taken.
 
-    It goes around the cells of `beside` where it can, and around links that cannot carry its words as well.
+    The route avoids the cells of `beside` and links that lack capacity for its words where it can.
 
     Raises
     ------
     ModelError
-        If none has.
+        If no color has a free route.
     """
     planned = set().union(*(grid.planned(stream) for stream in streams))
     cost = way_cost(planned, regions)
@@ -98,7 +101,8 @@ def found_way(
     colors: Sequence[int],
     words: float = 0.0,
 ) -> Way | None:
-    """The way on the first of `colors` that has room, its cells and `senders` taken; None if none has."""
+    """Return a route on the first of `colors` that is free, and mark its cells and `senders` as taken; None
+    if there is none."""
     for color in colors:
         parents = _parents(grid, color, source, sinks, set(senders[1:]), cost, words)
         if parents is not None:
@@ -118,9 +122,10 @@ def cheapest_way(
     cost: Callable[[Cell], float],
     colors: Sequence[int],
 ) -> Way | None:
-    """The way on that color on which it costs least, the first of those; its cells and `senders` taken.  None if none has room.
+    """Return the cheapest route over all `colors`, and mark its cells and `senders` as taken; None if there
+    is none.
 
-    The first color with any way may make a long detour, over links that others fill.
+    On the first color with any route the detour may be long, over links that other streams fill.
     """
     least, best = math.inf, None
     free = _parents(grid.without_colors(), 0, source, [sink], set(senders[1:]), cost)
@@ -135,7 +140,7 @@ def cheapest_way(
 
 
 def _cost_of(grid: Grid, parents: Mapping[Cell, Cell] | None, cost: Callable[[Cell], float]) -> float:
-    """Of all cells of a way; of none, nothing."""
+    """Return the cost of all cells of a route; 0 if there is none."""
     links = ((parent, cell) for cell, parent in (parents or {}).items())
     return sum(cost(cell) + SHARED * ((parent, cell) in grid.links) for parent, cell in links)
 
@@ -160,7 +165,8 @@ def _parents(
     cost: Callable[[Cell], float],
     words: float = 0.0,
 ) -> dict[Cell, Cell] | None:
-    """Cell before every cell of a tree that avoids closed and taken cells; None if there is none."""
+    """Return the predecessor of every cell in a tree that avoids closed and taken cells; None if there is no
+    such tree."""
     taken = grid.taken(color) | closed
     if source in taken or not taken.isdisjoint(sinks) or not grid.taken(color).isdisjoint(closed):
         return None

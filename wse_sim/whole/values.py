@@ -1,16 +1,16 @@
-"""Every value of a model on the fabric compared with PyTorch's: in fp32, and rounded where the fabric rounds.
+"""Compare every value of a model on the fabric with PyTorch: in fp32, and rounded where the fabric rounds.
 
     checked = check_values(model, plan, samples, labels, steps=2)
     print(checked.text())
     checked.worst("gradient").rounded_error
 
-A unit of ReLU whose sum is within some roundings of zero may be on for one of two right programs and off for the other.  Its share
-of the gradients is then in one of them alone.  So the reference that rounds is asked which of the units that near to zero it
-has to turn to come nearer to the fabric; how many it turns is part of the answer.
+If the input of a ReLU is within a few roundings of zero, one correct program may have the unit on and another
+off, and only one of them has the unit's contribution in its gradients. So the check flips such units in the
+rounded reference if that brings it closer to the fabric, and reports how many it flipped.
 
-An error is the largest difference of any element, over the largest element.  Sums of terms of both signs come out smaller than
-their terms (the gradient of a bias of keys is zero, because softmax does not see it), so among gradients and among updates the
-median over all of them is the least scale.
+An error is the largest difference of any element over the largest element. A sum of terms of both signs can
+be much smaller than its terms (the gradient of a key bias is zero, because softmax ignores it), so the scale
+of a gradient or update is at least the median over all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.front import LOGARITHM
+from wse_sim.whole.host_part import LOGARITHM
 from wse_sim.whole.learn import TrainedRun, train_whole
-from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
+from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
 from wse_sim.whole.training.loss import check_loss
 
@@ -41,19 +41,20 @@ Floats = NDArray[np.float32]
 KINDS = ("loss", "outputs", "gradient", "update")
 EPS = 2.0**-11
 UNDECIDED = 4 * EPS
-"""Of the largest sum before a ReLU: a sum below it may have either sign after the roundings on its way."""
+"""A ReLU input below this fraction of the largest one may have either sign after rounding."""
 MOST_UNDECIDED = 400
 NEARER = 0.9
-"""A unit is turned if what is left of the squared differences is at most this much of them."""
+"""A unit is flipped if that reduces the squared differences at least to this fraction."""
 SAME = 1e-4
-"""Of the largest output: what two fp32 programs of one model differ by at most, whatever their order of sums."""
+"""Largest difference of two fp32 programs of one model, as a fraction of the largest output."""
 
 
 @dataclass(frozen=True)
 class CheckedValue:
-    """A tensor of a step (counted from 1): errors against fp32, and against the reference that rounds, and of that one against fp32.
+    """Errors of one tensor in a step (counted from 1): against fp32, against the rounded reference, and of
+    the latter against fp32.
 
-    `kind` is one of :data:`KINDS`; an update is what a parameter has moved by since the first step.
+    `kind` is one of :data:`KINDS`; an update is the change of a parameter since the first step.
     """
 
     step: int
@@ -66,10 +67,10 @@ class CheckedValue:
 
 @dataclass(frozen=True)
 class CheckedValues:
-    """All tensors.
+    """Errors of all tensors.
 
-    Of `selected` units of ReLU and windows of a maximum, rounding turns `turned` (fp32 and the reference that rounds, first step);
-    `turned_on_fabric` units near zero are on for one of the fabric and the reference (all steps).
+    Rounding changes `turned` of `selected` ReLU units and pooling windows (rounded reference against fp32,
+    first step); `turned_on_fabric` units near zero differ between the fabric and the reference (all steps).
     """
 
     values: tuple[CheckedValue, ...]
@@ -78,21 +79,21 @@ class CheckedValues:
     turned_on_fabric: int
 
     def worst(self, kind: str) -> CheckedValue:
-        """The tensor of a kind that is farthest from the reference which rounds."""
+        """Return the tensor of a kind with the largest error against the rounded reference."""
         return max((one for one in self.values if one.kind == kind), key=lambda one: one.rounded_error)
 
     def largest(self, kind: str) -> tuple[float, float]:
-        """The largest errors of a kind: against fp32, and against the reference that rounds."""
+        """Return the largest errors of a kind: against fp32, and against the rounded reference."""
         of = [one for one in self.values if one.kind == kind]
         return max(one.error for one in of), max(one.rounded_error for one in of)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those that there are: outputs alone in inference."""
+        """Kinds of tensors that were compared: only outputs in inference."""
         return tuple(kind for kind in KINDS if any(one.kind == kind for one in self.values))
 
     def as_json(self) -> dict[str, object]:
-        """Plain numbers."""
+        """Return all numbers as a JSON-serializable dictionary."""
         return {
             "values": [dataclasses.asdict(one) for one in self.values],
             "selected": self.selected,
@@ -101,7 +102,7 @@ class CheckedValues:
         }
 
     def text(self) -> str:
-        """A few lines for the screen."""
+        """Return a summary of a few lines for the terminal."""
         lines = []
         for kind in self.kinds:
             worst, (error, _) = self.worst(kind), self.largest(kind)
@@ -120,7 +121,7 @@ class CheckedValues:
 
 @dataclass(frozen=True)
 class _Step:
-    """What one step gave, by name; without gradients in inference."""
+    """Results of one step by name; gradients are empty in inference."""
 
     outputs: Floats
     loss: float
@@ -139,10 +140,11 @@ def check_values(
     steps: int = 1,
     in_flight: int | None = None,
 ) -> CheckedValues:
-    """Step the plan of a model on the fabric and in PyTorch, and hold all values against each other.
+    """Run the plan of a model on the fabric and in PyTorch, and compare all values.
 
-    `values`, `labels` and `in_flight` are those of :func:`wse_sim.whole.train_whole`; a plan of inference takes no labels and one
-    step.  Every step has the same samples, and the weights that the one before has left.  The model stays as it is.
+    `values`, `labels` and `in_flight` are those of :func:`wse_sim.whole.train_whole`; an inference plan takes
+    no labels and one step. Every step uses the same samples and the weights of the step before. The model is
+    not modified.
 
     Raises
     ------
@@ -177,7 +179,7 @@ def check_values(
     turned = selected = differing = 0
     for number in range(1, (steps if plan.graph.training else 1) + 1):
         if number == 1:
-            _check_same(truth, x, exact, with_slices(plan.graph, start))
+            _check_same(truth, x, exact, with_derived(plan.graph, start))
         true = taught.in_pytorch(truth, x)
         here = fabric.step(held[1])
         alike, units = taught.nearest(rounding, held[0], x, here.gradients)
@@ -191,14 +193,14 @@ def check_values(
 
 @dataclass(frozen=True)
 class _Taught:
-    """Steps in PyTorch."""
+    """Steps in PyTorch with one loss, labels and learning rate."""
 
     loss: str
     labels: torch.Tensor | None
     rate: float
 
     def in_pytorch(self, model: nn.Module, x: torch.Tensor) -> _Step:
-        """Of the model itself, in fp32; its parameters move."""
+        """Run a step of the model in fp32 and update its parameters."""
         model.zero_grad()
         if self.labels is None:
             with torch.no_grad():
@@ -216,10 +218,10 @@ class _Taught:
         return _Step(outputs.detach().numpy(), total.item() / rows, gradients, weights)
 
     def rounded(self, reference: Reference, weights: Mapping[str, Floats], x: torch.Tensor) -> _Step:
-        """Of the reference that rounds, with gradients of single rows as the program has them."""
+        """Run a step of the rounded reference, with per-row gradients like the program's."""
         held = {
             name: torch.tensor(np.asarray(value, np.float32))
-            for name, value in with_slices(reference.graph, weights).items()
+            for name, value in with_derived(reference.graph, weights).items()
         }
         x = x.half().float()
         if self.labels is None:
@@ -239,7 +241,10 @@ class _Taught:
             for name, gradient in gradients.items()
         }
         return _Step(
-            outputs.detach().numpy(), total.item() / rows, without_slices(gradients), without_slices(moved)
+            outputs.detach().numpy(),
+            total.item() / rows,
+            without_derived(reference.graph, gradients),
+            without_derived(reference.graph, moved),
         )
 
     def nearest(
@@ -249,12 +254,13 @@ class _Taught:
         x: torch.Tensor,
         wanted: Mapping[str, Floats],
     ) -> tuple[_Step, int]:
-        """The same with undecided units of ReLU turned where that brings it nearer to gradients `wanted`, and their number."""
+        """Run the rounded reference with ReLU units flipped where that brings it closer to gradients
+        `wanted`; also return their number."""
         found = self.rounded(reference, weights, x)
         left = _distance(found.gradients, wanted)
         turned: tuple[tuple[int, int], ...] = ()
         units = _undecided(reference.before) if wanted else []
-        # A unit of a large share hides those of smaller ones: again until none is found.
+        # A unit with a large contribution hides smaller ones, so repeat until no unit is flipped.
         before = None
         while before != turned:
             before = turned
@@ -266,7 +272,7 @@ class _Taught:
         return found, len(turned)
 
     def _total(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The sum over rows."""
+        """Return the loss summed over rows."""
         assert self.labels is not None
         if self.loss == "cross entropy":
             return nn.functional.cross_entropy(outputs, self.labels, reduction="sum")
@@ -279,7 +285,7 @@ def _mean(total: torch.Tensor, rows: int) -> Floats:
 
 
 def _undecided(before: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """Units of ReLU, as (ReLU, element), whose sums may have either sign; those nearest to zero first."""
+    """Return ReLU units, as (ReLU, element), whose input may have either sign; those nearest to zero first."""
     near = []
     for number, z in enumerate(before):
         parts = z.abs().reshape(-1) / z.abs().max()
@@ -288,7 +294,7 @@ def _undecided(before: list[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def _distance(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> float:
-    """Sum of squared differences, each tensor's over its largest square."""
+    """Return the sum of squared differences, each tensor normalized by its largest element."""
     scales = {name: float(np.abs(value).max()) for name, value in b.items()}
     least = float(np.median(list(scales.values()))) if scales else 0.0
     return sum(
@@ -298,7 +304,7 @@ def _distance(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> float:
 
 
 def _rows(outputs: torch.Tensor, rows: int) -> torch.Tensor:
-    """(rows, N); as many as there are labels, else those of the last axis."""
+    """Reshape outputs to (rows, N): one row per label, or along the last axis if `rows` is 0."""
     return outputs.reshape(rows, -1) if rows else outputs.reshape(-1, outputs.shape[-1])
 
 
@@ -314,7 +320,7 @@ class _Fabric:
     in_flight: int | None
 
     def step(self, weights: Mapping[str, Floats]) -> _Step:
-        """One step with these weights."""
+        """Run one step with these weights."""
         run = self._run(weights)
         outputs = run.outputs.astype(np.float32)
         if isinstance(run, WholeRun) or self.labels is None:
@@ -335,7 +341,7 @@ class _Fabric:
 
 
 def _check_whole(graph: KernelGraph) -> None:
-    """All of the model is on the fabric, from its input to its output."""
+    """Check that the host computes no part of the model."""
     by_host = next((note for note in graph.notes if note.startswith("the host ")), "")
     if LOGARITHM in graph.facts:
         by_host = f"the host takes the logarithm of '{graph.facts[LOGARITHM]}'"
@@ -347,7 +353,7 @@ def _check_whole(graph: KernelGraph) -> None:
 
 
 def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Mapping[str, Floats]) -> None:
-    """The plan's graph computes what the model does."""
+    """Check that the plan's graph computes the same outputs as the model."""
     held = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in weights.items()}
     if missing := [name for kernel in exact.kernels for name in kernel.parameters if name not in held]:
         raise ModelError(
@@ -365,7 +371,7 @@ def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Ma
 
 
 def _turned(exact: list[torch.Tensor], rounding: list[torch.Tensor]) -> tuple[int, int]:
-    """Units of ReLU and windows of a maximum that choose otherwise, and all of them."""
+    """Return the number of ReLU units and pooling windows that differ, and the number of all."""
     pairs = list(zip(exact, rounding, strict=True))
     return sum(int((a != b).sum()) for a, b in pairs), sum(a.numel() for a, _ in pairs)
 
@@ -373,7 +379,7 @@ def _turned(exact: list[torch.Tensor], rounding: list[torch.Tensor]) -> tuple[in
 def _compared(
     step: int, start: Mapping[str, Floats], true: _Step, alike: _Step, here: _Step
 ) -> list[CheckedValue]:
-    """All tensors of a step."""
+    """Return the errors of all tensors of a step."""
 
     def one(kind: str, name: str, of: tuple[Floats, Floats, Floats], least: float = 0.0) -> CheckedValue:
         truth, rounded, found = (part.reshape(-1) for part in of)

@@ -1,4 +1,4 @@
-"""What a kernel of attention may state."""
+"""Attributes of attention kernels."""
 
 from __future__ import annotations
 

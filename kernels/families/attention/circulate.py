@@ -44,7 +44,8 @@ Phase = Callable[[Any, int, int], None]  # writes the phase of core (row, col)
 
 @dataclass(frozen=True)
 class VectorRun:
-    """`count` vectors of `length` elements in a buffer: vector v at v `apart`, its elements `stride` apart."""
+    """`count` vectors of `length` elements in a buffer: vector v starts at v `apart`, its elements are
+    `stride` apart."""
 
     buffer: Buffer
     count: int
@@ -73,7 +74,7 @@ class BuiltRectangle:
         return self.builder.buffer(name, length, dtype, self.inner, bank=bank)
 
     def take(self, colors: int) -> int:
-        """The first of that many unused colors."""
+        """Return the first of that many unused colors."""
         self.colors += colors
         return self.colors - colors
 
@@ -97,7 +98,7 @@ class BuiltRectangle:
 
 
 class Rounds:
-    """Elements of `sent` that the cores along an axis multicast in turn."""
+    """Elements of `sent` that the cores along an axis multicast in sequence."""
 
     def __init__(self, region: BuiltRectangle, sent: Buffer, length: int, *, vertical: bool) -> None:
         line, cores = region.line(vertical=vertical)
@@ -106,7 +107,7 @@ class Rounds:
         route_turns(line, cores, self.color, loop_back=True)
 
     def at(self, core: CoreClass, i: int, j: int) -> Sender:
-        """The part of a core."""
+        """Return the sender of a core."""
         return Sender(core, self.color, self.sent, self.length, self.blocks.of(i if self.vertical else j))
 
 
@@ -138,7 +139,7 @@ class KeptSums:
         self.blocks = Blocks(region.items, ring.cores)
 
     def cuts(self, i: int, j: int) -> Cuts:
-        """Where the part of a core in the sums changes."""
+        """Return the items at which a core's part in the sums changes."""
         at = i if self.vertical else j
         return (self.blocks.of(at - 1), self.blocks.of(at))
 
@@ -169,11 +170,11 @@ class SentSums:
         return self.first + position % 2
 
     def cuts(self, i: int, j: int) -> Cuts:
-        """All rounds are alike."""
+        """Return (): all rounds are alike."""
         return ()
 
     def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
-        """Hand on the own sums, with what comes from behind."""
+        """Send the core's sums, added to those from behind."""
         out = fabric_out(self._color(j))
         if j == 0:
             core.mov(out, y, start="none")
@@ -225,7 +226,7 @@ def _triggered(
 def product(
     region: BuiltRectangle, source: Rounds | Feed, rest: VectorRun, y: Buffer, sums: KeptSums | SentSums
 ) -> None:
-    """A product phase; `y` holds the sums of one item."""
+    """Write a product phase; `y` has the sums of one item."""
 
     def vectors(first: int) -> tuple[Any, Any]:
         return y.dsd(), rest.buffer.dsd(first * rest.apart, rest.length, rest.stride)

@@ -131,14 +131,17 @@ class Attention(Family):
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All keys of a sample before the first query; partial sums travel.  By pairs all results come at the end."""
+        """All keys of a sample arrive before the first query; partial sums travel. By pairs all results leave
+        at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """By pairs: queries and results over the rows; queries come in next to another row than keys and values, each over a link.
+        """By pairs: queries and results over the rows; queries enter on another row than keys and values,
+        each over one link.
 
-        Collected, sums along the columns take two colors more, and a second moving column takes the place of one that computes.
+        If results are collected, sums along the columns take two more colors, and a second moving column
+        replaces a compute column.
         """
         asked_for = AttentionAttributes.of(attrs)
         if not asked_for.pairs:

@@ -202,7 +202,7 @@ def _prefill(tile: GridTile, wafer: Wafer, seed: int) -> Case:
 def _pass_sums(
     core: CoreClass, y: Buffer, kept: Buffer, colors: tuple[int, int], behind: int, cores: int
 ) -> None:
-    """The part of a core in the sum of a step; `behind`: how many ranks it lies above the owner (0: the owner)."""
+    """Write a core's part in the sum of a step; `behind`: its distance in ranks from the owner (0: the owner)."""
     sends, receives = colors
     if behind == 0:
         core.add(kept.dsd(), y.dsd(), fabric_in(receives), dtype="fp16", start="none")
@@ -305,10 +305,10 @@ def _route_up(column: Line, side: int) -> None:
 def _shift_cache(
     core: CoreClass, i: int, side: int, keys: Buffer, values: Buffer, new: Buffer, tile: tuple[int, int]
 ) -> None:
-    """The oldest key and value of a core move one row up, into the place of those that left there.
+    """Move a core's oldest key and value one row up, into the place of those that left there.
 
-    They arrive in addition to the cache, for all rows send at once.  Row 0 has a place free; the last row takes the new token,
-    which it holds already.
+    They arrive in a spare slot, because all rows send at once. Row 0 has a free slot; the last row takes the
+    new token, which it already has.
     """
     n, d = tile
     places = (keys.dsd(0, d, n), values.dsd(0, d))
@@ -325,7 +325,8 @@ def _shift_cache(
 
 
 def _before_shift(k: Array, v: Array, tile: GridTile) -> dict[str, Any]:
-    """The cache before the shift: the first key and value of a core lie one row further down, the last are new."""
+    """Return the cache before the shift: the first key and value of a core are one row further down, the last
+    are new."""
     p, n, d = tile.side, tile.n, tile.d
     keys = k.reshape(p, n, p, d).transpose(0, 2, 3, 1).copy()
     values = v.reshape(p, n, p, d).transpose(0, 2, 1, 3).copy()

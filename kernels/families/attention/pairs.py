@@ -105,7 +105,7 @@ def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
-    """What a core with `t` queries and `n` keys issues per sample."""
+    """Return the issue cost of a core with `t` queries and `n` keys per sample."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results = heads * t * n, heads * t * d
     is_causal = AttentionAttributes.of(attrs).causal
@@ -128,7 +128,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
 
 
 def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
-    """What a core with `t` queries and `n` keys issues per sample, backward: all three gradients."""
+    """Return the issue cost of a core with `t` queries and `n` keys per sample, backward: all three gradients."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results, per_key = heads * t * n, heads * t * d, heads * n * d
     compute, functions, starts = issued(

@@ -48,7 +48,7 @@ class HeadTile:
 
 
 def tile_of(dims: Dims, tiling: Tiling) -> HeadTile:
-    """The tile of a core in a plan, its head narrowed to SIDE cores."""
+    """Return the tile of a core in a plan, with its head narrowed to SIDE cores."""
     heads, wide = int(dims["heads"]), int(dims["heads"]) * int(dims["d"])
     if tiling.mapping == "streamed":
         lane = int(tiling.cols) // int(tiling.lanes)
@@ -93,7 +93,7 @@ def head_probes(
 def _softmax_probe(
     tile: HeadTile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
 ) -> Probe:
-    """A line of cores that hold a core's part of the scores each: keys or queries times items."""
+    """Return a probe on a line of cores, each with a core's part of the scores: keys or queries times items."""
     count = int(per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling))
     narrow = HeadTile(tile.mapping, tile.over, 1, tile.others)
     # Items are owned along the head's cores (streamed: along the row of the statistics).

@@ -73,7 +73,7 @@ class Head:
 
     @property
     def owners(self) -> Blocks:
-        """Items by the position that holds their scores."""
+        """Items by the position that has their scores."""
         return Blocks(self.items, self.cols if self.streams else self.rows)
 
 
@@ -157,7 +157,7 @@ def _scores(region: BuiltRectangle, head: Head, name: str, bank: int) -> Buffer:
 
 
 def _pieces(region: BuiltRectangle, head: Head, name: str, dtype: str = "fp16") -> Buffer:
-    """Keys or values in the rows that hold them (streamed)."""
+    """Return keys or values in the rows that store them (streamed)."""
     return region.buffer(name, Blocks(head.items, head.rows).size * pitch(head.features), dtype)
 
 

@@ -1,7 +1,7 @@
-"""Operands and reference values of the attention programs, tile by tile as the cores hold them.
+"""Operands and reference values of the attention programs, in the tiles of the cores.
 
-Tiles are (rows, cols, length).  What circulates (keys when streamed, queries when stationary) is in blocks of items,
-each padded to its pitch; what rests lies feature-major.
+Tiles are (rows, cols, length). Circulating operands (keys when streamed, queries when stationary) are in
+blocks of items, each padded to its pitch; stationary ones are feature-major.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Values:
         return found
 
     def forward(self, part: str) -> Mapping[str, Any]:
-        """What a forward pass, or a part of it, leaves behind."""
+        """Return the buffers after a forward pass, or after a part of it."""
         if part == "scores":
             return {"scores": self._scores(self.raw)}
         if part == "softmax":
@@ -88,7 +88,7 @@ class Values:
         return {"out": self._outputs(self.out)}
 
     def backward(self, part: str) -> Mapping[str, Any]:
-        """What a backward pass, or a part of it, leaves behind."""
+        """Return the buffers after a backward pass, or after a part of it."""
         if part == "softmax":
             mean = (self.p * self.d_p).sum(axis=1, keepdims=True)
             return {"gradient": self._scores(self.p * (self.d_p - mean))}
@@ -101,13 +101,13 @@ class Values:
         return {"d_q": self._outputs(gradients["d_q"]), **tiles}
 
     def _sides(self, fill: float) -> tuple[Any, Any]:
-        """How tiles of queries and of keys are made."""
+        """Return the functions that make tiles of queries and of keys."""
         if self.head.streams:
             return self._resting, lambda x: self._circulating(x, fill)
         return lambda x: self._fed(x, fill), self._resting
 
     def _outputs(self, x: Array) -> Array:
-        """Of queries, as the program leaves them: at rest, or at the edge without padding."""
+        """Return outputs by query as the program leaves them: stationary, or at the edge without padding."""
         if self.head.streams:
             return self._resting(x)
         head = self.head
@@ -153,6 +153,6 @@ def _blocks(x: Array, owners: int, fill: float) -> Array:
 
 
 def _padded(tiles: Array, apart: int, fill: float) -> Array:
-    """(rows, cols, items, elements) with `apart` elements from item to item, joined."""
+    """Join (rows, cols, items, elements) with `apart` elements from item to item."""
     wide = np.pad(tiles, [(0, 0)] * 3 + [(0, apart - tiles.shape[-1])], constant_values=fill)
     return wide.reshape(*tiles.shape[:2], -1)

@@ -93,7 +93,7 @@ class Allreduce(Collective):
         return tree_cost(tree, n, wafer, dtype) + multicast_back(n, tree, wafer, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x and ends with the sum of its row."""
+        """Return a program in which every core starts with x and ends with the sum of its row."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
         tree = tree_or_ring(n, tiling, wafer, dtype, options.get("attrs") or {})
@@ -151,7 +151,8 @@ def _k_tree(cores: int, groups: int, wafer: Wafer) -> LineTree:
 
 @dataclass(frozen=True)
 class LinePart:
-    """What one core does in an all-reduce along a line: its step of the reduction, colors of the way back."""
+    """One core's part in an all-reduce along a line: its step of the reduction, and the colors of the
+    multicast back."""
 
     step: ReductionStep
     gets: int | None
@@ -182,7 +183,7 @@ def route_allreduce(
 def emit_allreduce(
     k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none", op: str = "add"
 ) -> None:
-    """Instructions of one core; the first starts as told."""
+    """Emit the instructions of one core; the first one starts as `start` specifies."""
     emit_reduce(k, part.step, x, dtype, start, op)
     if part.gets is not None:
         k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
@@ -198,9 +199,9 @@ def place_allreduce(
     first_color: int,
     before: Callable[[CoreClass], None] | None = None,
 ) -> int:
-    """Routes, classes and places of an all-reduce on the buffer x; `before(k)` writes what comes first.
+    """Write routes, classes and places of an all-reduce on the buffer x; `before(k)` writes preceding code.
 
-    Returns the number of colors used.
+    Return the number of colors used.
     """
     b = line.builder
     parts, used = route_allreduce(line, tree, first_color)

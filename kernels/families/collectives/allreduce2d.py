@@ -79,7 +79,7 @@ class Allreduce2d(Collective):
         return _cost(algorithm, dims["words"], tiling, wafer, dtype, attrs)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x and ends with the sum of all."""
+        """Return a program in which every core starts with x and ends with the sum of all."""
         dtype, n, attrs = str(options.get("dtype", "fp32")), int(dims["words"]), options.get("attrs") or {}
         rows, cols = int(tiling.rows), int(tiling.cols)
         algorithm = chosen(n, tiling, wafer, dtype, attrs)

@@ -54,7 +54,7 @@ class Broadcast(Collective):
     attributes = BroadcastAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Words over one link, and the way to the farthest core."""
+        """Words over one link, and the hops to the farthest core."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"

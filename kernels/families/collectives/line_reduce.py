@@ -66,7 +66,7 @@ class LineReduce(Collective):
         return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x; column 0 ends with the sums of its row."""
+        """Return a program in which every core starts with x, and column 0 ends with the sums of its rows."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
         tree = tree_of(n, tiling, wafer, dtype, options.get("attrs") or {})

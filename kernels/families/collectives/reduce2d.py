@@ -80,7 +80,7 @@ class Reduce2d(Collective):
         return first_cost + last_cost + second
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x; the north-west core ends with the sum of all."""
+        """Return a program in which every core starts with x, and the north-west core ends with the sum of all."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)

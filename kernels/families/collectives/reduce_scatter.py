@@ -24,7 +24,7 @@ class ReduceScatter(RingHalf):
         emit_reduce_scatter(k, turn, start)
 
     def expected(self, values: Array, q: int) -> Array:
-        """Piece r of the sums on rank r; what else a core holds does not matter."""
+        """Return piece r of the sums on rank r; other elements are not compared."""
         sums = np.full(values.shape, np.nan, np.float32)
         for position, piece in self.pieces(values.shape[1], q):
             sums[:, position, piece] = values[:, :, piece].sum(axis=1)

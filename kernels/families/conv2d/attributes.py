@@ -1,4 +1,4 @@
-"""What a kernel of a convolution may state."""
+"""Attributes of convolution kernels."""
 
 from __future__ import annotations
 

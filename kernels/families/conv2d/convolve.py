@@ -121,7 +121,7 @@ class _Program:
         self._routes()
 
     def _bank(self, banks: int) -> int:
-        """The bank of the image with which the fewest reads meet those of the sums."""
+        """Return the bank of the image that has the fewest conflicts with reads of the sums."""
         size = 1 if self.at_rest == "fp16" else 2
         starts = [(2 * tap.cls * self._class_size, size * tap.position) for tap in self.strip.taps]
         half = banks // 2

@@ -21,7 +21,7 @@ MOST_STREAMS = 4  # side by side that carry an image
 
 
 def most_streams(dims: Dims) -> int:
-    """Streams side by side in which an image may come, each with as many whole words of a pixel."""
+    """Return the largest number of parallel streams of an image, each with equally many whole words of a pixel."""
     return max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
 
 
@@ -36,10 +36,10 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
 
 
 def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
-    """Pixels unfolded into runs of whole words, which lie over the rows.
+    """Return the cost of pixels unfolded into runs of whole words, which are spread over the rows.
 
-    The inlet of a row hears the image, or some channels of it, two words a cycle, and sends the words of its row.  A link brings a
-    word in `wavelet_cycles`, and takes a word of the result, or of some channels of it.
+    The inlet of a row receives the image, or some channels of it, two words per cycle, and sends the words of
+    its row. A link carries one word per `wavelet_cycles`, of the image or of the result.
     """
     pixels = dims["b"] * dims["out_h"] * dims["out_w"]
     words = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR)
@@ -83,7 +83,8 @@ def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
 def issue_per_pixel(
     dims: Dims, tiling: Tiling, pixels: Size, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
 ) -> Size:
-    """Issue cycles of whole lines over those of as many pixels in one vector: a line of odd length rounds up."""
+    """Return issue cycles of whole lines over those of as many pixels in one vector: a line of odd length
+    rounds up."""
     if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
         return 1.0
     w = fma_rate(dtype, wafer, Conv2dAttributes.of(tiling.options, attrs).accumulate)

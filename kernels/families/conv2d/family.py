@@ -129,10 +129,10 @@ class Conv2d(WeightProduct):
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """As products lie; one link for every stream where it trains in a whole model on the fabric.
+        """The layout of products; one link for every stream if it trains on the whole fabric.
 
-        An inlet there holds two images of the channels that it hears, the least where the image comes in most bundles.  One that
-        trains holds at least one image, with all its channels.
+        There an inlet stores two images of the channels that it receives, which is least for the most
+        bundles. A trainable one stores at least one image, with all its channels.
         """
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
         if stated.apart:
@@ -144,7 +144,8 @@ class Conv2d(WeightProduct):
         return replace(lay, most_links=int(stated.trains), store_bytes=held)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """As the product, plus the halo lines of a strip; in training on a whole fabric at least what the last row holds."""
+        """The footprint of the product, plus the halo lines of a strip; in whole-fabric training at least
+        that of the last row."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if _is_apart(tiling, phase, attrs):
@@ -159,7 +160,7 @@ class Conv2d(WeightProduct):
         return Footprint(base.weights_bytes, base.activations_bytes, buffers, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product, the exchange of halo lines, and what is fused to its results."""
+        """The product, the exchange of halo lines, and the fused operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         streamed = tiling.mapping == "streamed"
@@ -179,7 +180,8 @@ class Conv2d(WeightProduct):
     gradient = staticmethod(gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Lines at rest and streamed weights, or filters at rest and unfolded pixels; fused work is a probe's."""
+        """Return the program of stationary lines and streamed weights, or of stationary filters and unfolded
+        pixels; without fused operations."""
         if tiling.mapping == "stationary":
             return flowing_program(dims, tiling, wafer, **options)
         if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:

@@ -71,7 +71,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
 
 
 def _operands(strip: Strip, images: Array, weights: Array, rows: int, cols: int) -> tuple[Any, Any]:
-    """Words (rows, rounds, f) and what rests (columns, rows, f, v), class after class."""
+    """Return words (rows, rounds, f) and stationary operands (columns, rows, f, v), class after class."""
     words, rest = [], []
     for matrix, filters in zip(unfold(strip, images), _by_class(strip, weights), strict=True):
         words.append(tiles(matrix.T, rows).transpose(0, 2, 1))
@@ -80,7 +80,8 @@ def _operands(strip: Strip, images: Array, weights: Array, rows: int, cols: int)
 
 
 def unfold(strip: Strip, images: Array) -> list[Any]:
-    """Per class of results: what its taps meet, (rounds, taps x channels); a round is a pixel of the strip."""
+    """Return the operands of the taps per class of results, (rounds, taps x channels); a round is a pixel of
+    the strip."""
     b, _, _, c = images.shape
     stored = np.zeros((b, strip.held, strip.phases * strip.reach, c), np.float32)
     width = min(strip.width, stored.shape[2] - strip.left)

@@ -31,7 +31,7 @@ from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
 
 @dataclass(frozen=True)
 class Share:
-    """What the columns of cores share: `channels` each, or `parts` columns per channel with `lines` of taps."""
+    """Partition over the columns of cores: `channels` each, or `parts` columns per channel with `lines` of taps."""
 
     columns: int
     channels: int
@@ -44,7 +44,7 @@ class Share:
 
 
 def share_of(channels: int, r: int, lane: int) -> Share:
-    """What every column of a lane holds."""
+    """Return the partition over the columns of a lane."""
     if channels >= lane:
         each = ceil_div(channels, lane)
         return Share(ceil_div(channels, each), each, 1, r)
@@ -184,5 +184,5 @@ def _case(
 
 
 def _out_lines(strip: Strip) -> int:
-    """Lines of results that the image gives."""
+    """Return the lines of results of the image."""
     return min(strip.rows * strip.lines, (strip.height + 2 * strip.pad - strip.r) // strip.stride + 1)

@@ -57,7 +57,7 @@ class Strip:
 
     @property
     def own(self) -> int:
-        """Lines of the image that rest in a row of cores."""
+        """Lines of the image that a row of cores stores."""
         return self.lines if self.transposed else self.lines * self.stride
 
     def _shift(self, tap: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ class Strip:
         return int(reach_of(size, self.dilation))
 
     def _margins(self, size: int) -> tuple[int, int]:
-        """Lines (pixels) before and after those that a core (a line) owns."""
+        """Return the lines (pixels) before and after those that a core (a line) owns."""
         if self.transposed:
             shifts = [self._shift(tap)[1] for tap in range(size)]
             return max(0, -min(shifts)), max(0, *shifts)
@@ -79,12 +79,12 @@ class Strip:
 
     @property
     def above(self) -> int:
-        """Lines that come from the row above."""
+        """Lines from the row above."""
         return self._margins(self.r)[0]
 
     @property
     def below(self) -> int:
-        """Lines that come from the row below."""
+        """Lines from the row below."""
         return self._margins(self.r)[1]
 
     @property
@@ -94,12 +94,12 @@ class Strip:
 
     @property
     def held(self) -> int:
-        """Lines that a core holds."""
+        """Lines that a core stores."""
         return self.above + self.own + self.below
 
     @property
     def phases(self) -> int:
-        """Phases in which pixels rest."""
+        """Phases in which pixels are stored."""
         return 1 if self.transposed else self.stride
 
     @property
@@ -146,7 +146,7 @@ def reach_of(size: Size, dilation: int) -> Size:
 
 
 def padding_of(small: int, large: int, size: int, stride: int) -> int:
-    """Padding on both sides of `large` lines of which `small` come out."""
+    """Return the padding on both sides of `large` lines that gives `small` results."""
     return max(0, ceil_div((small - 1) * stride + size - large, 2))
 
 

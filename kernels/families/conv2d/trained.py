@@ -1,27 +1,31 @@
-"""What a convolution costs that trains in a whole model on the fabric: the busiest of its cores, or of the links at its ends.
+"""Cost of a convolution that trains on the whole fabric: the busiest of its cores, or of the links at its
+ends.
 
-Symbols: an image of H x W pixels of C channels; N filters of r x s taps; T pixels of the result; R rows and C' columns of
-cores, the last row without inputs; k = 2 m inputs and v = 2 ceil(ceil(N / C') / 2) outputs of a core; w multiply-accumulates
-and x maxima a cycle, o and l the start of an instruction (l: only its descriptors advance), c cycles of a word on a link::
+Symbols: an image of H x W pixels of C channels; N filters of r x s taps; T pixels of the result; R rows and
+C' columns of cores, the last row without inputs; k = 2 m inputs and v = 2 ceil(ceil(N / C') / 2) outputs of a
+core; w multiply-accumulates and x maxima per cycle, o and l the start of an instruction (l: only its
+descriptors advance), c cycles of a word on a link::
 
-                 forward                              weights                    image, besides
+                 forward                              weights                    additional for the image
     row          T (k ceil(v / w) + v)                T (v / 2 + k ceil(v / w))  T (v ceil(k / w) + k)
     last row     T (v + v / 2) + T / p (l + p v / x)  T v + o + T v / w          T v / 2
     its inlet    H W C / 2 + T m                      T m                        (below)
     a link       c max(H W C, T N) / 2                c T N / 2                  c max(0, H W C - T N) / 2
 
-m = ceil(r s / e) words of a row where the e rows of each pair of channels are R - 1 in all or fewer, else those of an even share; P pairs
-of channels of a row.  p pixels of the result have 16 outputs of a column or more.
+m = ceil(r s / e) words of a row if the e rows of each pair of channels are at most R - 1 in all, else those
+of an even partition; P pairs of channels of a row. p is the number of result pixels with at least 16 outputs
+of a column.
 
-The gradient of an image comes line by line of the H' of the result, of which each finishes a share a = c H W C / (2 H') of its words.
-These leave during the sums of the next line, the last ones during the pass of the weights (B cycles).  Between two lines the inlets
-round what is finished to fp16 and add it up over the rows of a pair, while the rows wait; with b cycles of a row for a line::
+The gradient of an image leaves line by line of the H' lines of the result, each of which finishes a = c H W C
+/ (2 H') of its words. These leave during the sums of the next line, the last ones during the pass of the
+weights (B cycles). Between two lines the inlets round finished words to fp16 and add them over the rows of a
+pair, while the rows wait; with b cycles of a row for a line::
 
-    b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P where a row has all of its pairs
+    b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P if a row has all of its pairs
 
-A pass back counts as the sum of its two kernels: that of the image as what both take less what the weights alone take.
-The last row holds two images of gradients, slopes of one and, with a bias, fp32 sums of its gradients: 10 T v bytes, 6 without.
-Program: :mod:`wse_sim.whole.trained.convolution`.
+A backward pass counts as the sum of its two kernels: the image kernel is the total minus that of the weights
+alone. The last row stores two images of gradients, derivatives of one and, with a bias, fp32 sums of its
+gradients: 10 T v bytes, 6 without. Program: :mod:`wse_sim.whole.trained.convolution`.
 """
 
 from __future__ import annotations
@@ -59,14 +63,14 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: 
 
 
 def last_row_bytes(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Size:
-    """What a core of the last row holds with one image in flight."""
+    """Return the bytes of a last-row core with one image in flight."""
     region = _Region(dims, tiling, wafer)
     each = 10 if Conv2dAttributes.of(attrs).has_bias else 6
     return each * region.pixels * region.outputs + wafer.kernel_code_bytes
 
 
 Busiest = tuple[Size, Size]
-"""Cycles of the busiest compute core, and of what it may wait for."""
+"""Cycles of the busiest compute core, and of the limiting resource that it may wait for."""
 
 
 def _cost(busiest: Busiest) -> Cost:
@@ -93,12 +97,12 @@ class _Region:
 
     @property
     def image_words(self) -> Size:
-        """Of an image."""
+        """Words of an image."""
         return self.dims["b"] * self.dims["h"] * self.dims["w"] * self.dims["c"] / PAIR
 
     @property
     def result_words(self) -> Size:
-        """Of a result."""
+        """Words of a result."""
         return self.pixels * self.dims["k"] / PAIR
 
     @property
@@ -133,7 +137,7 @@ class _Region:
         return fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer) + 0.0 * self.outputs
 
     def forward(self, fused: str) -> Busiest:
-        """Of an image forward."""
+        """Return the cycles of an image forward."""
         pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
         row = pixels * (PAIR * m * ceil_div(v, wafer.fma_mixed_per_cycle) + v)
         last = pixels * v * 1.5
@@ -147,7 +151,7 @@ class _Region:
         return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
 
     def _group(self) -> Size:
-        """p: the fewest pixels with so many outputs that divide the image, or all of them."""
+        """p: the fewest pixels with at least GROUP outputs that divide the image, or all of them."""
         pixels = int(self.pixels)
         divisors = np.array([p for p in range(1, pixels + 1) if pixels % p == 0])
         wanted = np.minimum(ceil_div(GROUP, self.outputs), pixels)
@@ -163,7 +167,7 @@ class _Region:
         return of_line + (lines - 1) * np.maximum(leaves, of_line) + np.maximum(leaves, weights) + between
 
     def backward(self, *, has_bias: bool, has_dx: bool) -> Busiest:
-        """Of an image back, with the gradient of the image or without."""
+        """Return the cycles of an image backward, with or without the gradient of the image."""
         pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
         k, w = PAIR * m, wafer.fma_mixed_per_cycle
         row = pixels * (v / PAIR + k * ceil_div(v, w) + has_dx * (v * ceil_div(k, w) + k))

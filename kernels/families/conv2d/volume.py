@@ -69,7 +69,7 @@ class Conv3dAttributes(Conv2dAttributes):
 
 @dataclass(frozen=True)
 class Planes:
-    """A 2-D convolution that stands for `count` classes of result slices."""
+    """A 2-D convolution that represents `count` classes of result slices."""
 
     dims: Dims
     count: Size
@@ -147,7 +147,7 @@ class Conv3d(WeightProduct):
         return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """As the product of the largest class, plus the halo."""
+        """The footprint of the product of the largest class, plus the halo."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
@@ -273,7 +273,7 @@ def results(dims: Dims) -> Size:
 
 
 def _times(probe: Probe, count: Size) -> Probe:
-    """A probe that stands for `count` classes."""
+    """Return a probe that represents `count` classes."""
     return probe if count == 1 else replace(probe, cost=probe.cost * count)
 
 

@@ -75,7 +75,7 @@ class Embedding(OnRows):
     color = "#c7e9c0"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The table when it rests on the rectangle, one vector in flight, code."""
+        """The table if it is stationary on the rectangle, one vector in flight, code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)
@@ -112,7 +112,7 @@ class Embedding(OnRows):
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Gather, or the gradient's way back and its sums, in both mappings."""
+        """Return the program of the gather, or of the gradient's transport and sums, in both mappings."""
         check_tiling(self.name, tiling, self.mappings)
         dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
         rows, cols = int(tiling.rows), int(tiling.cols)

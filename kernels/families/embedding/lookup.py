@@ -1,10 +1,10 @@
-"""Programs of embeddings other than the streamed gather: tables at rest, and gradients on their way.
+"""Programs of embeddings other than the streamed gather: stationary tables, and gradients.
 
-gather, table at rest    token ids come down every column; each core takes a data task per id; the core of the row
-                         that owns the vector sends its piece of it southward, the rows below relay it word by word
-gradient, table at rest  an id and the gradient's piece come down every column; the owner adds, the others discard
-gradient, streamed       cores send the gradients of their tokens west, the nearest first: its last word turns the
-                         router to pass what comes from the east
+gather, stationary table    token ids arrive down every column; each core runs a data task per id; the core of the row
+                            that owns the vector sends its piece southward, the rows below relay it word by word
+gradient, stationary table  an id and the gradient's piece arrive down every column; the owner adds, the others discard
+gradient, streamed          cores send the gradients of their tokens west, the nearest first: its last word switches the
+                            router to pass words from the east
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def gather_program(
 def gradient_program(
     rows: int, cols: int, tokens: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
-    """Gradients of `tokens` vectors added into a table of fp32 sums at rest."""
+    """Return the program that adds gradients of `tokens` vectors into a stationary table of fp32 sums."""
     table, ids = _tables(rows, cols, tokens, f, vocab, seed)
     values = np.random.default_rng(seed + 1).integers(-9, 9, (1, cols, tokens * f)).astype(np.float32)
     b = new_builder(rows + 1, cols, wafer)

@@ -1,4 +1,4 @@
-"""What a kernel of product with weights may state."""
+"""Attributes of products with weights."""
 
 from __future__ import annotations
 

@@ -117,9 +117,11 @@ class Gemm(WeightProduct):
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """As products lie; a residual waits in two samples next to the last row, above which there is another.
+        """The layout of products; two samples of a residual are buffered next to the last row, which needs a
+        row above it.
 
-        Rows that finish several tokens in turn have their sums sent up the columns, and results sent to keepers of a residual.
+        If rows finish several tokens in rotation, sums travel up the columns and results to keepers of a
+        residual.
         """
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
@@ -140,7 +142,7 @@ class Gemm(WeightProduct):
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Of a residual next to the rows that finish outputs."""
+        """Bytes of the store of a residual next to the rows that finish outputs."""
         stated = GemmAttributes.of(attrs)
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
         if not is_kept or product_lay(attrs).takes_over != "rows":
@@ -150,7 +152,7 @@ class Gemm(WeightProduct):
         return word_rows(dims, tiling, wafer, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
-        """Input features: those of a row of weights; of a gradient of weights, those of a column of it."""
+        """Input features of a row of weights; for a weight gradient, those of a column."""
         return dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
 
     def widens(self, phase: Phase) -> str:
@@ -172,7 +174,7 @@ class Gemm(WeightProduct):
         return product_footprint(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles of the product and of what is fused to its output."""
+        """Cycles of the product and its fused operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -254,7 +256,7 @@ def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRow
 
 
 def part_of(tiling: Tiling, layers: int) -> Tiling:
-    """The columns of one of that many equal layers."""
+    """Return the columns of one of `layers` equal layers."""
     return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
 
 

@@ -100,20 +100,21 @@ class Generated(OnElements):
         return GeneratedAttributes.of(attrs).inputs + 1
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row; in whole words a core has its part of a sample at once, so rows wait for the time of a special function."""
+        """Row by row; with whole words a core has its part of a sample at once, so rows wait for a special
+        function."""
         stated = GeneratedAttributes.of(attrs)
         is_long = stated.in_words and not SPECIAL_FUNCTIONS.isdisjoint(stated.ops.split(","))
         return Flow(rows=dims.get("rows", 0), at_once=is_long)
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
-        """Operators in a row; a rotation of pairs stands alone."""
+        """Return the operators as a chain; a rotation of pairs cannot be chained."""
         stated = GeneratedAttributes.of(attrs)
         return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """In whole words, operands come in at cores of their own.
+        """With whole words, operands enter at separate cores.
 
-        A store holds three samples of an operand that waits, and words go from store to store on two colors.
+        A store buffers three samples of a waiting operand, and words travel between stores on two colors.
         """
         stated = GeneratedAttributes.of(attrs)
         found = lay_of_operands(stated.inputs) if stated.in_words else Lay()
@@ -202,7 +203,7 @@ class Generated(OnElements):
         return Kept() if GeneratedAttributes.of(kernel.attrs).ops == "rotary" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """One pass over the result's gradient and what was kept."""
+        """Emit one pass over the result's gradient and stored tensors."""
         pointwise_gradient(kernel, gradient, tape)
 
 

@@ -93,11 +93,11 @@ class Layout(OnElements):
     attributes = LayoutAttributes
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """What one core joins comes and goes over one link."""
+        """Data that one core joins enters and leaves over one link."""
         return Lay(most_links=1) if LayoutAttributes.of(attrs).joined else Lay()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Nothing, local work, a copy, or an exchange over the middle links."""
+        """Zero, local work, a copy, or an exchange over the middle links."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         op = LayoutAttributes.of(attrs).op
@@ -195,11 +195,11 @@ class Layout(OnElements):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing but sizes."""
+        """Only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """As the forward kernel, on the gradient alone."""
+        """Emit the forward kernel on the gradient."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -107,11 +107,11 @@ class Scan(Family):
         return 2 * dims["steps"] * dims["batch"] * weights
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
+        """A note on how int8 weights are priced."""
         return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All steps of a sample before it is done."""
+        """All steps of a sample precede its result."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:

@@ -69,7 +69,7 @@ class RecurrentRow:
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a core holds: inputs of the gates, weights, sums, state of the cell, output and one vector of work."""
+    """Buffers of a core: inputs of the gates, weights, sums, state of the cell, output and one work vector."""
 
     x: Buffer
     w: Buffer
@@ -130,7 +130,7 @@ def _begin(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
 
 
 def _products(core: CoreClass, row: RecurrentRow, held: Buffers, source: int, *, own: bool) -> None:
-    """Sums of the u inputs that core `source` holds, for every sample."""
+    """Compute the sums of the u inputs that core `source` has, for every sample."""
     how: dict[str, Any] = {
         "inner": row.n,
         "b_stride": row.n,

@@ -44,7 +44,7 @@ def _over(rectangle: tuple[int, int, int, int], statement: str) -> list[str]:
 
 
 def _switches(program: P.Program, config: int) -> str:
-    """Positions, each with what differs from the routes."""
+    """Switch positions, each with the fields that differ from the position before."""
     positions = int(program.cfg_positions[config])
     parts = []
     for i in range(1, positions):

@@ -226,7 +226,7 @@ def pe_text(source: PeSource, about: str) -> str:
 
 
 def _run(source: PeSource) -> list[str]:
-    """What the host calls; the parts of a kernel that counts the turns of a calling loop are functions that such a loop calls."""
+    """The functions that the host calls; a kernel driven by a calling loop has one function per part."""
     lines, sends = source.loops[0].body, source.sends
     found = [""]
     if any(source.parts):

@@ -15,7 +15,7 @@ TYPES = {"fp32": "f32", "fp16": "f16"}
 
 @dataclass
 class Loop:
-    """A loop that is being written: what stands before it, in it, and at the end of its turns (without indents)."""
+    """A loop that is being written: lines before it, in its body, and at the end of each round (without indents)."""
 
     head: str = ""
     counter: str = ""
@@ -41,7 +41,7 @@ class PeSource:
     maps: int = 0
     moving: int = 0
     parts: list[int] = field(default_factory=list)
-    """Lines of the outermost body where a calling loop takes its next turn."""
+    """Lines of the outermost body at which a calling loop takes its next turn."""
 
     def write(self, line: str) -> None:
         self.loops[-1].body.append(line)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from wse_sim.compiler.placement.layouts import layout_kernel, turn_kernel
 from wse_sim.compiler.placement.moves import draw_below, draw_bits, propose, put, undo
 from wse_sim.compiler.placement.problem import PlacementProblem
 from wse_sim.compiler.placement.slicing import (
+    Cells,
+    Slicing,
     mark_changed,
+    new_slicing,
     realise_changes,
     rebuild,
     root_width,
@@ -29,7 +33,7 @@ from wse_sim.compiler.placement.slicing import (
     wire_between,
     wire_of,
 )
-from wse_sim.jit import kernel
+from wse_sim.jit import helper_kernel, kernel
 
 LEVEL_EVERY = 1000  # moves between two tries of another level
 HEIGHT_EVERY = 150  # moves between two tries of another height of the whole tree
@@ -37,67 +41,119 @@ CHECK_EVERY = 500_000  # work units between two looks at the clock, about 0.04 s
 HOPELESS = 0.75  # a single move does not cut the wire by more than a quarter: skip its geometry
 
 
+class Search(NamedTuple):
+    """What one annealing works on: levels with their curves, edges, neighbours, weights and the fabric.
+
+    ``levels`` (L,) times, ``curve_of`` (L, n) the curve of every block at each.  ``ea``, ``eb``, ``ew`` (E,) are the ends and
+    weights of edges, ``adj_ptr`` and ``adj`` the neighbours of every block in compressed rows.  ``params`` (6,): weights of time
+    and wire, temperature at the start and at the end, lambda at the start and at the end.
+    """
+
+    fabric_w: int
+    fabric_h: int
+    levels: np.ndarray
+    curve_of: np.ndarray
+    ea: np.ndarray
+    eb: np.ndarray
+    ew: np.ndarray
+    adj_ptr: np.ndarray
+    adj: np.ndarray
+    params: np.ndarray
+
+
+def new_cells(n: int) -> Cells:
+    """Cells of a tree of `n` blocks that is not laid out yet."""
+    big_n = 2 * n - 1
+    return Cells(
+        np.zeros((big_n, 5), dtype=np.int32),
+        np.zeros((n, 2), dtype=np.int32),
+        np.zeros((big_n, 5), dtype=np.int32),
+        np.zeros(big_n, dtype=np.int64),
+        np.zeros(big_n, dtype=np.int64),
+    )
+
+
+@helper_kernel
+def draw_level(level: int, count: int, rng: np.ndarray) -> int:
+    """A level one to three steps from `level`, which may lie outside of the `count` levels."""
+    step = 1 + draw_below(rng, 3)
+    return level + (step if draw_below(rng, 2) else -step)
+
+
+@helper_kernel
+def move_height(s: Slicing, fabric_h: int, rng: np.ndarray, log: np.ndarray) -> None:
+    """Change the height that the root may use, by a number of rows of any magnitude."""
+    at = 4 * (2 * s.n - 1) + 1
+    reach = max(1, fabric_h >> (1 + draw_below(rng, 8)))
+    height = s.tree[at] + draw_below(rng, 2 * reach + 1) - reach
+    put(s.tree, at, min(max(height, 1), fabric_h), log)
+
+
+@helper_kernel
+def update_paths(s: Slicing, first: int, second: int) -> None:
+    """Recompute the curves from two nodes up to the root; -1 is no node."""
+    parent = 2 * (2 * s.n - 1)
+    if second >= 0 and first >= 0:
+        # nodes above `second` are marked negative so that the path of `first` stops there
+        node = second
+        while node >= 0:
+            s.stamp[node] = -s.work[1]
+            node = np.int64(s.tree[parent + node])
+        node = first
+        while node >= 0 and s.stamp[node] != -s.work[1]:
+            update_node(node, s)
+            node = np.int64(s.tree[parent + node])
+    node = second if second >= 0 else first
+    while node >= 0:
+        update_node(node, s)
+        node = np.int64(s.tree[parent + node])
+
+
+@helper_kernel
+def settle_cells(s: Slicing, c: Cells, held: Cells, count: int, accept: bool) -> None:
+    """Keep the `count` cells that a move changed in `held`, or take them back from there."""
+    kept, into = (c, held) if accept else (held, c)
+    for i in range(count):
+        node = c.moved[i]
+        for k in range(5):
+            into.cell[node, k] = kept.cell[node, k]
+        if node < s.n:
+            for k in range(2):
+                into.centre[node, k] = kept.centre[node, k]
+
+
 @kernel
 def anneal_kernel(
-    n: int,
-    fabric_w: int,
-    fabric_h: int,
-    tree: np.ndarray,
+    s: Slicing,
+    c: Cells,
+    held: Cells,
+    search: Search,
     best_tree: np.ndarray,
     state: np.ndarray,
-    levels: np.ndarray,
-    curve_of: np.ndarray,
-    pool: np.ndarray,
-    base: int,
-    ea: np.ndarray,
-    eb: np.ndarray,
-    ew: np.ndarray,
-    adj_ptr: np.ndarray,
-    adj: np.ndarray,
     rng: np.ndarray,
-    params: np.ndarray,
     budget: int,
 ) -> None:
-    """Anneal until `budget` work units are used.
+    """Anneal the tree of `s` until `budget` work units are used.
 
     `state` (6,) float64: level index, best cost, best level index, work done, work in total, and the
-    moves made before.  `params` (6,): weights of time and wire, temperature at the
-    start and at the end, lambda at the start and at the end.
+    moves made before.  `held` are the cells of the tree as it was accepted last.
     """
-    big_n = 2 * n - 1
-    cur = np.zeros(big_n, dtype=np.int64)
-    turned = np.zeros(2 * big_n, dtype=np.int8)
-    stamp = np.zeros(big_n, dtype=np.int64)
-    touched = np.zeros(4 * big_n, dtype=np.int64)
-    order = np.zeros(big_n + 2, dtype=np.int64)
-    stack = np.zeros(big_n + 2, dtype=np.int64)
-    cell = np.zeros((big_n, 5), dtype=np.int32)
-    fresh = np.zeros((big_n, 5), dtype=np.int32)
-    centre = np.zeros((n, 2), dtype=np.int32)
-    held_cell, held_centre = cell.copy(), centre.copy()
-    changed = np.zeros(big_n, dtype=np.int64)
-    moved = np.zeros(big_n, dtype=np.int64)
+    tree, pool, work, levels, params = s.tree, s.pool, s.work, search.levels, search.params
     log = np.zeros((4096, 2), dtype=np.int64)
-    work = np.zeros(4, dtype=np.int64)
-    work[1] = 1
-    level = int(state[0])
-    leaf = curve_of[level].copy()
-    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
     work[2] = 0
-    width = root_width(n, tree, pool, leaf, base, cur, turned, work)
+    level = int(state[0])
     wt, wl = params[0], params[1]
     wire = 1e30
-    over = float(max(0, width - fabric_w))
+    width = root_width(s)
+    over = float(max(0, width - search.fabric_w))
     placed = False
     if width < pool.shape[1]:
-        changed[:] = work[1]
-        realise_changes(
-            n, tree, pool, leaf, base, cur, turned, cell, fresh, centre, changed, work[1], moved, stack, work
-        )
-        held_cell[:] = cell
-        held_centre[:] = centre
+        c.changed[:] = work[1]
+        realise_changes(s, c)
+        held.cell[:] = c.cell
+        held.centre[:] = c.centre
         placed = True
-        wire = wire_between(centre, ea, eb, ew)
+        wire = wire_between(c.centre, search.ea, search.eb, search.ew)
         if over == 0.0 and wt * levels[level] + wl * wire < state[1]:
             state[1] = wt * levels[level] + wl * wire
             state[2] = level
@@ -117,86 +173,38 @@ def anneal_kernel(
         work[2] = 0
         work[0] += 2
         new_level = level
-        first, second = np.int64(-1), np.int64(-1)
-        everything = False
-        if moves % LEVEL_EVERY == 0 and levels.shape[0] > 1:
-            step = 1 + draw_below(rng, 3)
-            new_level = level + (step if draw_below(rng, 2) else -step)
+        everything = moves % LEVEL_EVERY == 0 and levels.shape[0] > 1
+        if everything:
+            new_level = draw_level(level, levels.shape[0], rng)
             if new_level < 0 or new_level >= levels.shape[0]:
                 continue
-            leaf[:] = curve_of[new_level]
-            everything = True
-        elif moves % HEIGHT_EVERY == 0 or n == 1:
-            height = tree[4 * big_n + 1]
-            reach = max(1, fabric_h >> (1 + draw_below(rng, 8)))
-            height = height + draw_below(rng, 2 * reach + 1) - reach
-            put(tree, 4 * big_n + 1, min(max(height, 1), fabric_h), log)
+            s.leaf[:] = search.curve_of[new_level]
+            rebuild(s)
+        elif moves % HEIGHT_EVERY == 0 or s.n == 1:
+            move_height(s, search.fabric_h, rng, log)
         else:
-            first, second = propose(n, tree, adj_ptr, adj, rng, stack, log)
+            first, second = propose(s.n, tree, search.adj_ptr, search.adj, rng, s.stack, log)
             if first == -2:
                 continue
-        if everything:
-            rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
-        elif first >= 0 or second >= 0:
-            mark = second if second >= 0 else first
-            if second >= 0 and first >= 0:
-                # nodes above `second` are marked negative so that the path of `first` stops there
-                node = second
-                while node >= 0:
-                    stamp[node] = -work[1]
-                    node = np.int64(tree[2 * big_n + node])
-                node = first
-                while node >= 0 and stamp[node] != -work[1]:
-                    update_node(node, n, tree, pool, leaf, base, cur, turned, stamp, touched, work)
-                    node = np.int64(tree[2 * big_n + node])
-            node = mark
-            while node >= 0:
-                update_node(node, n, tree, pool, leaf, base, cur, turned, stamp, touched, work)
-                node = np.int64(tree[2 * big_n + node])
-        width = root_width(n, tree, pool, leaf, base, cur, turned, work)
+            update_paths(s, first, second)
+        width = root_width(s)
         limit = wt * levels[level] + wl * wire + lam * over
         uniform = (draw_bits(rng) + 1) / 2147483649.0
         limit -= temperature * np.log(uniform)
-        new_over = float(max(0, width - fabric_w))
+        new_over = float(max(0, width - search.fabric_w))
         fixed = wt * levels[new_level] + lam * new_over
         accept = False
         new_wire = 0.0
         if width < pool.shape[1] and fixed + HOPELESS * wl * wire <= limit:
             if everything or not placed:
-                changed[:] = work[1]
+                c.changed[:] = work[1]
             else:
-                mark_changed(tree, big_n, log, changed, work[1])
-            count = realise_changes(
-                n,
-                tree,
-                pool,
-                leaf,
-                base,
-                cur,
-                turned,
-                cell,
-                fresh,
-                centre,
-                changed,
-                work[1],
-                moved,
-                stack,
-                work,
-            )
-            new_wire = wire_between(centre, ea, eb, ew)
-            work[0] += (2 * count + ea.shape[0]) // 8
+                mark_changed(tree, 2 * s.n - 1, log, c.changed, work[1])
+            count = realise_changes(s, c)
+            new_wire = wire_between(c.centre, search.ea, search.eb, search.ew)
+            work[0] += (2 * count + search.ea.shape[0]) // 8
             accept = fixed + wl * new_wire <= limit
-            for i in range(count):
-                node = moved[i]
-                if accept:
-                    held_cell[node] = cell[node]
-                else:
-                    cell[node] = held_cell[node]
-                if node < n:
-                    if accept:
-                        held_centre[node] = centre[node]
-                    else:
-                        centre[node] = held_centre[node]
+            settle_cells(s, c, held, count, accept)
             placed = placed or accept
         if accept:
             log[0, 0] = 0
@@ -208,9 +216,9 @@ def anneal_kernel(
         else:
             undo(tree, log)
             for i in range(work[2]):
-                cur[touched[i]] = 1 - cur[touched[i]]
+                s.cur[s.touched[i]] = 1 - s.cur[s.touched[i]]
             if everything:
-                leaf[:] = curve_of[level]
+                s.leaf[:] = search.curve_of[level]
     state[0] = level
     state[3] += work[0]
     state[5] = moves
@@ -235,9 +243,10 @@ def adjacency(n: int, ea: np.ndarray, eb: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass
 class AnnealResult:
-    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds used.
+    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds
+    used.
 
-    ``cut`` tells that the clock shortened the schedule.
+    ``cut`` tells that the time limit shortened the schedule.
     """
 
     tree: np.ndarray
@@ -277,7 +286,7 @@ class Annealer:
     def turn_groups(
         self, tree: np.ndarray, level: int, spine: np.ndarray, group: np.ndarray, kinds: np.ndarray
     ) -> float:
-        """Turn the groups of a peeled tree in place for least wire; returns the cost or inf."""
+        """Rotate the groups of a peeled tree in place for the least wire; return the cost or inf."""
         wire = turn_kernel(
             self.n,
             tree,
@@ -315,31 +324,29 @@ class Annealer:
         state = np.array([level, self.cost(tree, level), level, 0.0, float(max(work, 1)), 0.0])
         rng = np.array([(seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) % (1 << 64) | 1], dtype=np.uint64)
         params = np.array([self.problem.time_weight, self.problem.wire_weight, *temperatures, *lambdas])
+        search = Search(
+            self.problem.width,
+            self.problem.height,
+            self.bank.levels,
+            self.bank.curve_of,
+            self.ea,
+            self.eb,
+            self.ew,
+            self.adj_ptr,
+            self.adj,
+            params,
+        )
         for _ in range(16):  # neighbouring seeds start from related states: mix them first
             draw_bits(rng)
         cut = False
         started = time.monotonic()
         while state[3] < state[4]:
-            anneal_kernel(
-                self.n,
-                self.problem.width,
-                self.problem.height,
-                tree,
-                best,
-                state,
-                self.bank.levels,
-                self.bank.curve_of,
-                self.pool,
-                self.base,
-                self.ea,
-                self.eb,
-                self.ew,
-                self.adj_ptr,
-                self.adj,
-                rng,
-                params,
-                int(min(CHECK_EVERY, state[4] - state[3])),
-            )
+            leaf = self.bank.curve_of[int(state[0])].copy()
+            s = new_slicing(self.n, tree, self.pool, leaf, self.base)
+            cells = new_cells(self.n)
+            held = cells._replace(cell=cells.cell.copy(), centre=cells.centre.copy())
+            budget = int(min(CHECK_EVERY, state[4] - state[3]))
+            anneal_kernel(s, cells, held, search, best, state, rng, budget)
             now = time.monotonic()
             if now - started > 0.5 * (deadline - started):
                 able = state[3] * (deadline - started) / (now - started)

@@ -45,7 +45,7 @@ def _visible(
     across_low: np.ndarray,
     across_high: np.ndarray,
 ) -> np.ndarray:
-    """Followers of `i` that no other follower covers entirely: chains of constraints imply the rest."""
+    """Return followers of `i` that no other follower covers completely: chains of constraints imply the rest."""
     order = found[np.argsort(low[found], kind="stable")]
     kept: list[int] = []
     for j in order.tolist():

@@ -70,7 +70,7 @@ BOUND_S = 20.0
 
 
 def check_time(problem: PlacementProblem, last: float) -> None:
-    """Refuse to continue past `last` (of ``time.monotonic``) while nothing is placed."""
+    """Raise an error after time `last` (of ``time.monotonic``) if nothing is placed yet."""
     if time.monotonic() > last:
         raise PlacementError(
             f"{len(problem.blocks):,} blocks on {problem.width} x {problem.height} cores are not placed within the time "
@@ -219,7 +219,7 @@ def _curve_pair(problem: PlacementProblem, front: Front, span: int) -> np.ndarra
 
 
 def level_grid(problem: PlacementProblem, low: float, high: float, most: int) -> np.ndarray:
-    """At most about `most` levels in [low, high], ascending, at which some curve changes."""
+    """Return about `most` levels in [low, high], ascending, at which some curve changes."""
     kinds, _ = families(problem)
     per_family = max(4, 4 * most // max(1, len(kinds))) if len(kinds) > 16 else most
     found: set[float] = set()

@@ -1,4 +1,4 @@
-"""Whole slicing trees laid out: cells of a tree, and the turning of a peeled tree's groups."""
+"""Layout of complete slicing trees: cells of a tree, and rotations of a peeled tree's groups."""
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
 # numba types these, and NumPy's integer stubs are not int
@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.compiler.placement.moves import mirror, swap_children, undo
-from wse_sim.compiler.placement.slicing import realise, rebuild, root_width, wire_of
+from wse_sim.compiler.placement.slicing import new_slicing, realise, root_width, wire_of
 from wse_sim.jit import kernel
 
 
@@ -16,19 +16,10 @@ def layout_kernel(
     n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray
 ) -> int:
     """Cells (N, 4) of the tree with the leaves' curves `leaf` (n,); returns the root width."""
-    big_n = 2 * n - 1
-    cur = np.zeros(big_n, dtype=np.int64)
-    turned = np.zeros(2 * big_n, dtype=np.int8)
-    stamp = np.zeros(big_n, dtype=np.int64)
-    touched = np.zeros(4 * big_n, dtype=np.int64)
-    order = np.zeros(big_n + 2, dtype=np.int64)
-    stack = np.zeros(big_n + 2, dtype=np.int64)
-    work = np.zeros(4, dtype=np.int64)
-    work[1] = 1
-    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
-    width = root_width(n, tree, pool, leaf, base, cur, turned, work)
+    s = new_slicing(n, tree, pool, leaf, base)
+    width = root_width(s)
     if width < pool.shape[1]:
-        realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+        realise(s, cell)
     return width
 
 
@@ -53,20 +44,12 @@ def turn_kernel(
     top node, ``kinds`` (g,) its cut.  Turning changes no curve, only the order of children.
     """
     big_n = 2 * n - 1
-    cur = np.zeros(big_n, dtype=np.int64)
-    turned = np.zeros(2 * big_n, dtype=np.int8)
-    stamp = np.zeros(big_n, dtype=np.int64)
-    touched = np.zeros(4 * big_n, dtype=np.int64)
-    order = np.zeros(big_n + 2, dtype=np.int64)
-    stack = np.zeros(big_n + 2, dtype=np.int64)
+    s = new_slicing(n, tree, pool, leaf, base)
     cell = np.zeros((big_n, 4), dtype=np.int32)
     log = np.zeros((4 * big_n + 8, 2), dtype=np.int64)
-    work = np.zeros(4, dtype=np.int64)
-    work[1] = 1
-    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
-    if root_width(n, tree, pool, leaf, base, cur, turned, work) > fabric_w:
+    if root_width(s) > fabric_w:
         return np.inf
-    realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+    realise(s, cell)
     best = wire_of(cell, ea, eb, ew)
     for _ in range(4):
         better = False
@@ -77,8 +60,8 @@ def turn_kernel(
                         continue
                     swap_children(tree, big_n, spine[g], log)
                 if how & 2:
-                    mirror(n, tree, group[g], kinds[g], stack, log)
-                realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+                    mirror(n, tree, group[g], kinds[g], s.stack, log)
+                realise(s, cell)
                 wire = wire_of(cell, ea, eb, ew)
                 if wire < best - 1e-9:
                     best = wire

@@ -147,7 +147,7 @@ def swap_nodes(
 
 @helper_kernel
 def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> None:
-    """Exchange left and right below `node`; curves stay."""
+    """Swap the left and right subtree of `node`; curves do not change."""
     left = tree[node]
     put(tree, node, tree[big_n + node], log)
     put(tree, big_n + node, left, log)
@@ -155,7 +155,7 @@ def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> N
 
 @helper_kernel
 def mirror(n: int, tree: np.ndarray, node: int, kind: int, stack: np.ndarray, log: np.ndarray) -> None:
-    """Mirror the subtree along the axis of cut `kind`; curves stay."""
+    """Mirror the subtree along the axis of cut `kind`; curves do not change."""
     big_n = 2 * n - 1
     top = 1
     stack[0] = node

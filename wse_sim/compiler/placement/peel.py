@@ -57,7 +57,7 @@ def _group_wire(
     into: np.ndarray,
     in_w: np.ndarray,
 ) -> float:
-    """Estimated wire of the group i..j-1 laid along prefix[:, at], leaving across `half`."""
+    """Return the estimated wire of the group i..j-1 along prefix[:, at], leaving across `half`."""
     total = 0.0
     start, end = prefix[i, at], prefix[j, at]
     for a in range(i, j):
@@ -325,7 +325,7 @@ class Peeler:
         return groups[::-1]
 
     def _tree(self, groups: list[tuple[int, int, int]], level: int, height: int) -> Seed:
-        """Tree of the groups, each turned and on the side that gives the least wire."""
+        """Build the tree of the groups, each with the rotation and side that give the least wire."""
         builder = TreeBuilder(self.annealer.n)
         spine, tops, kinds = [], [], []
         rest = -1

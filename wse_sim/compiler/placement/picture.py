@@ -56,7 +56,7 @@ def draw_rectangles(
 
 
 def dataflow_depth(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Longest distance (n,) in edges from a source; a cycle stops growing after n rounds."""
+    """Return the longest distance (n,) in edges from a source; cycles stop growing after n rounds."""
     depth = np.zeros(n)
     for _ in range(n):
         before = depth.copy()

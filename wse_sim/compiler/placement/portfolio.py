@@ -79,7 +79,7 @@ class PortfolioPlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best placement found within the budget; on an interrupt the best so far."""
+        """Return the best placement found within the time budget; after an interrupt, the best so far."""
         if problem.blocked:
             return SnakePlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
         clock = self._clock(time_limit_s, curve_span(problem))
@@ -173,7 +173,7 @@ def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> N
 
 
 def _affordable(search: TreeSearch, work: float, most: int, least: int) -> int:
-    """How many annealings of `least` units per block or more the work pays."""
+    """Return how many annealings of at least `least` units per block the remaining work allows."""
     many = int(search.clock.able(work) / (least * len(search.problem.blocks)))
     return min(most, max(many, 2))
 
@@ -198,12 +198,12 @@ def _peel_effort(n: int) -> tuple[int, int]:
 
 
 def _thrifts(n: int) -> tuple[float, ...]:
-    """How dearly the seeds hold wasted area; where few states are kept, also the thriftiest of them."""
+    """Return the weights of wasted area in seeds; if few states are kept, also the highest of them."""
     return (0.3,) if n <= 150 else (0.3, 3.0)
 
 
 def _rooms(search: TreeSearch, areas: float) -> list[tuple[int, int]]:
-    """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
+    """Return the rectangles to peel: the fabric, and smaller ones if the blocks leave much of it free."""
     W, H = search.problem.width, search.problem.height
     rooms = [(W, H)]
     for fill in (0.95, 0.85):
@@ -293,7 +293,7 @@ def _window_seeds(
 
 
 def _halving(count: int) -> list[int]:
-    """Indices 0..count-1 so that each fills one of the largest gaps of those before."""
+    """Order indices 0..count-1 so that each one falls into one of the largest gaps between those before."""
     bits = max(1, int(np.ceil(np.log2(max(count, 2)))))
     reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
     return [i for i in reverse if i < count]
@@ -339,7 +339,7 @@ def _mixed(
     second: list[tuple[float, float, tuple[int, ...]]],
     many: int,
 ) -> list[tuple[float, float, tuple[int, ...]]]:
-    """`many` trees, taken in turn from both lists, none twice."""
+    """Return `many` trees, alternating between both lists, without duplicates."""
     pairs = [tree for pair in zip(first, second, strict=False) for tree in pair]
     rest = first[len(second) :] + second[len(first) :]
     return list(dict.fromkeys(pairs + rest))[:many]
@@ -358,7 +358,7 @@ def _anneal_tasks(
     rng: np.random.Generator,
     settings: list[tuple[float, float, float]],
 ) -> list[AnnealTask]:
-    """One task per tree, sharing `work`; the settings take turns."""
+    """Return one task per tree with its part of `work`, cycling through the settings."""
     problem = search.problem
     names = tuple(levels.tolist())
     tasks = []

@@ -1,8 +1,8 @@
-"""What every way of placing rectangles takes and gives.
+"""Problem and result of placing rectangles, common to all algorithms.
 
-Symbols: ``n`` blocks, fabric ``W x H`` in cores (width = columns, height = rows); x is a column and y a
-row, counted from the north-west corner as everywhere, level ``T`` = the largest time any block may take.  A block offers, for a level
-``T``, its Pareto set of (width, height); a larger ``T`` never makes a block larger.
+Symbols: ``n`` blocks, fabric ``W x H`` in cores (width = columns, height = rows); x is a column and y a row,
+counted from the north-west corner, level ``T`` = the largest time any block may take. For a level ``T``, a
+block offers its Pareto set of (width, height); a larger ``T`` never makes a block larger.
 
     cost = time_weight * max_time + wire_weight * sum over edges of weight * (|dx| + |dy|)
 
@@ -37,7 +37,7 @@ class ShapeFamily(Protocol):
         ...
 
     def key(self) -> Hashable:
-        """Equal keys mean equal shapes (blocks of one key share their curves)."""
+        """Equal keys mean equal shapes: blocks with one key share their curves."""
         ...
 
 
@@ -102,7 +102,7 @@ class PlacementProblem:
     blocked: tuple[tuple[int, int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no placer can work on."""
+        """Raise an error for problems that no placer supports."""
         if not 1 <= self.width <= 8000 or not 1 <= self.height <= 8000:
             raise ConfigError(
                 f"the fabric is {self.width} x {self.height} cores; placers take 1 to 8000 on each side"
@@ -139,8 +139,8 @@ class PlacementProblem:
 class Placement:
     """Rectangles on the fabric: arrays (n,) int64 in cores, north-west corner and size.
 
-    ``rotated`` tells that width and height are those of the shape turned by 90 degrees; ``level``
-    is the chosen T, ``max_time`` the time of the slowest block.
+    ``rotated`` tells that width and height are those of the shape rotated by 90 degrees; ``level`` is the
+    chosen T, ``max_time`` the time of the slowest block.
     """
 
     x: np.ndarray

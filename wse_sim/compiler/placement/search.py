@@ -29,14 +29,14 @@ class Clock:
         return time.monotonic() > (self.seeds_end if found else self.end)
 
     def able(self, work: float) -> float:
-        """Of `work` planned, what the seconds left allow at the rate measured."""
+        """Return how much of `work` the remaining seconds allow at the measured rate."""
         left_s = max(0.0, self.anneal_end - time.monotonic())
         if not np.isfinite(self.rate * left_s):
             return work
         return min(work, self.rate * left_s * min(1.0, work / max(self.left_work, 1.0)))
 
     def share_s(self, work: float, tasks: int, processes: int) -> float:
-        """Wall seconds for each of `tasks` that share `work` units of those left."""
+        """Return the wall seconds for each of `tasks` tasks that share `work` units of the remaining work."""
         left_s = max(0.0, self.anneal_end - time.monotonic())
         turns = -(-tasks // processes)
         return left_s * min(1.0, work / max(self.left_work, 1.0)) / turns

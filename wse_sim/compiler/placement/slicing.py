@@ -15,11 +15,74 @@ ask for the other kind, which is the transposed curve, made on demand.
 # numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from wse_sim.jit import helper_kernel, kernel
 
 CAP16 = np.int16(16000)
+
+
+class Slicing(NamedTuple):
+    """A slicing tree with its curves, and scratch for its walks.
+
+    ``tree`` (4N + 2,) and ``pool`` (rows, S) are those of the module's text; ``leaf`` (n,) is the curve of every block, ``base``
+    the first row after the leaves' curves.  ``cur`` (N,) is the buffer of a node that holds, ``turned`` (2N,) whether it has its
+    transposed curve, ``stamp`` (N,) the move that changed it last.  ``touched`` lists the nodes whose buffer this move flipped.
+    ``order`` and ``stack`` (N + 2,) are of walks.  ``work`` (4,): units of work done, this move's number, nodes touched.
+    """
+
+    n: int
+    tree: np.ndarray
+    pool: np.ndarray
+    leaf: np.ndarray
+    base: int
+    cur: np.ndarray
+    turned: np.ndarray
+    stamp: np.ndarray
+    touched: np.ndarray
+    order: np.ndarray
+    stack: np.ndarray
+    work: np.ndarray
+
+
+class Cells(NamedTuple):
+    """Where the nodes of a tree are, as far as a move changes it.
+
+    ``cell`` (N, 5) int32 holds x, y, w, h and the cut above of every node's cell, ``centre`` (n, 2) twice the centres of the
+    blocks; ``fresh`` (N, 5) is scratch.  ``changed`` (N,) is the last move that changed the node or one below, ``moved`` (N,)
+    lists the nodes that this move moved.
+    """
+
+    cell: np.ndarray
+    centre: np.ndarray
+    fresh: np.ndarray
+    changed: np.ndarray
+    moved: np.ndarray
+
+
+@kernel
+def new_slicing(n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int) -> Slicing:
+    """The slicing of a tree, with every curve computed."""
+    big_n = 2 * n - 1
+    s = Slicing(
+        n,
+        tree,
+        pool,
+        leaf,
+        base,
+        np.zeros(big_n, dtype=np.int64),
+        np.zeros(2 * big_n, dtype=np.int8),
+        np.zeros(big_n, dtype=np.int64),
+        np.zeros(4 * big_n, dtype=np.int64),
+        np.zeros(big_n + 2, dtype=np.int64),
+        np.zeros(big_n + 2, dtype=np.int64),
+        np.zeros(4, dtype=np.int64),
+    )
+    s.work[1] = 1
+    rebuild(s)
+    return s
 
 
 @helper_kernel
@@ -75,62 +138,48 @@ def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
 def form_row(
     node: int,
     kind: int,
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
 ) -> int:
     """Row of the node's curve of `kind`, transposing first where needed."""
+    n = s.n
     if node < n:
-        return 2 * leaf[node] + kind
-    big_n = 2 * n - 1
-    slot = 2 * (node - n) + cur[node]
-    row = base + 2 * slot
-    own = tree[3 * big_n + node]
-    if own != kind and turned[slot] == 0:
-        transpose_curve(pool, row + own, row + kind)
-        turned[slot] = 1
-        work[0] += 12
+        return 2 * s.leaf[node] + kind
+    slot = 2 * (node - n) + s.cur[node]
+    row = s.base + 2 * slot
+    own = s.tree[3 * (2 * n - 1) + node]
+    if own != kind and s.turned[slot] == 0:
+        transpose_curve(s.pool, row + own, row + kind)
+        s.turned[slot] = 1
+        s.work[0] += 12
     return row + kind
 
 
 @helper_kernel
 def update_node(
     node: int,
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    stamp: np.ndarray,
-    touched: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
 ) -> None:
     """Recompute the node's own curve in its other buffer (once per move), listing it as touched."""
+    n, tree, work, cur, stamp = s.n, s.tree, s.work, s.cur, s.stamp
     big_n = 2 * n - 1
     kind = tree[3 * big_n + node]
-    a = form_row(tree[node], kind, n, tree, pool, leaf, base, cur, turned, work)
-    b = form_row(tree[big_n + node], kind, n, tree, pool, leaf, base, cur, turned, work)
+    a = form_row(tree[node], kind, s)
+    b = form_row(tree[big_n + node], kind, s)
     if stamp[node] != work[1]:
         stamp[node] = work[1]
         cur[node] = 1 - cur[node]
-        touched[work[2]] = node
+        s.touched[work[2]] = node
         work[2] += 1
     slot = 2 * (node - n) + cur[node]
-    turned[slot] = 0
-    add_curves(pool, a, b, base + 2 * slot + kind)
+    s.turned[slot] = 0
+    add_curves(s.pool, a, b, s.base + 2 * slot + kind)
     work[0] += 2
 
 
 @helper_kernel
-def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> int:
+def preorder(s: Slicing) -> int:
     """Inner nodes, parents first, into `order`; returns how many."""
+    n, tree, order, stack = s.n, s.tree, s.order, s.stack
     big_n = 2 * n - 1
     top = 1
     stack[0] = tree[4 * big_n]
@@ -149,61 +198,34 @@ def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> 
 
 @helper_kernel
 def rebuild(
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    stamp: np.ndarray,
-    touched: np.ndarray,
-    order: np.ndarray,
-    stack: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
 ) -> None:
     """Recompute every inner node, children first."""
-    count = preorder(n, tree, order, stack)
-    for i in range(count - 1, -1, -1):
-        update_node(order[i], n, tree, pool, leaf, base, cur, turned, stamp, touched, work)
+    for i in range(preorder(s) - 1, -1, -1):
+        update_node(s.order[i], s)
 
 
 @helper_kernel
 def root_width(
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
 ) -> int:
     """Least width of the whole tree within the root's height."""
-    big_n = 2 * n - 1
-    row = form_row(tree[4 * big_n], 0, n, tree, pool, leaf, base, cur, turned, work)
-    return pool[row, tree[4 * big_n + 1]]
+    root = 4 * (2 * s.n - 1)
+    return s.pool[form_row(s.tree[root], 0, s), s.tree[root + 1]]
 
 
 @helper_kernel
 def cut_cell(
     cell: np.ndarray,
     node: int,
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
 ) -> None:
-    """Give the two children of an inner `node` their x, y, w, h in `cell`, centred across the cut."""
-    big_n = 2 * n - 1
+    """Set x, y, w, h of the two children of an inner `node` in `cell`, centred across the cut."""
+    tree, pool, big_n = s.tree, s.pool, 2 * s.n - 1
     kind, a, b = tree[3 * big_n + node], tree[node], tree[big_n + node]
     x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
-    row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
-    row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
+    row_a = form_row(a, kind, s)
+    row_b = form_row(b, kind, s)
     if kind == 0:
         ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
         start = x + (w - ea - eb) // 2
@@ -218,28 +240,21 @@ def cut_cell(
 
 @helper_kernel
 def realise(
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
+    s: Slicing,
     cell: np.ndarray,
-    stack: np.ndarray,
-    work: np.ndarray,
 ) -> None:
     """Corners and sizes of all cells, `cell` (N, 4) int32 of x, y, w, h; leaves get their block's.
 
     The root width must be below the cap.  Slack across a cut is halved: neighbours that are
     centred in a common strip have no wire across it.
     """
+    n, tree, pool, leaf, stack = s.n, s.tree, s.pool, s.leaf, s.stack
     big_n = 2 * n - 1
     root = tree[4 * big_n]
     height = tree[4 * big_n + 1]
     cell[root, 0] = 0
     cell[root, 1] = 0
-    cell[root, 2] = pool[form_row(root, 0, n, tree, pool, leaf, base, cur, turned, work), height]
+    cell[root, 2] = pool[form_row(root, 0, s), height]
     cell[root, 3] = height
     stack[0] = 2 * root
     top = 1
@@ -261,7 +276,7 @@ def realise(
             continue
         kind = tree[3 * big_n + node]
         a, b = tree[node], tree[big_n + node]
-        cut_cell(cell, node, n, tree, pool, leaf, base, cur, turned, work)
+        cut_cell(cell, node, s)
         stack[top] = 2 * a + kind
         stack[top + 1] = 2 * b + kind
         top += 2
@@ -295,34 +310,23 @@ def mark_changed(tree: np.ndarray, big_n: int, log: np.ndarray, changed: np.ndar
 
 @helper_kernel
 def realise_changes(
-    n: int,
-    tree: np.ndarray,
-    pool: np.ndarray,
-    leaf: np.ndarray,
-    base: int,
-    cur: np.ndarray,
-    turned: np.ndarray,
-    cell: np.ndarray,
-    fresh: np.ndarray,
-    centre: np.ndarray,
-    changed: np.ndarray,
-    stamp: int,
-    moved: np.ndarray,
-    stack: np.ndarray,
-    work: np.ndarray,
+    s: Slicing,
+    c: Cells,
 ) -> int:
-    """As :func:`realise`, only where it differs from `cell`; returns how many nodes are in `moved`.
+    """Update the layout of :func:`realise` where it differs from `cell`; return the number of nodes in
+    `moved`.
 
-    `cell` (N, 5) int32 holds x, y, w, h and the cut above of every node's cell, `centre` (n, 2) twice
-    the centres of the blocks.  A subtree that is not stamped in `changed` and keeps its size keeps
+    A subtree that is not stamped in `changed` with this move and keeps its size keeps
     its inner layout: it is shifted, or left alone where it stays in place.
     """
+    n, tree, pool, leaf, stack = s.n, s.tree, s.pool, s.leaf, s.stack
+    cell, centre, fresh, changed, moved, stamp = c.cell, c.centre, c.fresh, c.changed, c.moved, s.work[1]
     big_n = 2 * n - 1
     root = tree[4 * big_n]
     height = tree[4 * big_n + 1]
     fresh[root, 0] = 0
     fresh[root, 1] = 0
-    fresh[root, 2] = pool[form_row(root, 0, n, tree, pool, leaf, base, cur, turned, work), height]
+    fresh[root, 2] = pool[form_row(root, 0, s), height]
     fresh[root, 3] = height
     fresh[root, 4] = 0
     stack[0] = root
@@ -375,7 +379,7 @@ def realise_changes(
             continue
         kind = tree[3 * big_n + node]
         a, b = tree[node], tree[big_n + node]
-        cut_cell(fresh, node, n, tree, pool, leaf, base, cur, turned, work)
+        cut_cell(fresh, node, s)
         fresh[a, 4] = kind
         fresh[b, 4] = kind
         stack[top] = a

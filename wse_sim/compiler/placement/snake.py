@@ -111,7 +111,7 @@ class SnakePlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best shelf placement; `seed` is unused, the search draws nothing."""
+        """Return the best shelf placement; `seed` is unused because the search is deterministic."""
         started = time.monotonic()
         end = started + time_limit_s
         last = end + FIRST_S

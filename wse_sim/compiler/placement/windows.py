@@ -44,7 +44,7 @@ class Edges:
 def choose_window(
     rects: np.ndarray, edges: Edges, seed: int, size: int, rng: np.random.Generator
 ) -> list[int]:
-    """Blocks around block `seed`: near ones first, nearer still where they share edges."""
+    """Choose blocks around block `seed`: near ones first, with preference for shared edges."""
     n = len(rects)
     low, high = rects[:, :2], rects[:, :2] + rects[:, 2:]
     thickness = float(np.median(rects[:, 2:].min(axis=1)))
@@ -68,7 +68,7 @@ def choose_window(
 class WindowResult:
     """Rectangles (n, 4) with less wire, or None; processor seconds by the solver's deterministic clock.
 
-    ``cut`` tells that the wall clock ended the search, which another run need not repeat.
+    ``cut`` tells that the wall clock ended the search, which need not happen in another run.
     """
 
     rects: np.ndarray | None
@@ -156,7 +156,7 @@ def _blocks(
     free: list[int],
     box: tuple[int, int, int, int],
 ) -> dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]:
-    """Variables x, y, w, h of every free block, and no overlap with each other and the rest."""
+    """Create variables x, y, w, h of every free block, without overlap among them and with the rest."""
     from ortools.sat.python import cp_model
 
     x0, y0, x1, y1 = box
@@ -200,7 +200,7 @@ def _shapes(
 def _wire(
     model: CpModel, edges: Edges, rects: np.ndarray, parts: dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]
 ) -> list[tuple[int, IntVar]]:
-    """Factor and twofold distance per axis of every edge that ends in the window."""
+    """Return weight and doubled distance per axis of every edge that ends in the window."""
 
     def centre(i: int, axis: int) -> LinearExpr | int:
         if i in parts:
@@ -224,7 +224,7 @@ def _wire(
 
 
 def _wire_of(edges: Edges, rects: np.ndarray, free: list[int]) -> int:
-    """Twofold wire of the edges that end in the window, as the model counts it."""
+    """Return the doubled wire of the edges that end in the window, as in the model."""
     ends = np.isin(edges.source, free) | np.isin(edges.destination, free)
     middle = 2 * rects[:, :2] + rects[:, 2:]
     apart = np.abs(middle[edges.source[ends]] - middle[edges.destination[ends]]).sum(axis=1)

@@ -1,4 +1,4 @@
-"""What a placer is: a name, a sentence about it, and one method."""
+"""The interface of a placer: a name, one sentence about it, and one method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # names of types alone: the command line reads the list of pl
 
 
 class Placer(ABC):
-    """A way to place; deterministic for equal problem, seed and time limit.
+    """A placement algorithm; deterministic for equal problem, seed and time limit.
 
     Example
     -------
@@ -27,7 +27,7 @@ class Placer(ABC):
     about: str
     """One sentence for lists."""
     limit_s: float | None = None
-    """Seconds of a search, where the placer's name stands for an effort."""
+    """Time limit in seconds, for placers whose name specifies an effort."""
     contest: ClassVar[bool] = False
     """Whether it takes rectangles that are no stages: instances of the contest."""
 
@@ -53,7 +53,7 @@ class Engine(Protocol):
 
 
 class RectanglePlacer(Placer):
-    """Places the rectangles of a problem; what a stage costs it knows by its shapes alone.
+    """Places the rectangles of a problem, without knowledge of the stages beyond their shapes.
 
     Example
     -------
@@ -98,7 +98,7 @@ class Searching(RectanglePlacer):
 
     @abstractmethod
     def engine(self) -> Engine:
-        """What searches."""
+        """The search algorithm."""
 
     def place(
         self,

@@ -1,4 +1,4 @@
-"""What a placement asks for; help and choices are made from the list of placers."""
+"""Options of a placement; help and choices are generated from the list of placers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _objectives(text: str) -> str:
 
 
 class PlaceOptions(Declared):
-    """What a placement asks for: of a contest instance, or of a model by several placers.
+    """Options of a placement: of a contest instance, or of a model by several placers.
 
     Example
     -------

@@ -6,7 +6,7 @@ from wse_sim.compiler.placers.base import Engine, Searching
 
 
 class Portfolio(Searching):
-    """Seeds, annealing, compaction and windows, for `limit_s` seconds unless a run asks for others."""
+    """Seeds, annealing, compaction and windows; `limit_s` seconds by default."""
 
     name = "portfolio"
     about = "peel seeds, annealing over slicing trees, compaction by linear programs, local windows by CP-SAT"

@@ -1,4 +1,4 @@
-"""The list of placers: every file of this folder, and what a user registers."""
+"""The list of placers: every file of this folder, and those that users register."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def forget_placer(name: str) -> None:
 
 
 def placer_named(name: str) -> Placer:
-    """The placer of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers your own placer and takes it.
+    """Return the placer with a name; ``package.module:NAME`` or ``FILE.py:NAME`` registers and returns your
+    own placer.
 
     Example
     -------

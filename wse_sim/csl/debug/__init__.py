@@ -1,1 +1,1 @@
-"""The debugger: stops, steps both ways, and what the cores hold, for a console and for editors."""
+"""The debugger: stops, steps in both directions, and the state of the cores, for a console and for editors."""

@@ -32,7 +32,7 @@ class Commands:
         self._frame = 0
 
     def execute(self, line: str) -> str:
-        """The answer to a command; a fault of the command is said as well."""
+        """Return the answer to a command, or its error message."""
         name, _, rest = line.strip().partition(" ")
         if not name or name.startswith("#"):
             return ""
@@ -72,7 +72,7 @@ class Commands:
         return found
 
     def event_text(self, event: StopEvent) -> str:
-        """Why the program stands, and where the chosen core is."""
+        """Return why the program stopped, and where the chosen core is."""
         debugger, self._frame = self.debugger, 0
         view, core = debugger.view, debugger.core
         cycle = f"cycle {event.cycle:,}"
@@ -217,7 +217,7 @@ class Commands:
         return self.event_text(StopEvent("present", self.debugger.session.cycle))
 
     def c_core(self, rest: str) -> str:
-        """core [X,Y]: choose a core, or say what the chosen one does"""
+        """core [X,Y]: choose a core, or show what the chosen one does"""
         if rest:
             self.debugger.core, self._frame = self.cores(rest)[0], 0
         return self.debugger.view.state(self.debugger.core)
@@ -348,7 +348,7 @@ class ConsoleFront:
         self._commands: Commands | None = None
 
     def __call__(self, debugger: Debugger, event: StopEvent) -> None:
-        """Ask for commands until one lets the program run on."""
+        """Read commands until one resumes the program."""
         if self._commands is None:
             self._commands = Commands(debugger)
             debugger.asks_pause = self.asks_pause
@@ -367,6 +367,6 @@ class ConsoleFront:
             raise SystemExit(0)
 
     def asks_pause(self) -> bool:
-        """Whether a pause was asked for."""
+        """Return whether a pause was requested."""
         message = self.wire.receive(0.0)
         return message is not None and bool(message.get("pause"))

@@ -23,7 +23,7 @@ from wse_sim.fabric.vm.replay import StopEvent
 
 MOST_THREADS = 64
 FRAMES = 1000
-"""Frames of a core have the numbers from FRAMES times the core on."""
+"""Frames of a core are numbered from FRAMES times the core."""
 CAPABILITIES = {
     "supportsConfigurationDoneRequest": True, "supportsFunctionBreakpoints": True, "supportsConditionalBreakpoints": True,
     "supportsStepBack": True, "supportsDataBreakpoints": True, "supportsEvaluateForHovers": True, "supportTerminateDebuggee": True,
@@ -39,7 +39,7 @@ Children = Callable[[], list[tuple[str, Datum, str]]]
 
 
 class DapFront:
-    """Answers requests that come over a wire as ``{"dap": request}``, and sends events the same way."""
+    """Answers requests that arrive over a wire as ``{"dap": request}``, and sends events the same way."""
 
     def __init__(self, wire: EditorWire) -> None:
         self.wire = wire
@@ -77,7 +77,7 @@ class DapFront:
             raise SystemExit(0)
 
     def asks_pause(self) -> bool:
-        """Answer what came while the program runs; whether it should stop."""
+        """Answer requests while the program runs; return whether it should stop."""
         wanted = False
         while (message := self.wire.receive(0.0)) is not None:
             request = message["dap"]
@@ -162,7 +162,7 @@ class DapFront:
     # -- the life of a session
 
     def r_configurationDone(self, arguments: Answer) -> None:
-        """Break points are set; `stopOnEntry` comes with the adapter's copy of the launch."""
+        """Finish the configuration; `stopOnEntry` is in the adapter's copy of the launch request."""
         self._is_configured, self._stops_first = True, bool(arguments.get("stopOnEntry"))
 
     def r_disconnect(self, arguments: Answer) -> None:
@@ -287,7 +287,7 @@ class DapFront:
     # -- looking
 
     def r_stackTrace(self, arguments: Answer) -> Answer:
-        """Functions that a core is in; one entry without a line for a core at rest."""
+        """Return the call stack of a core; one entry without a line for an idle core."""
         core, view = self._core(arguments), self.debugger.view
         found: list[Answer] = []
         for i, frame in enumerate(view.frames(core)):
@@ -356,7 +356,7 @@ class DapFront:
         return answer
 
     def r_variables(self, arguments: Answer) -> Answer:
-        """What is in a scope, an array or a structure."""
+        """Return the content of a scope, an array or a structure."""
         number = int(arguments["variablesReference"])
         if not 1 <= number <= len(self._children):
             raise DebugError("these variables are of an earlier stop")

@@ -47,7 +47,7 @@ class BreakPoint:
 
 @dataclasses.dataclass
 class NamedWatch:
-    """A watch point, by what the user called it."""
+    """A watch point with the name that the user gave it."""
 
     id: int
     name: str
@@ -106,7 +106,7 @@ class Debugger:
     # -- what the session asks
 
     def accepts(self, event: StopEvent) -> bool:
-        """Whether to stop at an event; what was hit is noted."""
+        """Return whether to stop at an event, and record what was hit."""
         if self.is_detached:
             return False
         if event.kind == "watch":
@@ -133,7 +133,7 @@ class Debugger:
         return not point.condition or bool(self.view.value(core, point.condition))
 
     def _is_stepped(self) -> bool:
-        """Whether the core of the goal has come as far as it should."""
+        """Return whether the core of the goal has reached it."""
         goal, depth = self._goal, self.view.depth(self._goal.core)
         if goal.step == OVER:
             return depth <= goal.depth
@@ -144,7 +144,7 @@ class Debugger:
         return goal.step == INTO
 
     def stopped(self, event: StopEvent) -> None:
-        """The program stands; the front decides what comes next."""
+        """Let the front end decide how to continue after a stop."""
         self._take(event)
         self.is_released, self.until, self._goal = False, FOR_EVER, Goal()
         self._arm()
@@ -153,7 +153,7 @@ class Debugger:
         self._arm()
 
     def poll(self) -> bool:
-        """Whether the front wants the program to stop now."""
+        """Return whether the front end requests a stop."""
         return self.asks_pause()
 
     def _take(self, event: StopEvent) -> None:
@@ -260,7 +260,7 @@ class Debugger:
         self._arm()
 
     def delete_all(self) -> None:
-        """Remove all of them."""
+        """Remove all break and watch points."""
         self.breaks.clear()
         self.watches.clear()
         self._arm()
@@ -337,7 +337,7 @@ class Debugger:
         return self._arrived(self.session.reverse(self.accepts))
 
     def step_back(self, how: str = INTO, core: int | None = None) -> StopEvent:
-        """To the line at which a core was before its present one."""
+        """Step back to the line at which a core was before its present one."""
         chosen = self.core if core is None else core
         self.core = chosen
         self._goal = Goal(how, chosen, self.view.depth(chosen))

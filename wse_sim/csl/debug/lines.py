@@ -1,4 +1,4 @@
-"""Which rows of the code belong to a line of a source, and the other way round."""
+"""Mapping between rows of the code and lines of the sources."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Types:
         return (tuple(int(n) for n in match[1].split(",")), match[2]) if match else None
 
     def target(self, name: str) -> str | None:
-        """What a pointer type points to."""
+        """Return the target of a pointer type."""
         match = _POINTER.fullmatch(name)
         return match[1] if match else None
 
@@ -67,7 +67,7 @@ class Types:
         return -(-end // 2) * 2 if wide else end
 
     def of_words(self, name: str, words: Sequence[int]) -> Datum:
-        """The value of a type that some words of memory hold."""
+        """Convert words of memory to a value of a type."""
         shape = self.array(name)
         if shape is not None:
             return self._elements(shape[0], shape[1], words)
@@ -181,7 +181,7 @@ class Expression:
         return self._place(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else None
 
     def value(self, text: str) -> Datum:
-        """What a text gives.
+        """Evaluate an expression.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Expression:
             ) from None
 
     def _place(self, node: ast.expr) -> ValuePlace | None:
-        """What a name, a field or an element is; None for a slice, which has several."""
+        """Return the place of a name, a field or an element; None for a slice, which has several."""
         if isinstance(node, ast.Name):
             name = node.id.removesuffix(_DEREF)
             found = self.name(re.sub(r"__HASH(\d+)__", r"#\1.", name))

@@ -1,4 +1,5 @@
-"""What cores hold at the present place of a session: frames, variables, tasks, queues, routes, and where the words in queues come from."""
+"""State of the cores at the present position of a session: frames, variables, tasks, queues, routes, and
+origins of queued words."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _MODES = (
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A function that a core is in: the next row (of a caller: that of the call), and where its registers begin."""
+    """An active function of a core: the next row (for a caller: that of the call), and the start of its registers."""
 
     row: int
     window: int
@@ -74,7 +75,7 @@ class View:
         return f"{shown} ({function})" if function else shown
 
     def cls(self, core: int) -> CoreClass | None:
-        """The class of a core; None without a program."""
+        """Return the class of a core; None without a program."""
         k = int(self.image.core_class[core])
         return self.image.classes[k] if k >= 0 else None
 
@@ -91,7 +92,7 @@ class View:
         return functions | {task.entry for task in cls.tasks}
 
     def frames(self, core: int) -> list[Frame]:
-        """What the main thread is in, the innermost function first; empty for a core at rest."""
+        """Return the active functions of the main thread, the innermost first; empty for an idle core."""
         m = self.session.machine
         row = m.core[core]
         if int(row[S.MODE]) in (S.IDLE, S.ENDING, S.HALTED, S.NO_PROGRAM):
@@ -105,7 +106,7 @@ class View:
         return found
 
     def task(self, core: int) -> str:
-        """What the main thread runs or ran last."""
+        """Return the task that the main thread runs or ran last."""
         number, cls = int(self.session.machine.core[core, S.TASK]), self.cls(core)
         if number >= 64:
             return "a command of the host" if number == 64 else "the handler of an empty queue"
@@ -113,7 +114,7 @@ class View:
         return f"task {names.get(number, number)}"
 
     def state(self, core: int) -> str:
-        """What a core does, in one line."""
+        """Return what a core does, in one line."""
         row = self.session.machine.core[core]
         mode = int(row[S.MODE])
         threads = [k - 1 for k in range(1, S.N_THREADS) if int(row[S.LIVE]) >> k & 1]
@@ -174,7 +175,7 @@ class View:
         )
 
     def value(self, core: int, text: str, frame: int = 0) -> Datum:
-        """The value of an expression on a core."""
+        """Evaluate an expression on a core."""
         return self._expression(core, frame).value(text)
 
     def of_place(self, core: int, place: ValuePlace) -> Datum:
@@ -277,7 +278,7 @@ class View:
     # -- tasks
 
     def tasks(self, core: int) -> list[str]:
-        """Every task of a core: id, kind, whether it is active, blocked or runs."""
+        """Return every task of a core: id, kind, and whether it is active, blocked or running."""
         row, cls = self.session.machine.core[core], self.cls(core)
         found = []
         for task in cls.tasks if cls is not None else ():

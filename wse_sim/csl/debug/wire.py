@@ -30,7 +30,7 @@ class EditorWire:
         return cls(connection)
 
     def send(self, message: Message) -> None:
-        """Send a message; nothing happens if the other end has gone."""
+        """Send a message; ignored if the other end has closed."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:

@@ -40,7 +40,7 @@ class Editor:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """What `select` waits for."""
+        """Return the descriptor for `select`."""
         return self.number
 
     def send(self, message: Message) -> None:
@@ -52,7 +52,7 @@ class Editor:
             self._writer.flush()
 
     def take(self) -> Message | None:
-        """The next message that has come as a whole.
+        """Return the next complete message.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Editor:
         return dict(message)
 
     def read(self) -> None:
-        """Take what has come; waits for something."""
+        """Read available data; blocks until there is some."""
         data = os.read(self.number, 1 << 16)
         self.has_gone = self.has_gone or not data
         if self.has_gone and self._buffer:
@@ -97,7 +97,7 @@ class Editor:
 
 
 def _is_request(message: object) -> TypeGuard[Message]:
-    """Whether a message has what every request of the protocol has."""
+    """Return whether a message has the fields of every request of the protocol."""
     return (
         isinstance(message, dict)
         and isinstance(message.get("command"), str)
@@ -136,7 +136,7 @@ class Adapter:
                 self._answer(request, None, f"'{command}' came before 'launch'")
 
     def _next(self, timeout_s: float | None, *others: socket.socket) -> Message | None:
-        """The next request; None if the editor has gone, nothing came in time, or another end has something."""
+        """Return the next request; None if the editor has closed, the timeout passed, or another end has data."""
         message = self.editor.take()
         if message is not None or self.editor.has_gone:
             return message
@@ -155,7 +155,7 @@ class Adapter:
         self.editor.send({"type": "event", "event": name, "body": body})
 
     def output(self, source: int) -> None:
-        """Hand on what the command file prints, up to the mark of the end."""
+        """Forward what the command file prints, up to the end mark."""
         held = b""
         while END not in held:
             data = os.read(source, 1 << 16)
@@ -246,7 +246,7 @@ class Adapter:
 
 
 def serve_standard() -> int:
-    """Serve an editor on standard input and output; what programs print becomes events."""
+    """Serve an editor on standard input and output; output of programs becomes events."""
     return serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
 
 

@@ -23,12 +23,12 @@ from wse_sim.files import is_file
 from wse_sim.written import scratch
 
 ADDRESS = "%CMADDR%"
-"""What commands of :class:`SdkLauncher` have where the address of the system belongs."""
+"""Placeholder for the address of the system in commands of :class:`SdkLauncher`."""
 MOST_SECONDS = 24 * 3600.0
 
 
 class _Held:
-    """A context that holds nothing but itself."""
+    """A context without resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -36,11 +36,11 @@ class _Held:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is left behind."""
+        """Release nothing."""
 
 
 class SdkCompiler(_Held):
-    """Compiles on a node of the cluster; here on this machine.  Resources and versions that are asked for change nothing."""
+    """Compiles on a node of the cluster; here on this machine. Requested resources and versions have no effect."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 

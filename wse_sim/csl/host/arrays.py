@@ -31,7 +31,7 @@ class MemcpyDataType(enum.IntEnum):
 
 
 class MemcpyOrder(enum.IntEnum):
-    """How the items of a host array are ordered."""
+    """Order of the items of a host array."""
 
     ROW_MAJOR = 0
     COL_MAJOR = 1
@@ -58,7 +58,7 @@ class Transfer(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class CopyWay:
-    """The same with their defaults."""
+    """Transfer options with their defaults."""
 
     streaming: bool
     data_type: int = MemcpyDataType.MEMCPY_32BIT

@@ -1,4 +1,4 @@
-"""Numbers that environment variables ask of a run: threads, and how long it may stand still."""
+"""Numbers that environment variables set for a run: threads, and the time limit of a standstill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STILL_CORE_CYCLES, LEAST_STILL_CYCLES, MOST_STILL_CYCLES = 2_000_000_000, 1_000_
 
 
 def asked_threads() -> int:
-    """Threads that the environment asks for, 1 if it says nothing.
+    """Return the threads that the environment sets, 1 by default.
 
     Raises
     ------

@@ -49,7 +49,7 @@ _FLAGS = {"--memcpy": "memcpy", "--strict": "strict"}
 STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
 """Environment variable: 1 is --strict for every program that is compiled."""
 SDK_VARIABLE = "WSE_SIM_CSL_SDK"
-"""Environment variable: the release whose rules hold for programs whose command names none."""
+"""Environment variable: the release whose rules apply to programs whose command names none."""
 _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings", "--output-json"}
 
 
@@ -215,7 +215,7 @@ def _line_of(fault: BaseException, script: Path) -> str:
 
 @dataclass
 class Case:
-    """One command file: whether it ended well, with what cycles, and why not."""
+    """Result of one command file: whether it succeeded, its cycles, and the reason for a failure."""
 
     name: str
     arch: str
@@ -344,7 +344,7 @@ def _run_loudly(
 def _run_quietly(
     words: list[str], cwd: Path, env: dict[str, str], timeout_s: float | None, folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """What is printed goes to files: a pipe would wait for everything that holds its other end."""
+    """Run a command with its output in files: a pipe would wait for everything that keeps its other end open."""
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as first, err.open("wb") as second:
         status = run_group(words, cwd=cwd, env=env, timeout_s=timeout_s, stdout=first, stderr=second)

@@ -1,4 +1,5 @@
-"""What ``csl debug`` asks of every run of a command file: a session that stops and goes back, commanded over a socket."""
+"""Settings of ``csl debug`` for every run of a command file: a session that stops and steps back, controlled
+over a socket."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import Wafer
 
 DEBUG_VARIABLE = "WSE_SIM_CSL_DEBUG"
-"""Environment variable ``FRONT|SOCKET`` with FRONT console or dap; unset: nothing is debugged."""
+"""Environment variable ``FRONT|SOCKET`` with FRONT console or dap; unset: no debugging."""
 CONSOLE, DAP = "console", "dap"
 
 
 def is_debugged() -> bool:
-    """Whether the environment asks for the debugger."""
+    """Return whether the environment requests the debugger."""
     return bool(os.environ.get(DEBUG_VARIABLE))
 
 
@@ -36,6 +37,6 @@ def debugged_session(image: Image, wafer: Wafer, **how: object) -> ReplaySession
 
 
 def tell_end(session: Session) -> None:
-    """A debugged session has come to its end."""
+    """Report the end of a debugged session."""
     if isinstance(session, ReplaySession):
         session.ended()

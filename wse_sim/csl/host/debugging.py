@@ -72,7 +72,8 @@ def running(file: Path, kind: str, timeout_s: float | None = None) -> Iterator[R
 
 
 def lines_of(left: list[str], *, batch: bool) -> Callable[[], str | None]:
-    """What gives the next command: the last of `left`, which it removes, then, unless `batch`, lines of standard input; None at the end."""
+    """Return a function that yields commands: pops the last of `left`, then, unless `batch`, reads standard
+    input; None at the end."""
 
     def following() -> str | None:
         if left:

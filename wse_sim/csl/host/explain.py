@@ -1,4 +1,4 @@
-"""What a compiled program is, in words and as a picture of routes."""
+"""Description of a compiled program, in words and as a picture of routes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def explained(folder: Path) -> dict[str, Any]:
 
 
 def explanation_text(about: dict[str, Any]) -> str:
-    """The same as lines for a terminal."""
+    """Format the description as lines for a terminal."""
     rect, fabric, at = about["rectangle"], about["fabric"], about["offsets"]
     lines = [
         f"{about['arch']}: {rect['cols']} x {rect['rows']} cores at ({at['col']}, {at['row']}) of a fabric of "

@@ -1,4 +1,5 @@
-"""The launches of a running script compared with what the proof says of them: whether they are static, and their cycles both ways."""
+"""The launches of a running script compared with the proof: whether they are static, and their cycles by both
+methods."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class LaunchWatch:
 
     @classmethod
     def asked(cls, image: Image, wafer: Wafer) -> LaunchWatch | None:
-        """A watch if the environment asks for one."""
+        """Return a watch if the environment requests one."""
         path = os.environ.get(STATIC_VARIABLE)
         return cls(image, wafer, Path(path)) if path else None
 
@@ -73,13 +74,14 @@ class LaunchWatch:
         self._write({"course": [dataclasses.asdict(verdict) for verdict in verdicts]})
 
     def spoil(self, reason: str) -> None:
-        """The host did what the proof does not follow."""
+        """Record an action of the host that the proof does not follow."""
         self.times.spoil(reason)
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a watch found of the runs of a command file: launches, and for every run what decides the course of its classes."""
+    """Findings of a watch for the runs of a command file: launches, and for every run what decides the course
+    of its classes."""
 
     launches: list[Launch]
     courses: list[list[Verdict]]
@@ -90,7 +92,7 @@ class Found:
 
 
 def read_found(path: Path) -> Found:
-    """What a watch wrote to `path`."""
+    """Read what a watch wrote to `path`."""
     found = Found([], [])
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for row in map(json.loads, lines):
@@ -106,7 +108,7 @@ def read_found(path: Path) -> Found:
 
 
 def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
-    """What is said of launches ``NAME`` or ``NAME,1,2`` of the program in an output folder, one after the other.
+    """Analyse launches ``NAME`` or ``NAME,1,2`` of the program in an output folder, one after the other.
 
     Raises
     ------

@@ -130,7 +130,7 @@ class RoutingPosition:
     tx: tuple[Route, ...] = ()
 
     def set_input(self, routes: Iterable[Route]) -> RoutingPosition:
-        """Sides from which words come."""
+        """Set the sides from which words arrive."""
         self.rx = tuple(routes)
         return self
 
@@ -149,7 +149,7 @@ class EdgeRouting:
 
 
 def get_edge_routing(edge: Edge, positions: Iterable[RoutingPosition]) -> EdgeRouting:
-    """Positions that the cores of a side take instead of those of the region."""
+    """Positions for the cores of a side, which override those of the region."""
     return EdgeRouting(edge, tuple(positions))
 
 
@@ -250,7 +250,7 @@ class CodeRegion:
     def paint_all(
         self, color: Color, positions: Iterable[RoutingPosition], edges: Iterable[EdgeRouting] = ()
     ) -> None:
-        """Routes of a color at all cores, those of some sides apart."""
+        """Set the routes of a color at all cores, with exceptions for some sides."""
         for x, y in self.cells():
             self.routes[x, y, color] = tuple(positions)
         for edge in edges:
@@ -519,7 +519,7 @@ class _Plan:
         return 0 <= at[0] < self.cols and 0 <= at[1] < self.rows
 
     def _way_out(self, at: tuple[int, int]) -> str:
-        """The side over which a core of the rim leaves the rectangle, or nothing."""
+        """Return the side over which a core of the rim leaves the rectangle, or ""."""
         return next((s for s, (dx, dy) in STEP.items() if not self._inside((at[0] + dx, at[1] + dy))), "")
 
     def _lay(self, color: int, cores: list[tuple[int, int]], entered: str, end: tuple[int, int]) -> None:

@@ -1,6 +1,7 @@
-"""The memory of every class of cores before any run: code, variables, constants, frames, what is spare, and the largest symbols.
+"""Memory of every class of cores before any run: code, variables, constants, frames, spare words, and the
+largest symbols.
 
-Frames are those of the deepest chain of calls: functions that cannot be live together share memory.
+Frames are those of the deepest call chain: functions that cannot be active together share memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wse_sim.fabric.vm.image import Image
 LARGEST = 8
 LIMIT_BYTES = 2 * O.WORDS
 FREE_WORDS = 16
-"""Words at the start of the memory that hold nothing."""
+"""Unused words at the start of the memory."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What is left of a run after stop(): symbols and traces of the cores, and figures for reports.
+"""Record of a run after stop(): symbols and traces of the cores, and figures for reports.
 
-The last run of every folder stays in this process.  Other processes read ``stopped.npz`` in the folder of the program;
-it is written if the memory of all cores has at most 64 MiB.
+The last run of every folder stays in this process. Other processes read ``stopped.npz`` in the folder of the
+program; it is written if the memory of all cores has at most 64 MiB.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ THREADS_VARIABLE = "WSE_SIM_CSL_THREADS"
 
 
 def initial_values(path: Path) -> list[tuple[int, int, str, npt.NDArray[np.uint16]]]:
-    """Values that a Python layout gives to variables of single cores: (x, y, name, words).
+    """Return values that a Python layout gives to variables of single cores: (x, y, name, words).
 
     Raises
     ------
@@ -71,7 +71,7 @@ _KEPT: dict[Path, Record] = {}
 
 
 def keep(record: Record) -> None:
-    """Keep a run for readers, append its figures where asked, say its cycles on standard error."""
+    """Store a run for readers, append its figures if requested, and print its cycles to standard error."""
     _KEPT[record.folder.resolve()] = record
     image = record.program.image
     figures = {
@@ -101,7 +101,7 @@ def _save_state(record: Record) -> None:
 def save_state(
     path: Path, program: CompiledProgram, session: Session, traces: dict[tuple[int, int, str], list[object]]
 ) -> None:
-    """Write the memory of all cores and what they traced."""
+    """Write the memory of all cores and their traces."""
     rows = json.dumps([[*key, values] for key, values in traces.items()])
     with whole(path) as part, part.open("wb") as file:  # or numpy would end the name in .npz
         np.savez_compressed(
@@ -174,7 +174,7 @@ def symbol_values(
 
 
 def trace_values(image: Image, kinds: str, values: tuple[int, ...]) -> list[object]:
-    """Values that a core traced, by their kinds (as in :func:`wse_sim.fabric.vm.report.value_text`)."""
+    """Convert traced values by their kinds (as in :func:`wse_sim.fabric.vm.report.value_text`)."""
     found: list[object] = []
     for kind, value in zip(kinds, values, strict=False):
         if kind == "f":
@@ -219,7 +219,7 @@ class DebugUtil:
         return int(x) - dx, int(y) - dy
 
     def read_trace(self, px: int, py: int, name: str) -> list[object]:
-        """Values that a core traced under a key, in order."""
+        """Return the values that a core traced under a key, in order."""
         x, y = self._inside(px, py)
         return list(self._traces.get((x, y, name), []))
 

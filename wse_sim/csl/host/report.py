@@ -147,7 +147,7 @@ def draw_maps(record: Record) -> dict[str, bytes]:
 
 
 _STYLE = Path(__file__).parents[2] / "report" / "templates" / "report.css"
-"""Of the pages of this package: all look alike, in light and dark."""
+"""Style of this package's pages, in light and dark mode."""
 _OWN_STYLE = """
 .tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
 figure { display: inline-block; margin: 0 16px 12px 0; max-width: 100%; }

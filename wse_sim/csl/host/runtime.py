@@ -131,7 +131,7 @@ class SdkRuntime:
         atexit.register(self._warn_unstopped)
 
     def _poke_symbols(self) -> None:
-        """Initial values that a Python layout gives to variables of single cores."""
+        """Write the initial values that a Python layout gives to variables of single cores."""
         path = self.folder / SYMBOLS_FILE
         if not is_file(path):
             return
@@ -231,7 +231,7 @@ class SdkRuntime:
     def memcpy_h2d_colbcast(
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """As memcpy_h2d with the data of one row (1, w, elements), given to every row."""
+        """Copy like memcpy_h2d, with the data of one row (1, w, elements) for every row."""
         way = CopyWay.of("memcpy_h2d_colbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * elem_per_pe, "memcpy_h2d_colbcast").copy()
@@ -241,7 +241,7 @@ class SdkRuntime:
     def memcpy_h2d_rowbcast(
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """As memcpy_h2d with the data of one column (h, 1, elements), given to every column."""
+        """Copy like memcpy_h2d, with the data of one column (h, 1, elements) for every column."""
         way = CopyWay.of("memcpy_h2d_rowbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, h * elem_per_pe, "memcpy_h2d_rowbcast").copy()
@@ -533,7 +533,7 @@ class SdkRuntime:
             self._watch.released(self.session.cycle)
 
     def _spoil(self, reason: str) -> None:
-        """What the host does now is not followed by the proof of what is static."""
+        """Record that the static proof does not follow the host's next action."""
         if self._watch is not None:
             self._watch.spoil(reason)
 
@@ -557,7 +557,7 @@ class SdkRuntime:
         return outcome
 
     def _bad_end(self, outcome: Outcome, what: str) -> str:
-        """Why a run came to a bad end; what is asked of runs is written then, too."""
+        """Return why a run failed; logs are also written in this case."""
         self._write_log()
         if outcome.reason == "fault":
             said = f"the program faulted at cycle {outcome.cycle}: {outcome.fault}"

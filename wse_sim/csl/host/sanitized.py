@@ -1,7 +1,7 @@
-"""What ``csl run --sanitize`` asks of every run of a command file, and what it prints behind it.
+"""Settings of ``csl run --sanitize`` for every run of a command file, and its report.
 
-A run whose environment names a file (:data:`SANITIZE_VARIABLE`) looks at every access and word, and adds its findings to that file at its
-end, good or bad: one JSON object a line.
+A run whose environment names a file (:data:`SANITIZE_VARIABLE`) checks every access and word, and appends its
+findings to that file at its end, successful or not: one JSON object per line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PRINTED = 40
 
 
 def is_asked() -> bool:
-    """Whether the environment asks for the sanitizer."""
+    """Return whether the environment requests the sanitizer."""
     return bool(os.environ.get(SANITIZE_VARIABLE))
 
 

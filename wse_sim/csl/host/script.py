@@ -56,7 +56,7 @@ def _pair(scalar: Any, number: Any) -> tuple[Any, Any]:
 
 
 def combine(name: str, a: Any, b: Any) -> Any:
-    """``a OP b`` as NumPy 1 would give it.
+    """Return ``a OP b`` with the type promotion of NumPy 1.
 
     >>> int(combine("lshift", np.uint16(3), 16))
     196608
@@ -70,7 +70,7 @@ def combine_in_place(name: str, a: Any, b: Any) -> Any:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Operators become calls where both sides are not constants; statements, lines and columns stay."""
+    """Replaces operators by calls unless both sides are constants; statements, lines and columns stay the same."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
@@ -153,7 +153,7 @@ def _give_functions(names: dict[str, Any]) -> None:
 
 
 def run_script(path: Path) -> None:
-    """Run a script as ``__main__``; what it raises comes through."""
+    """Run a script as ``__main__``; its exceptions propagate."""
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__["__builtins__"] = __builtins__

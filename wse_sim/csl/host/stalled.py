@@ -1,4 +1,4 @@
-"""What the host says of a run that does not come forward, and of one that does."""
+"""Messages of the host about a run that makes no progress, and about one that does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from wse_sim.fabric.vm.session import Session
 MOST_NAMED = 4
 """Classes of cores that a sentence on a standstill names."""
 BEAT_S = 10.0
-"""Seconds of waiting after which the host says that the program continues."""
+"""Seconds of waiting after which the host reports that the program continues."""
 SPAN_CYCLES = 1_000_000
-"""Words are compared with those of that many cycles ago, or more."""
+"""Words are compared with those of at least that many cycles ago."""
 
 
 def would_wait(what: str, session: Session) -> str:
@@ -23,7 +23,8 @@ def would_wait(what: str, session: Session) -> str:
 
 
 def stands_still(what: str, session: Session, still_cycles: int) -> str:
-    """Cores work, and nothing comes of it; behind it why the others wait.  Where no core works, the host would wait for ever."""
+    """Return the message for cores that run without progress, with why the others wait; or for a deadlock if
+    no core runs."""
     proof = session.proof()
     if session.cycle - proof.since >= still_cycles:
         return would_wait(what, session)

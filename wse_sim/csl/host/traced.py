@@ -1,4 +1,4 @@
-"""What ``csl run --trace`` asks of every run of a command file: which cores, which cycles, and where the trace goes."""
+"""Settings of ``csl run --trace`` for every run of a command file: cores, cycles, and the folder of the trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wse_sim.hardware.wafer import Wafer
 from wse_sim.written import together
 
 TRACE_VARIABLE = "WSE_SIM_CSL_TRACE"
-"""Environment variable ``CORES|CYCLES|FOLDER``; unset: nothing is traced."""
+"""Environment variable ``CORES|CYCLES|FOLDER``; unset: no trace."""
 _PART = re.compile(r"(\d{1,6})(?::(\d{1,6}))?,(\d{1,6})(?::(\d{1,6}))?")
 _SPAN = re.compile(r"(\d{1,15}):(\d{1,15})")
 TIMELINE, LOG = "timeline.json", "sim.log"
@@ -68,7 +68,7 @@ def cycles_of(text: str) -> tuple[int, int]:
 
 
 def traced_session(image: Image, wafer: Wafer, **how: Any) -> Session:
-    """A session, one that traces or is debugged if the environment asks for it."""
+    """Return a session that traces or is debugged if the environment requests it."""
     if is_debugged():
         return debugged_session(image, wafer, **how)
     asked = os.environ.get(TRACE_VARIABLE)
@@ -79,7 +79,7 @@ def traced_session(image: Image, wafer: Wafer, **how: Any) -> Session:
 
 
 def write_trace_where_asked(session: Session) -> None:
-    """Write what was traced, and say so."""
+    """Write the trace, if there is one, and report it."""
     if not isinstance(session, TracedSession):
         return
     folder, tracer = Path(os.environ[TRACE_VARIABLE].split("|", 2)[2]), session.tracer

@@ -77,12 +77,12 @@ def cast_uint32(value: SupportsInt) -> int:
 
 
 PRIMITIVES = ("f32", "f16", "i32", "u32", "i16", "u16", "i8", "u8", "bool")
-"""Types of arguments that a host can give to an exported function."""
+"""Types of arguments that a host can pass to an exported function."""
 Callables = dict[str, tuple[list[str], list[str]]]
 
 
 def is_valid_primitive_type(name: str) -> bool:
-    """Whether a host can give an argument of this type."""
+    """Return whether a host can pass an argument of this type."""
     return name in PRIMITIVES
 
 

@@ -45,7 +45,7 @@ class _Open:
 
 
 class Core(VectorWalker):
-    """Follows one core; :meth:`launch` gives its course and leaves the state behind it."""
+    """Follows one core; :meth:`launch` returns its course and updates its state."""
 
     def __init__(self, tables: Tables, number: int, state: CoreState, place: tuple[int, int] | None = None):
         super().__init__(tables, number, state, place)
@@ -79,7 +79,7 @@ class Core(VectorWalker):
         return self.launch(entry) if entry >= 0 else self.wait()
 
     def wait(self) -> Course:
-        """The course of a core that gets no command: what is active runs, then it is at rest."""
+        """Return the course of a core without a command: active tasks run, then it is idle."""
         while self._next_task():
             pass
         self._add(CourseStep(self.spent, None))

@@ -1,4 +1,4 @@
-"""What the proof speaks of: operations and steps of a core, its state between launches, the tables of a program."""
+"""Data of the proof: operations and steps of a core, its state between launches, the tables of a program."""
 
 from __future__ import annotations
 
@@ -58,20 +58,21 @@ class CourseStep:
 
 @dataclasses.dataclass
 class Course:
-    """What a class does after a launch; ``released``: cycles from the last operation to the release of the command stream, -1: none."""
+    """Actions of a class after a launch; ``released``: cycles from the last operation to the release of the
+    command stream, -1: none."""
 
     steps: list[CourseStep]
     released: int = -1
 
     @property
     def tail_cycles(self) -> int:
-        """Cycles from the release of the command stream until the core is at rest."""
+        """Cycles from the release of the command stream until the core is idle."""
         return self.steps[-1].cycles - max(0, self.released)
 
 
 @dataclasses.dataclass
 class CoreState:
-    """What lasts between launches of one class: memory words, DSRs, task bits."""
+    """State that persists between launches of one class: memory words, DSRs, task bits."""
 
     memory: list[Value]
     dsr: dict[int, Value] = dataclasses.field(default_factory=dict)
@@ -88,7 +89,7 @@ class CoreState:
     )  # words (first, end) that the host may write
 
     def forget(self) -> None:
-        """The host may have written: what it can reach is unknown."""
+        """Mark what the host can write as unknown."""
         for first, end in self.exported:
             self.memory[first:end] = [V.DATA] * (end - first)
 
@@ -107,7 +108,7 @@ class CoreState:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """What all classes share: code with prices, settings of the machine, costs of vector operations."""
+    """Data of all classes: code with prices, settings of the machine, costs of vector operations."""
 
     image: Image
     code: list[list[int]]
@@ -131,7 +132,7 @@ class Tables:
 
 @dataclasses.dataclass
 class Operand:
-    """A resolved operand: where its elements lie, or a color, or a value."""
+    """A resolved operand: the addresses of its elements, or a color, or a value."""
 
     form: int  # a form of state.py
     base: int = 0

@@ -1,16 +1,17 @@
-"""A rectangle whose lines repeat is run on few of them: the cycles are those of the whole.
+"""A rectangle with repeating lines is run with few of them: the cycles are those of the whole.
 
-A stretch of rows or columns with the same programs and color configurations in period p is shortened to some periods.  The machine runs the
-small rectangle, and after every cycle the three middle periods are compared: threads, queues, routers, task bits, whatever decides what
-happens next, all but values.  If they were equal in every cycle, then the whole rectangle does in every cycle what the small one does, with
-copies of the middle period between its halves:
+A stretch of rows or columns with the same programs and color configurations in period p is shortened to some
+periods. The machine runs the small rectangle, and after every cycle the three middle periods are compared:
+threads, queues, routers, task bits, and all other state that decides what happens next, except values. If
+they were equal in every cycle, the whole rectangle does in every cycle what the small one does, with copies
+of the middle period between its halves:
 
 * at the start all periods are equal;
-* what a core or router does in a cycle depends on its own state and that of its neighbours, and neighbours of a copy are in the state that
-  those of the middle period have in the small rectangle;
-* no data decide anything (:mod:`wse_sim.csl.static.schedule`), and no core asks for its position.
+* the next state of a core or router depends on its own state and that of its neighbours, and neighbours of a
+  copy are in the state of the middle period's neighbours in the small rectangle;
+* the course does not depend on data (:mod:`wse_sim.csl.static.schedule`), and no core reads its position.
 
-What does not stay in step is tried again with more periods.
+Rectangles whose periods differ are tried again with more periods.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -118,7 +119,7 @@ def first_difference(m, here, there, core_mask, thread_mask):
 
 @dataclasses.dataclass(frozen=True)
 class _Lines:
-    """What :func:`find_repeat` asks of a rectangle."""
+    """Fields of a rectangle that :func:`find_repeat` reads."""
 
     rows: int
     cols: int

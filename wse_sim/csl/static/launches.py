@@ -24,12 +24,13 @@ AFTER = "a launch before it was not followed"
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What was found of one launch.
+    """Result for one launch.
 
-    ``cycles``: from the launch to the release of the last command stream, None if the launch is not lowered; ``reason`` says why it is not.
-    ``how``: how the executor found the times of the cores ("clean", "time-ordered", "wavelet", joined by commas).  ``bounds``: least and most
-    cycles, equal as a rule; ``is_exact``: see :mod:`wse_sim.csl.static.lower`.  Seconds are CPU time.  ``machine_cycles`` and ``machine_s`` are those of the machine of
-    CSL, where it ran beside.
+    ``cycles``: from the launch to the release of the last command stream, None if the launch is not lowered;
+    ``reason`` says why it is not. ``how``: how the executor found the times of the cores ("clean",
+    "time-ordered", "wavelet", joined by commas). ``bounds``: least and most cycles, usually equal;
+    ``is_exact``: see :mod:`wse_sim.csl.static.lower`. Seconds are CPU time. ``machine_cycles`` and
+    ``machine_s`` are those of the CSL machine, if it ran as well.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Launch:
     machine_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -61,7 +62,7 @@ class StaticTimes:
         )  # cycle of the last launch from which on a core is at rest
 
     def spoil(self, reason: str) -> None:
-        """From now on nothing is known of the cores, for `reason`."""
+        """Mark the state of the cores as unknown from now on, for `reason`."""
         self._spoiled = self._spoiled or reason
 
     def launch(
@@ -72,9 +73,10 @@ class StaticTimes:
         since: int | None = None,
         executor: str = EXECUTOR,
     ) -> Launch:
-        """What can be said of a call of function `name` on all cores.
+        """Analyse a call of function `name` on all cores.
 
-        ``since``: cycles from the last launch to this one; a core that is still at the end of the last one begins later.  None: none is.
+        ``since``: cycles from the last launch to this one; a core that is still finishing the last one starts
+        later. None: no core is.
 
         Raises
         ------
@@ -130,7 +132,8 @@ def _run(lowered: LoweredLaunch, executor: str) -> FabricResult:
 
 
 def _unfit(result: FabricResult) -> str:
-    """Why a run does not stand for the launch: cores that never end, or words that nobody read; "" if it does."""
+    """Return why a run does not represent the launch: cores that never end, or words that nobody read; "" if
+    it does."""
     if result.deadlock is not None:
         return f"cores wait for words that do not come: {result.deadlock}"
     if result.words_left:

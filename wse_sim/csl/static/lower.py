@@ -32,7 +32,7 @@ _LETTERS = "NESWR"
 
 
 class Keep(Enum):
-    """Of which operations a longer stretch during them is kept: none, those that only send, all."""
+    """Operations during which longer stretches are kept: none, those that only send, all."""
 
     NONE = 0
     SENDS = 1

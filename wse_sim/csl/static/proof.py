@@ -1,7 +1,7 @@
-"""Which classes of a program are static, and the courses of those that are: one for each class, or one for each core where its position decides.
+"""Static classes of a program and their courses: one per class, or one per core if its position matters.
 
-Data are what the host may write: exported variables that are not functions, and what their pointers point to.  Everything else in memory is
-known at compile time, or comes from what was followed.
+Data are what the host may write: exported variables that are not functions, and the targets of their
+pointers. Everything else in memory is known at compile time, or was computed from known values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from wse_sim.hardware.wafer import Wafer
 Array = npt.NDArray[Any]
 _WORDS, _IS_WSE3 = S.WORDS, S.IS_WSE3
 MOST_PLACES = 2_048
-"""Cores that are followed one by one where their positions decide."""
+"""Most cores that are followed one by one because their positions matter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What was found of one class: its name, its cores, and why it is not static ("" if it is)."""
+    """Result for one class: its name, its cores, and why it is not static ("" if it is)."""
 
     name: str
     cores: int
@@ -87,7 +87,8 @@ class Proof:
             self._split(k, cores)
 
     def _begin(self, k: int, place: tuple[int, int] | None) -> CoreState:
-        """State of a class, or of one core of it, after what runs before the first command of the host."""
+        """Return the state of a class, or of one core of it, after the code that runs before the first
+        command of the host."""
         cls = self.image.classes[k]
         state = first_state(cls, self._words, self.tables.sets)
         core = Core(self.tables, k, state, place)
@@ -101,7 +102,7 @@ class Proof:
         return x, y
 
     def _split(self, k: int, cores: Array) -> None:
-        """From now on every core of a class has its own state: what was done so far is done again with its position."""
+        """Give every core of a class a separate state; the earlier launches are repeated with its position."""
         self._states.pop((k, -1), None)
         for core in cores:
             place = self._place(core)
@@ -181,7 +182,7 @@ class Proof:
 
 
 def _needs_places(why: NotStaticError, cores: Array) -> bool:
-    """True if following the cores one by one, with their positions, may help."""
+    """Return whether following the cores one by one, with their positions, may help."""
     return V.POSITION.cause in str(why) and len(cores) <= MOST_PLACES
 
 
@@ -205,7 +206,7 @@ def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Machine:
 
 
 def first_state(cls: CoreClass, words: int, sets: Array, *, hidden: bool = True) -> CoreState:
-    """State at cycle 0; with `hidden` what the host may write is unknown."""
+    """Return the state at cycle 0; with `hidden`, what the host may write is unknown."""
     memory: list[V.Value] = [0] * words
     for address, data in cls.memory:
         memory[address : address + len(data)] = [int(w) for w in data]

@@ -74,7 +74,7 @@ class Follower(VectorWalker):
         self._run(entry)
 
     def fixed(self, value: Value, what: str) -> None:
-        """A value that must not come from data."""
+        """Check that a value does not depend on data."""
         if isinstance(value, Unknown) and value.is_data:
             raise NotStaticError(f"{what} at {self.where()} depends on {value.cause}")
 
@@ -127,9 +127,9 @@ class Recorded:
 
 
 def decided_by_data(image: Image, wafer: Wafer, run: Recorded, *, may_place: bool = True) -> list[Verdict]:
-    """What decides the course of every class: "" as the reason means that no data do.
+    """Return what decides the course of every class; an empty reason means that data do not.
 
-    ``may_place``: cores whose position decides are followed with their positions.
+    ``may_place``: cores whose position matters are followed with their positions.
     """
     tables = Tables.of(one_core(image, wafer, FabricConfig.from_wafer(wafer)), image)
     judged = _judged(image)

@@ -1,4 +1,4 @@
-"""What is static, as text."""
+"""Static results as text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _reasons(launch: Launch) -> list[str]:
 
 
 def course_text(verdicts: Iterable[Verdict]) -> str:
-    """What decides the course of a run."""
+    """Describe what decides the course of a run."""
     found = _by_reason(verdicts)
     if not found:
         return "no data decide the course of this run: every run of it takes the same cycles"

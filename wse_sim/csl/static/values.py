@@ -1,7 +1,7 @@
-"""Values of a core of which only those count that decide something: an integer that is known, or what made it unknown.
+"""Abstract values of a core: a known integer, or the cause that made it unknown.
 
-A register and a word of memory hold an int (raw bits, as the machine keeps them) or an :class:`Unknown`.  What is computed from an unknown
-value is unknown for the same cause; elements of vectors of floats are not followed.
+A register and a word of memory contain an int (raw bits, as in the machine) or an :class:`Unknown`. Results
+computed from an unknown value are unknown for the same cause; elements of vectors of floats are not tracked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that the proof does not know; `cause` says where it came from, as the end of a sentence.
+    """A value that the proof does not know; `cause` states its origin, as the end of a sentence.
 
-    ``is_data``: data may decide it.  Otherwise it is the same whatever the data are, as long as they decide nothing else.
+    ``is_data``: it may depend on data. Otherwise it is the same for all data, unless data affect it
+    elsewhere.
     """
 
     cause: str

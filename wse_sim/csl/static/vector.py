@@ -26,7 +26,7 @@ _DSD_BASE_MASK = ~(0xFFFF << 4)
 
 
 class VectorWalker(Walker):
-    """Resolves vector operations; what may be in flight is left to those who inherit."""
+    """Resolves vector operations; subclasses handle asynchronous ones."""
 
     # -- left to others
 
@@ -46,7 +46,7 @@ class VectorWalker(Walker):
         """An operation sends control wavelets."""
 
     def _success(self, operands: list[Operand]) -> Value:
-        """What a vector operation answers."""
+        """Return the result value of a vector operation."""
         return 1
 
     # -- operations
@@ -221,7 +221,7 @@ class VectorWalker(Walker):
             yield from (x.base + i * x.step for i in range(n))
 
     def _cause(self, operands: list[Operand], n: int) -> Unknown:
-        """What the result of arithmetic is unknown for: data if any element of a source is."""
+        """Return why the result of arithmetic is unknown: data if any element of a source is."""
         found: Unknown | None = None
         for x in operands[1:]:
             if x.form in (S.INPUT, S.FIFO):
@@ -237,7 +237,8 @@ class VectorWalker(Walker):
         return found or V.FLOAT
 
     def _apply(self, op: int, operands: list[Operand], n: int, is_async: bool) -> None:
-        """What the operation leaves in memory and registers; one that overlaps the main thread may do so at any time."""
+        """Apply the effect of the operation on memory and registers; one that overlaps the main thread may do
+        so at any time."""
         destination, source = operands[0], operands[1]
         if destination.form == S.MEMORY:
             is_copy = O.VECTOR_OPS[op] in _COPIES and source.form in (S.MEMORY, S.VALUE) and not is_async

@@ -1,6 +1,6 @@
-"""Scalar code of one core with what is known of its values: registers, memory, jumps, functions of the machine.
+"""Scalar code of one core with abstract values: registers, memory, jumps, functions of the machine.
 
-What opcodes compute is :mod:`wse_sim.fabric.vm.semantics`; prices are those of the machine.
+The semantics of opcodes are those of :mod:`wse_sim.fabric.vm.semantics`; prices are those of the machine.
 """
 
 from __future__ import annotations

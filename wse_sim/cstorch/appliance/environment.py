@@ -21,5 +21,5 @@ class EnvironmentVariable:
         self.name, self.default = name, default
 
     def get(self) -> str | None:
-        """Its value."""
+        """Return its value."""
         return os.environ.get(self.name, self.default)

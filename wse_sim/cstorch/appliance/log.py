@@ -71,7 +71,7 @@ class ClassLogger:
 
 
 def named_class_logger(kind: object = None, *_: object, **__: object) -> type | Callable[[type], type]:
-    """A decorator that gives a class a ``logger`` of its own name."""
+    """Return a decorator that gives a class a ``logger`` named after it."""
 
     def with_logger(cls: type) -> type:
         setattr(cls, "logger", _named(f"cerebras.appliance.{cls.__name__}"))  # noqa: B010
@@ -82,7 +82,7 @@ def named_class_logger(kind: object = None, *_: object, **__: object) -> type | 
 
 @contextmanager
 def collect_wsc_log_settings() -> Iterator[dict[str, object]]:
-    """Settings of workers' logs: nothing to collect here."""
+    """Yield no settings of workers' logs."""
     yield {}
 
 

@@ -13,7 +13,7 @@ __all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "s
 
 
 def get_debug_args(path: object = None, *_: object, **__: object) -> DebugArgs:
-    """Debug arguments; a file of them is named in the run's record."""
+    """Return debug arguments; if they come from a file, the run's record names it."""
     made = DebugArgs()
     if path is not None:
         made.__dict__["path"] = str(path)
@@ -32,7 +32,7 @@ def set_ini(debug_args: DebugArgs, **settings: object) -> None:
 
 
 def set_default_ini(debug_args: DebugArgs, **settings: object) -> None:
-    """Keep compiler settings that are not set yet."""
+    """Set compiler settings that are not set yet."""
     for key, value in settings.items():
         debug_args.ini.__dict__.setdefault(key, value)
 

@@ -19,8 +19,8 @@ from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
 from wse_sim.cstorch.capture import Capture
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
-from wse_sim.cstorch.elder import env, state
 from wse_sim.cstorch.execution import begin_execution
+from wse_sim.cstorch.legacy import env, state
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
@@ -63,7 +63,7 @@ def optimizer(given: Optimizer) -> Optimizer:
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):
             optim.Optimizer.register(kind)  # older schedules ask whether an optimizer is one of the interface
-        _as_elder(given)
+        _as_legacy(given)
         return given
     twin = getattr(optim, kind.__name__, None)
     if twin is None:
@@ -82,12 +82,12 @@ def optimizer(given: Optimizer) -> Optimizer:
     )
     given.__class__ = twin
     given.__dict__ = made.__dict__
-    _as_elder(given)
+    _as_legacy(given)
     return given
 
 
-def _as_elder(given: Optimizer) -> None:
-    """What older trainers call on a wrapped optimizer, and where they look for the one inside."""
+def _as_legacy(given: Optimizer) -> None:
+    """Add the attributes and methods that older trainers use on a wrapped optimizer."""
     given.__dict__.setdefault("_optimizer", given)
     if not hasattr(given, "set_main_lr_scheduler"):
         given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None
@@ -169,7 +169,7 @@ class Session:
                 self.execution.finish()
 
     def batches(self, loader: Iterable[object]) -> Iterator[Any]:
-        """Device batches; between two of them lies one step."""
+        """Yield device batches; each pair of batches is separated by one step."""
         state().run_pending()
         if self.execution is None:
             self.execution = begin_execution(self, num_steps=None, checkpoint_steps=0)
@@ -195,13 +195,13 @@ class Session:
                 self.end_step()  # the loop was left by break
 
     def begin_step(self, batch: object) -> None:
-        """Record what the loop does from here on."""
+        """Start to record the loop's body."""
         tensors = [t for t in pytree.tree_leaves(batch) if isinstance(t, WaferTensor)]
         self.taking = Capture(self.graphs.name, tensors)
         self.taking.start()
 
     def end_step(self) -> None:
-        """Replay what was recorded; run closures."""
+        """Replay the recording and run closures."""
         taking, self.taking = self.taking, None
         if taking is None:
             return

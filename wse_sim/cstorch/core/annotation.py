@@ -1,4 +1,4 @@
-"""Annotations: wrappers that attach hints to what is captured inside."""
+"""Annotations: wrappers that attach hints to the captured code inside."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class AnnotationMode:
 
     @dataclasses.dataclass(kw_only=True)
     class Config:
-        """What an annotation says, and in which passes; programs derive their own."""
+        """Settings of an annotation, and its passes; programs derive their own."""
 
         enable_fwd: bool = True
         enable_bwd: bool = False
         fork_inputs: bool = False
 
     class Attribute(NamedTuple):
-        """A name and a value for the compiler, which change nothing that is simulated."""
+        """A name and a value for the compiler, without effect on the simulation."""
 
         name: str
         value: object
@@ -98,7 +98,7 @@ def _wrapper(
 
 
 def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: object) -> Callable[[T], T]:
-    """A wrapper that changes nothing."""
+    """Return a wrapper without effect."""
     return lambda function: function
 
 
@@ -106,5 +106,5 @@ def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: object) -> Call
 def add_attribute(
     tensor: object = None, name: str = "", value: object = None, **_: object
 ) -> Iterator[object]:
-    """A context that changes nothing."""
+    """Enter a context without effect."""
     yield tensor

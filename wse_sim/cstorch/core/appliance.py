@@ -1,8 +1,8 @@
-"""The older trainers' loop: they trace the first batch themselves, then ask for what each step gave.
+"""The older trainers' loop: they trace the first batch themselves, then fetch the results of each step.
 
-The first batch is recorded from the moment the loader gives it until the trainer calls
-:meth:`ApplianceMode.compile`.  Every :meth:`ApplianceMode.receive_activations` replays one step with the batch that
-the loop has in hand; a step that nobody asks about is replayed when the loop takes the next batch.
+The first batch is recorded from the moment the loader yields it until the trainer calls
+:meth:`ApplianceMode.compile`. Every :meth:`ApplianceMode.receive_activations` replays one step with the
+current batch; a step whose results are not fetched is replayed when the loop takes the next batch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.capture import Capture
-from wse_sim.cstorch.elder import Tracker, state
 from wse_sim.cstorch.execution import begin_execution
+from wse_sim.cstorch.legacy import Tracker, state
 from wse_sim.cstorch.saver.pt_h5_saver import PyTorchH5Saver
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
@@ -147,7 +147,7 @@ class ApplianceMode:
         initial_checkpoint_file: str | os.PathLike[str] | None = None,
         **other: object,
     ) -> None:
-        """Load the weights of a file and say how far the loop goes; batches come from the loop's own loader."""
+        """Load the weights of a file and set the length of the loop; batches come from the loop's own loader."""
         execution = self._at_work()
         execution.num_steps = total_steps
         execution.checkpoint_steps = checkpoint_steps
@@ -161,7 +161,7 @@ class ApplianceMode:
                     runtime.assign(held, saver.load_tensor(path, name))
 
     def receive_activations(self, iteration: int = 0) -> None:
-        """Replay the step of the batch in hand; what it gave is in ``state()``."""
+        """Replay the step of the current batch; its results are in ``state()``."""
         if not self.replayed:
             self._replay()
 

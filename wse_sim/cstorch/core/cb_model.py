@@ -181,7 +181,7 @@ def set_rng_state(seed: int) -> None:
 
 
 def set_attribute(tensor: T, name: str, value: object) -> T:
-    """Attach a hint to a tensor: kept nowhere, changes nothing."""
+    """Attach a hint to a tensor, without effect."""
     return tensor
 
 
@@ -208,7 +208,7 @@ def write_to_summary(
 
 
 def run_step_closures() -> None:
-    """Run what is queued for this step."""
+    """Run the closures that are queued for this step."""
     execution = runtime.current_execution()
     if execution is not None:
         execution.drain()
@@ -217,7 +217,7 @@ def run_step_closures() -> None:
 def set_state_names(names: object) -> None:
     """Names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
-    from wse_sim.cstorch.elder import state
+    from wse_sim.cstorch.legacy import state
 
     flat = checkpoint._Flat()
     flat.walk(names, ())

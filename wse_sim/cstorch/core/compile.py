@@ -10,10 +10,10 @@ __all__ = ["register_trace_fn_post_hook", "register_trace_fn_pre_hook"]
 
 
 def register_trace_fn_pre_hook(function: Callable[[], None]) -> hooks.Handle:
-    """Call a function before every traced step; ``.remove()`` of what it gives ends that."""
+    """Call a function before every traced step; ``.remove()`` of the returned handle ends that."""
     return hooks.Handle(hooks.before_step, function)
 
 
 def register_trace_fn_post_hook(function: Callable[[], None]) -> hooks.Handle:
-    """Call a function after every traced step; ``.remove()`` of what it gives ends that."""
+    """Call a function after every traced step; ``.remove()`` of the returned handle ends that."""
     return hooks.Handle(hooks.after_step, function)

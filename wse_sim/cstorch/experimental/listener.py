@@ -52,7 +52,7 @@ class Listener:
 
 
 def _pattern(text: str) -> str:
-    """A regular expression; what is none (``*.attn``) is a pattern of a file's name."""
+    """Return a regular expression; text that is none (``*.attn``) is treated as a file-name pattern."""
     try:
         re.compile(text)
     except re.error:
@@ -81,7 +81,7 @@ def create_listener(
 
 
 class ListenerMode:
-    """Gives listeners the tensors of steps that are captured while it is entered."""
+    """Passes the tensors of steps captured inside the context to listeners."""
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self.listeners = list(listeners)
@@ -92,7 +92,7 @@ class ListenerMode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The handle stays, so a captured step stays the same from batch to batch."""
+        """Keep the handle, so that a captured step stays the same from batch to batch."""
 
     def _given(self, tensor: torch.Tensor, name: str) -> None:
         for listener in self.listeners:

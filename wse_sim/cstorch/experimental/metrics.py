@@ -1,4 +1,4 @@
-"""Metrics as the experimental interface has them: ``compute_all_metrics`` gives pairs."""
+"""Metrics with the experimental interface: ``compute_all_metrics`` returns pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs ask of the interface's compiled part."""
+"""The interface's compiled part, for programs that import it."""
 
 from __future__ import annotations
 

@@ -8,5 +8,5 @@ __all__ = ["set_attribute"]
 
 
 def set_attribute(tensor: T, name: str, value: object) -> T:
-    """Attach an attribute to what made a tensor: the plan does not read it."""
+    """Attach an attribute to the origin of a tensor, without effect on the plan."""
     return tensor

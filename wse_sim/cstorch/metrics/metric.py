@@ -43,7 +43,7 @@ class Metric(ABC):
     # -- state -----------------------------------------------------------------------------------
 
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
-        """Make a tensor state under an attribute's name; its value now is what :meth:`reset` goes back to."""
+        """Register a tensor as state under an attribute's name; :meth:`reset` restores its present value."""
         self._first[name] = tensor.detach().clone()
         self.__dict__[name] = runtime.state_tensor(
             tensor.detach().clone(), f"{self.name}.{name}", metric=True
@@ -78,7 +78,7 @@ class Metric(ABC):
 
     @abstractmethod
     def compute(self) -> torch.Tensor | float:
-        """The value of all batches so far."""
+        """Return the value over all batches so far."""
 
     def __call__(self, *args: object, **keywords: object) -> None:
         if not silent:

@@ -1,4 +1,4 @@
-"""Looking at a run: metrics report, captures, the loopback server and who asks it."""
+"""Monitoring of a run: metrics report, captures, the loopback server and its clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, *
 def trace_detached(
     address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: object
 ) -> threading.Thread:
-    """The same in the background, for a program that captures itself."""
+    """Capture in the background, for a program that captures itself."""
     thread = threading.Thread(target=trace, args=(address, folder, duration_ms), daemon=True)
     thread.start()
     return thread

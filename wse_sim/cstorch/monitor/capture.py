@@ -23,7 +23,7 @@ MAX_SLICES = 50_000
 
 @dataclass
 class Observation:
-    """What was asked for, and what was found."""
+    """A requested capture, and its result."""
 
     steps: int
     seconds: float | None = None
@@ -78,7 +78,7 @@ class Observer:
         return wanted
 
     def boundary(self) -> None:
-        """Called by the run at every step boundary while a capture is wanted."""
+        """Record a step boundary; the run calls this while a capture is requested."""
         now, run = time.perf_counter(), runtime.run()
         active = self._active
         if active is not None:
@@ -111,7 +111,7 @@ class Observer:
         active.done.set()
 
     def finish(self, capture: Observation) -> None:
-        """Close one capture, wherever it stands."""
+        """End one capture, in any state."""
         if capture is self._active:
             self.end()
         with self._lock:
@@ -120,7 +120,7 @@ class Observer:
         capture.done.set()
 
     def close(self) -> None:
-        """The run ends: what was asked for gets what there is."""
+        """End all captures with the data that they have, because the run ends."""
         if self._active is not None:
             self._active.cut_short = True
             self.end()

@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the log is the user's."""
+        """Log nothing, because the log belongs to the user."""
 
     def do_GET(self) -> None:
         if not self._allowed():
@@ -220,7 +220,7 @@ def start(run: runtime.Run | None = None, port: int | None = None) -> int | None
 
 
 def _register(run: runtime.Run) -> None:
-    """A file that only the user can read: port, token, what runs."""
+    """Write a file that only the user can read: port, token, and the running program."""
     if _server is None:
         return
     if _server.entry != _entry():

@@ -346,7 +346,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
 
 
 def _durations(wafer: TrackGroup, systems: int, clock_hz: float) -> list[hta.Durations]:
-    """How long each kernel took over the captured steps, on every system."""
+    """Return the duration of each kernel over the captured steps, on every system."""
     found: dict[tuple[str, str], list[int]] = {}
     for track, events in wafer.tracks.items():
         for event in events if track != STEPS else ():

@@ -48,11 +48,11 @@ class Scope(torch.nn.Module):
         return args[0] if len(args) == 1 else args
 
     def enter(self, *args: object) -> object:
-        """What enters the part, as it is."""
+        """Return the inputs of the part unchanged."""
         return self.forward(*args)
 
     def exit(self, *args: object) -> object:
-        """What leaves the part, as it is."""
+        """Return the outputs of the part unchanged."""
         return self.forward(*args)
 
 

@@ -1,6 +1,6 @@
 """Optimizers and schedules for a captured step."""
 
-from wse_sim.cstorch.optim import elder_schedules, lr_scheduler, scheduler, weight_decay_scheduler
+from wse_sim.cstorch.optim import legacy_schedules, lr_scheduler, scheduler, weight_decay_scheduler
 from wse_sim.cstorch.optim.adam import Adam, Adamax, AdamBase, AdamW, NAdam, RAdam
 from wse_sim.cstorch.optim.gradient import ASGD, SGD, Lion, Rprop
 from wse_sim.cstorch.optim.helpers import (
@@ -46,5 +46,5 @@ __all__ = [
     "weight_decay_scheduler",
 ]
 
-elder_schedules.add_names()
+legacy_schedules.add_names()
 evaluate_all()

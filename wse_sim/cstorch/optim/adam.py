@@ -33,7 +33,7 @@ INFINITY = float("inf")
 
 
 class _Moments(PerParameter):
-    """What the family shares: checks, moments, decay before the move of a parameter."""
+    """Common base of the family: checks, moments, and decay before the update of a parameter."""
 
     decoupled = False
     second_moment = "exp_avg_sq"

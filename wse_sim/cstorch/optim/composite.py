@@ -55,7 +55,7 @@ class SequentialScheduler(Scheduler):
         return self._choose(many)  # type: ignore[arg-type]
 
     def _count(self, i: int) -> torch.Tensor:
-        """Steps of schedule i so far; before its milestone it is at 0."""
+        """Return the steps of schedule i so far; 0 before its milestone."""
         return self.last_epoch if i == 0 else torch.clamp(self.last_epoch - self._milestones[i - 1], min=0)
 
     def _choose(self, values: list[Value]) -> Value:

@@ -117,7 +117,7 @@ class SGD(PerParameter):
 
 
 class ASGD(PerParameter):
-    """Averaged stochastic gradient descent; ``state[p]["ax"]`` holds the average."""
+    """Averaged stochastic gradient descent; ``state[p]["ax"]`` is the average."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Optimizers and schedules by name, as configurations give them."""
+"""Optimizers and schedules by name, as in configurations."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def configure_lr_scheduler(
 def configure_weight_decay_scheduler(
     optimizer: torch.optim.Optimizer, weight_decay: object
 ) -> Scheduler | None:
-    """The same for the weight decay."""
+    """Configure a schedule of the weight decay."""
     return _configure(
         weight_decay_scheduler,
         ("wd", "scheduler"),
@@ -333,7 +333,7 @@ def configure_weight_decay_scheduler(
 def configure_scheduler_params(
     learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The list of dicts that a learning rate stands for."""
+    """Return the list of dicts that a learning rate describes."""
     if isinstance(learning_rate, int | float):
         return [{"scheduler": "Constant", "learning_rate": learning_rate}]
     if isinstance(learning_rate, Mapping):

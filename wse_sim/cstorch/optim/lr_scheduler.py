@@ -211,7 +211,7 @@ class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestarts
         T_0: int,
         T_mult: int = 1,
         eta_min: float = 0.0,
-        *_elder: bool,
+        *_legacy: bool,
         **keywords: Unpack[EndOptions],
     ) -> None:
         forms.CosineAnnealingWarmRestartsScheduler.__init__(
@@ -262,7 +262,7 @@ class OneCycleLR(LRScheduler, forms.OneCycleScheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        *_elder: bool,
+        *_legacy: bool,
         **keywords: Unpack[EndOptions],
     ) -> None:
         forms.OneCycleScheduler.__init__(
@@ -333,7 +333,7 @@ class ChainedScheduler(LRScheduler, forms.ChainedScheduler):
 
 
 class ChainedLR(ChainedScheduler):
-    """The other name of :class:`ChainedScheduler`."""
+    """Alias of :class:`ChainedScheduler`."""
 
 
 class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):

@@ -116,7 +116,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
         return self._memo[key]
 
     def visit_state(self, function: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
-        """Apply ``function`` to every state tensor; what it returns (if anything) replaces the tensor."""
+        """Apply ``function`` to every state tensor; its result, unless None, replaces the tensor."""
         done: dict[int, torch.Tensor | None] = {}
         for state in self.state.values():
             for name, value in state.items():
@@ -128,7 +128,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
                         state[name] = new
 
     def apply(self, function: Callable[[Any], Any]) -> Optimizer:
-        """Hand this optimizer to a function (an algorithm of sparsity) and give it back."""
+        """Pass this optimizer to a function (an algorithm of sparsity) and return it."""
         function(self)
         return self
 
@@ -139,7 +139,8 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
         """One update of all parameters that have a gradient."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's; scalars that all parameters share are given as one tensor each, as torch's optimizers hold them."""
+        """Return the state like torch; scalars that all parameters share become one tensor each, as in
+        torch's optimizers."""
         state = super().state_dict()
         seen: set[int] = set()
         with torch.no_grad():

@@ -24,25 +24,25 @@ Values = Value | list[Value]  # one for all groups, or one per group
 
 
 class TagOptions(TypedDict, total=False):
-    """Which groups a schedule takes."""
+    """The parameter groups of a schedule."""
 
     param_group_tags: Sequence[str] | str | None
 
 
 class ScheduleOptions(TagOptions, total=False):
-    """What every form hands on to :class:`Scheduler`."""
+    """Options that every form passes to :class:`Scheduler`."""
 
     last_epoch: int
 
 
 class EndOptions(ScheduleOptions, total=False):
-    """The same for forms that need no end."""
+    """Options of forms with an optional end."""
 
     total_iters: int | None
 
 
 class SequenceOptions(TagOptions, total=False):
-    """The same for a sequence, which names its last step."""
+    """Options of a sequence, which names its last step."""
 
     total_iters: int | None
 
@@ -104,7 +104,7 @@ class Scheduler(ABC):
         return self._get_closed_form()
 
     def evaluate(self, epoch: torch.Tensor) -> Values:
-        """The value at another count of steps (what schedules of schedules need)."""
+        """Return the value at another count of steps, for composite schedules."""
         held, self._evaluated_at = self._evaluated_at, epoch
         try:
             return self._get_closed_form()
@@ -129,7 +129,7 @@ class Scheduler(ABC):
         return chosen
 
     def _take_groups(self, name: str) -> None:
-        """Give every scheduled group a state tensor of its own; a second schedule takes it over."""
+        """Give every scheduled group a separate state tensor; a second schedule reuses it."""
         self._values = []
         for index, group in enumerate(self.groups):
             held = group.get(self.param_group_key)
@@ -179,7 +179,7 @@ class Scheduler(ABC):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the count of steps, and with it the value; the form stays that of this object."""
+        """Load the count of steps, and with it the value; the form stays that of this object."""
         if "last_epoch" not in state_dict:
             raise program_error(
                 f"{type(self).__name__}: the saved state has no 'last_epoch'; it holds {sorted(state_dict)}"
@@ -195,7 +195,7 @@ class Scheduler(ABC):
     # -- parts of forms --------------------------------------------------------------------------
 
     def _progress(self, total: float) -> torch.Tensor:
-        """Steps so far over all steps, at most 1."""
+        """Return steps so far over all steps, at most 1."""
         return torch.clamp(self.last_epoch / total, max=1.0)
 
     def _need_total(self) -> int:

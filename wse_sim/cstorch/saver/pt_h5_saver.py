@@ -16,7 +16,7 @@ from wse_sim.cstorch import checkpoint, faults
 
 @dataclass(frozen=True)
 class Version:
-    """Of the format of a file."""
+    """Version of the format of a file."""
 
     ckpt_version: float
 
@@ -139,7 +139,7 @@ class CerebrasStateDict(dict[str, Any]):
 
     @classmethod
     def create(cls, spec: object, path: str | os.PathLike[str]) -> CerebrasStateDict:
-        """The dictionary of a file, whose structure the file itself holds."""
+        """Return the dictionary of a file, whose structure is in the file itself."""
         return cls(checkpoint.load(path))
 
 

@@ -1,4 +1,4 @@
-"""How files of checkpoints hold tensors, under the name of release 2.5."""
+"""Storage of tensors in checkpoint files, under the name of release 2.5."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class SparsityAlgorithm:
         return self.apply(target)
 
     def _settle(self) -> None:
-        """Make the masks of the models that were given by ``model.apply``."""
+        """Make the masks of the models that ``model.apply`` passed."""
         while self._models:
             self.sparsify_model(self._models.pop())
 
@@ -215,7 +215,7 @@ class SparsityAlgorithm:
         return Handle(self._wanted_told, hook)
 
     def register_computed_sparsity_hook(self, hook: SparsityHook) -> Handle:
-        """The same with the fraction of zeros that its mask has."""
+        """Register a hook that receives the actual fraction of zeros of the mask."""
         return Handle(self._present_told, hook)
 
     def _tell(self) -> None:
@@ -228,7 +228,7 @@ class SparsityAlgorithm:
                 told(self, sparse.name, 1 - sparse.mask.mean())
 
     def change_masks(self, optimizer: object) -> None:
-        """What a dynamic algorithm does before the step, with dense gradients; a static one does nothing."""
+        """Update the masks before the step, with dense gradients; a static algorithm does nothing."""
 
     # -- torch's words ---------------------------------------------------------------------------
 
@@ -259,10 +259,10 @@ class SparsityAlgorithm:
                 sparse.parameter.mul_(sparse.mask)
 
     def zero_grad(self, *_: object, **__: object) -> None:
-        """Nothing: masks have no gradients."""
+        """Do nothing: masks have no gradients."""
 
     def step(self, *_: object, **__: object) -> None:
-        """Nothing: masks change with the optimizer's step."""
+        """Do nothing: masks change with the optimizer's step."""
 
 
 class Static(SparsityAlgorithm):
@@ -287,7 +287,7 @@ class DynamicSparsity(SparsityAlgorithm):
             mask.copy_(torch.where(is_update, new.to(mask.dtype), mask))
 
     def new_mask(self, sparse: Sparse, sparsity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(the new mask, the part of the old one that stays), as truth values."""
+        """Return (the new mask, the part of the old one that stays), as booleans."""
         raise RuntimeError(f"{type(self).__name__} defines no new mask")
 
 

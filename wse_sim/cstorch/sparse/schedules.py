@@ -99,7 +99,7 @@ class Steps(StepFraction):
 
 
 class UpdateSchedule(ABC):
-    """At which steps masks change."""
+    """Schedule of the steps at which masks change."""
 
     @abstractmethod
     def is_update_step(self, t: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ class FreqUpdateSchedule(UpdateSchedule):
 
 @dataclass
 class ListUpdateSchedule(UpdateSchedule):
-    """At the steps named."""
+    """Masks change at listed steps."""
 
     steps: Sequence[int]
 

@@ -10,7 +10,7 @@ from wse_sim.cstorch.sparse.algorithms import SparsityAlgorithm
 
 
 class SparsityWrapperOptimizer:
-    """Stands for an optimizer; its state holds the masks too (under ``sparsity``)."""
+    """Wraps an optimizer; its state includes the masks (under ``sparsity``)."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, sparsity: SparsityAlgorithm) -> None:
         self.__dict__["_optimizer"], self.__dict__["sparsity"] = optimizer, sparsity

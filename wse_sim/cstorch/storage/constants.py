@@ -1,4 +1,4 @@
-"""Keys of what a checkpoint file states of itself."""
+"""Keys of the metadata of a checkpoint file."""
 
 from __future__ import annotations
 

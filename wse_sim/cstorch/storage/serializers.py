@@ -1,4 +1,4 @@
-"""How files of checkpoints hold tensors: always by value, whatever a program asks for."""
+"""Storage of tensors in checkpoint files: always by value, whatever a program requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["cache_deferred_tensors", "use_external_link"]
 
 @contextmanager
 def use_external_link(value: bool = True) -> Iterator[None]:
-    """Values stay in their own file: a checkpoint that leads to other files is refused when it is read."""
+    """Enter a context without effect: values stay in the file, because checkpoints with links to other files
+    are rejected on reading."""
     yield
 
 

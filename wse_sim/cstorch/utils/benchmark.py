@@ -1,4 +1,4 @@
-"""How fast a loader really is."""
+"""Measurement of a loader's speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wse_sim.cstorch.utils.data.dataloader import DataLoader
 
 @dataclass
 class BatchMetrics:
-    """One batch: samples, and seconds that it took to come."""
+    """One batch: its samples, and the seconds until it arrived."""
 
     samples: int
     seconds: float
@@ -23,7 +23,7 @@ class BatchMetrics:
 
 @dataclass
 class Benchmark:
-    """What a loader did."""
+    """Measurements of a loader."""
 
     epochs: int
     batches: list[BatchMetrics] = field(default_factory=list)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def call_once() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator factory: later calls give the first call's result."""
+    """Return a decorator that caches the result of the first call."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         results: list[Any] = []

@@ -1,4 +1,4 @@
-"""Annotations that name the kernel wanted for a function."""
+"""Annotations that name a kernel for a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wse_sim.cstorch import summaries
 
 
 def kernel_annotater(kernel: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: what the function captures is named for the kernel; the simulator matches kernels by itself."""
+    """Return a decorator that names the captured code for the kernel; the simulator matches kernels on its own."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if kernel is None:

@@ -53,7 +53,7 @@ def recurse_spec(spec: pytree.TreeSpec) -> Iterator[list[str]]:
 
 
 class _Leaf:
-    """Stands for a leaf."""
+    """Placeholder of a leaf."""
 
 
 def diff(a: object, b: object) -> list[list[str]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 
 def groups_annotater(num_kv_groups: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that states how many groups share keys and values; the shapes say so too, so the function is as it was."""
+    """Return a decorator for the number of key/value groups; the shapes already state it, so the function is
+    unchanged."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         return function

@@ -43,5 +43,5 @@ def make_param_filter(patterns: str | Iterable[str] | FilterCallable) -> FilterC
 
 
 def is_ltc_mlir_mode_enabled() -> bool:
-    """Older releases ask whether the later tracer is in use: it is."""
+    """Return True: older releases ask whether the later tracer is in use."""
     return True

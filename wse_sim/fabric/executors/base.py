@@ -1,10 +1,9 @@
-"""The contract of an executor: what it is asked, what it is given, what it hands back.
+"""The interface of an executor: its options, its input and its result.
 
-An executor is one file or folder next to this one and one line in the list of :mod:`wse_sim.fabric.run`.  Nothing
-outside it knows how it stores cores, queues or instructions: everything comes back by name.
-
-R = rows x cols cores of the program, fill-in columns included, in row-major order; ports N, E, S, W, RAMP;
-slot = index of a color that the program uses.
+An executor is one file or folder next to this one and one line in the list of :mod:`wse_sim.fabric.run`.
+Nothing outside it knows how it stores cores, queues or instructions: all results are returned by name. R =
+rows x cols cores of the program, including fill-in columns, in row-major order; ports N, E, S, W, RAMP; slot
+= index of a color that the program uses.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Counts = npt.NDArray[np.integer]
 
 
 class BusyBins(NamedTuple):
-    """Busy cycles of every core are counted in `number` bins of `cycles` each; what comes later is not."""
+    """Busy cycles of every core are counted in `number` bins of `cycles` each; later cycles are not counted."""
 
     number: int
     cycles: int = 1000
@@ -37,11 +36,12 @@ class BusyBins(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run shall do and record.
+    """What a run does and records.
 
-    ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
-    one cycle raise; otherwise they are serialised.  ``bins``: count busy cycles over time.
-    ``trace_rows``: events to record.  ``threads``: use up to that many where the executor can; results do not depend on it.
+    ``functional``: compute and move values; False is timing only. ``strict``: two inputs of one color in one
+    cycle raise an error; otherwise they are serialised. ``bins``: count busy cycles over time.
+    ``trace_rows``: events to record. ``threads``: most threads to use, if the executor supports it; results
+    do not depend on it.
     """
 
     functional: bool = True
@@ -71,11 +71,11 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """What every core and link did, (R,) or (R, 5); -1 where an executor does not count.
+    """Counters of every core and link, (R,) or (R, 5); -1 if an executor does not count.
 
-    ``halt`` is the cycle in which a core finished, -1 if it never did.  ``blocked`` counts cycles in which a wavelet
-    wanted the port and none moved over it.  ``queue_high`` (R, 3): most words in one router queue, the output ring,
-    one input queue.
+    ``halt`` is the cycle in which a core finished, -1 if it never did. ``blocked`` counts cycles in which a
+    wavelet requested the port and none moved over it. ``queue_high`` (R, 3): most words in one router queue,
+    the output ring, one input queue.
     """
 
     halt: Counts
@@ -93,7 +93,7 @@ WAITS_INPUT, WAITS_OUTPUT, WAITS_THREAD, WAITS_TASK = range(4)
 
 
 class Waits(NamedTuple):
-    """A fabric on which nothing can move, although cores have not finished."""
+    """A deadlocked fabric: nothing can move, although cores have not finished."""
 
     unfinished: npt.NDArray[np.bool_]  # (R,)
     wants: npt.NDArray[
@@ -107,14 +107,14 @@ class Waits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What happened.
+    """Result of a run.
 
-    ``cycles``: the cycle in which the last core finished, or in which everything had stopped.  ``waits`` is None
-    unless the program stopped with unfinished cores.  ``words_left`` in queues.  ``busy_bins`` (bins, R).  ``trace``
-    (events, 9), see :mod:`wse_sim.fabric.wseviz`.  ``certificate``: how times were found, None if by stepping.
-    ``end``: the cycle in which nothing moved, where that is known; words that no core reads may move on after
-    ``cycles``.  ``wanted`` (R, 5), None if no router holds a word then: ports for which words wait for ever.  ``seconds``
-    by the clock of the parts of the executor's work, where it tells.
+    ``cycles``: the cycle in which the last core finished, or in which everything had stopped. ``waits`` is
+    None unless the program stopped with unfinished cores. ``words_left``: words in queues. ``busy_bins``
+    (bins, R). ``trace`` (events, 9), see :mod:`wse_sim.fabric.wseviz`. ``certificate``: how times were found,
+    None if by stepping. ``end``: the cycle from which nothing moves, if known; words that no core reads may
+    still move after ``cycles``. ``wanted`` (R, 5), None if no router has a word then: ports for which words
+    wait forever. ``seconds``: wall time of the parts of the executor's work, if it reports them.
     """
 
     cycles: int
@@ -135,10 +135,10 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name for users."""
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
-        """None, or why this program cannot be run with these options."""
+        """Return None, or why this program cannot be run with these options."""
 
     def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
         """Run to the end, with `inputs` (rows, cols, length) per buffer in place at cycle 0.
@@ -155,4 +155,4 @@ class SteppedExecutor(Executor, Protocol):
     """Advances all cores cycle by cycle; runs every program on every wafer."""
 
     def step(self, lowered: Lowered, memory: Memory, options: Options) -> Run:
-        """As ``run`` with a memory made by the caller, which is changed in place."""
+        """Run like ``run``, with a memory from the caller that is changed in place."""

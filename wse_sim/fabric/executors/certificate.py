@@ -1,4 +1,4 @@
-"""How the times of a run were found, where not every cycle was stepped."""
+"""How the times of a run were found if not every cycle was stepped."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class Component:
 
 @dataclasses.dataclass(frozen=True)
 class PremiseCheck:
-    """One premise of the equations: what ``holds`` where times come from them, and how many cores or routers broke it.
+    """One premise of the equations: ``holds`` states it, and ``broken`` is the number of cores or routers
+    that violate it.
 
-    Those are in components that were found in another way, which ``otherwise`` names.
+    Those are in components that were solved by another method, which ``otherwise`` names.
     """
 
     name: str
@@ -44,13 +45,12 @@ class PremiseCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
+    """How the times were found. Every method is exact; ``clean``: all times come from the equations alone.
 
-    ``premises``: what the equations take for granted, every one checked in this run.
-
-    ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
-    later by a constant; ``extrapolated_rounds`` rounds of the outer loop were added after a steady state was proved, each
-    of ``period_cycles``.
+    ``premises``: assumptions of the equations, each checked in this run. ``runs`` arithmetic runs were
+    checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others with a constant delay;
+    ``extrapolated_rounds`` rounds of the outer loop, each of ``period_cycles``, were added after a steady
+    state was proved.
     """
 
     clean: bool
@@ -65,7 +65,7 @@ class Certificate:
     premises: tuple[PremiseCheck, ...] = ()
 
     def sentence(self) -> str:
-        """How the times of all cores with a program were found, by kind and reason."""
+        """One sentence: how the times of all cores with a program were found, by kind and reason."""
         if self.clean:
             return "clean: exact by the equations"
         found: dict[tuple[str, str], int] = {}

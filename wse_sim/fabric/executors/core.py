@@ -249,7 +249,7 @@ def begin(st, c, th, row, n, lay, code, costs, buffers):
 
 @inlined_kernel
 def count_of(c, row, code, params):
-    """Length, turns or cycles of an instruction in this core."""
+    """Return length, iterations or cycles of an instruction in this core."""
     if code[row, N_PARAM] >= 0:
         return np.int64(max(0, params[code[row, N_PARAM], c]))
     return code[row, N]
@@ -539,7 +539,7 @@ def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, a
 
 @helper_kernel
 def is_finished(s, c, lay):
-    """True if the core has halted, or has ended its tasks with nothing active."""
+    """Return whether the core has halted, or has ended its tasks with nothing active."""
     if s[MAIN] == MAIN_NONE or s[MAIN] == MAIN_HALTED:
         return True
     return s[MAIN] == MAIN_IDLE and s[ACTIVE] == 0 and threads_idle(s, c, lay)

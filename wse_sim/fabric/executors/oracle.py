@@ -106,7 +106,7 @@ class Cores(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What is counted and recorded."""
+    """Counters and records of a run."""
 
     links: Array  # (R, 5)
     blocked: Array  # (R, 5)
@@ -130,7 +130,8 @@ def edge_length(core, slot, port, routes, sets):
 
 @helper_kernel
 def cells_of(core, slot, port, routes, sets):
-    """Cells of the queue at input `port`: as many words as the link before it holds, and one cycle's at the ramp."""
+    """Return the cells of the queue at input `port`: the words that the link before it holds, or one cycle's
+    words at the ramp."""
     if port == RAMP:
         return sets[QUEUE]
     return sets[QUEUE] * edge_length(neighbour(core, port, sets[COLS]), slot, (port + 2) % 4, routes, sets)
@@ -297,7 +298,7 @@ def push_ring(t, core, queues, cores, marks, sets):
 
 @helper_kernel
 def run_core(t, core, cores, tally, marks, outcome):
-    """One cycle of a core."""
+    """Run one cycle of a core."""
     if tally.trace.shape[0] > 0:
         op = np.int64(cores.st[core, cores.lay[THREAD0]])
         if op != tally.last_op[core]:

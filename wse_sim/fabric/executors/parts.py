@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Wall time of the parts of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Parts:
         self._since, _ = clock()
 
     def done(self, part: str) -> None:
-        """What passed since the last call was `part`."""
+        """Add the time since the last call to `part`."""
         now, _ = clock()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
         self._since = now

@@ -1,4 +1,4 @@
-"""One router, as oracle and wavelet executor share it: neighbours, switch positions, commands, turns."""
+"""One router, shared by oracle and wavelet executor: neighbours, switch positions, commands, round-robin."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs

@@ -45,7 +45,7 @@ def may_sleep_until_done(st, c, lay, code):
 
 @helper_kernel
 def add_busy(bins, c, first, last, width):
-    """Busy cycles first .. last - 1 of a core into the time bins."""
+    """Add busy cycles first .. last - 1 of a core to the time bins."""
     t = first
     while t < last and t // width < bins.shape[0]:
         end = min(last, (t // width + 1) * width)
@@ -55,7 +55,7 @@ def add_busy(bins, c, first, last, width):
 
 @inlined_kernel
 def account(st, c, t, bins, width):
-    """Count the cycles since the core's last step as what it was then."""
+    """Count the cycles since the core's last step under the state that it had."""
     state = np.int64(st[c, C.STATE])
     if state == 0 or st[c, C.SINCE] >= t:
         return

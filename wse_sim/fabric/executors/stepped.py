@@ -110,14 +110,14 @@ def raise_faults(program: Program, outcome: npt.NDArray[np.int64], max_cycles: i
 
 
 def not_ended(max_cycles: int) -> ProgramError:
-    """The fault of a program that runs longer than asked for."""
+    """Return the error for a program that exceeds the limit of cycles."""
     return ProgramError(
         f"the program has not ended after {max_cycles} cycles; raise max_cycles or bound its loops"
     )
 
 
 def finished_cores(st: npt.NDArray[np.int32], lay: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Bool (R,): halted, without program, or idle with nothing active."""
+    """Return (R,) bool: halted, without program, or idle with nothing active."""
     main = st[:, C.MAIN]
     first = int(lay[C.THREAD0]) + C.INSTR + C.THREAD_FIELDS
     no_thread = (st[:, first :: C.THREAD_FIELDS] == C.NO_INSTR).all(axis=1)

@@ -1,4 +1,4 @@
-"""Colors whose routes are trees, and the links they lead over, as the executors share them."""
+"""Colors whose routes are trees, and the links of these trees, for all executors."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs
@@ -84,7 +84,8 @@ def grow_trees(roots, route, cfg_rx, cfg_tx, turned, die_edges, cols, queue_cell
 
 @bare_kernel
 def count_tree_links(copied, route, cfg_rx, cfg_tx, cols, entered, waiting, links, stack):
-    """Words over every link of the trees: what entered, less what waits (slots, R, 5) on the way."""
+    """Count words over every link of the trees: those that entered, minus those that wait (slots, R, 5) on
+    the route."""
     for slot in range(route.shape[0]):
         if copied[slot] >= 0:
             continue

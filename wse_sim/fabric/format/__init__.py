@@ -1,1 +1,1 @@
-"""The program format: what every executor reads; :mod:`wse_sim.fabric.format.program` defines it."""
+"""The program format that every executor reads; :mod:`wse_sim.fabric.format.program` defines it."""

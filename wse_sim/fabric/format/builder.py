@@ -199,7 +199,7 @@ class Builder:
         self._cells(self._plane(color), where)[...] = self._config_id(color, rx, tx, switch)
 
     def route_mask(self, color: int, where: npt.NDArray[np.bool_], rx: str, tx: str) -> None:
-        """As :meth:`route` for a bool mask (rows, cols)."""
+        """Set routes like :meth:`route`, for a bool mask (rows, cols)."""
         self._plane(color)[:, 1:-1][where] = self._config_id(color, rx, tx, None)
 
     def input_queue(self, color: int, queue: int) -> None:

@@ -108,9 +108,10 @@ class Travel(TypedDict, total=False):
 class Issue(Travel, total=False):
     """How a vector instruction is issued.
 
-    `length` defaults to that of the memory operands.  `wire` is how elements travel ("fp32", "fp16", "fp16x2"; default by dtype:
-    fp16 packs two; "fp16x4" moves two such words per step).  `thread` 1..8 runs it as a microthread whose completion may activate
-    or unblock a task.  `period` (1/1000 cycle per element) overrides the rate.
+    `length` defaults to that of the memory operands. `wire` is the transport format of elements ("fp32",
+    "fp16", "fp16x2"; default by dtype: fp16 packs two; "fp16x4" moves two such words per step). `thread` 1..8
+    runs it as a microthread whose completion may activate or unblock a task. `period` (1/1000 cycle per
+    element) overrides the rate.
     """
 
     length: int | Param | None
@@ -172,7 +173,8 @@ class CoreClass:
 
     @contextlib.contextmanager
     def loop(self, turns: int | Param) -> Iterator[None]:
-        """A loop of `turns` turns (0 is legal); nested up to 4 deep; the turn itself is free, charge BUSY."""
+        """Loop `turns` times (0 is allowed), nested up to 4 deep; the loop itself costs no cycles, add BUSY
+        to charge them."""
         if self._level == P.MAX_LOOP_DEPTH:
             raise ProgramError(
                 f"class '{self.name}': loops nested deeper than {P.MAX_LOOP_DEPTH}; use a task"

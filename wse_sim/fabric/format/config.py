@@ -1,4 +1,4 @@
-"""Constants of the fabric as integers: what the jitted executors read."""
+"""Constants of the fabric as integers, for the jitted executors."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _runs(program: Program) -> Iterator[tuple[Cores, int, NDArray[np.int64], NDA
 def _of_class(
     program: Program, cores: Cores, rows: Cores
 ) -> Iterator[tuple[Cores, int, NDArray[np.int64], NDArray[np.int64]]]:
-    """Of the cores of one class, whose instructions are these rows of the code."""
+    """Yield the instructions of the cores of one class, whose rows of the code are given."""
     times = np.ones(len(cores), np.int64)
     around: list[NDArray[np.int64]] = []
     for row in rows:

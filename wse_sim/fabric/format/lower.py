@@ -29,7 +29,7 @@ class Lowered:
 
 
 def lower(program: Program, config: FabricConfig) -> Lowered:
-    """`program` with what every instruction costs on `config`."""
+    """Return `program` with the cost of every instruction on `config`."""
     seen: dict[bytes, int] = {}  # large programs repeat few distinct instructions
     place = [seen.setdefault(row.tobytes(), len(seen)) for row in program.code]
     _, first = np.unique(np.array(place, np.int64), return_index=True)
@@ -96,7 +96,8 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """A vector read from memory: address (bytes) in the first turn, stride, steps per turn of the loops around."""
+    """A vector read from memory: address (bytes) in the first iteration, stride, steps per iteration of the
+    enclosing loops."""
 
     address: int
     stride: int
@@ -136,10 +137,11 @@ def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: Fabr
 
 
 def misaligned_fraction(program: Program, row: npt.NDArray[np.int64]) -> float:
-    """Fraction of an instruction's turns in which two contiguous fp16 vectors start half a 32-bit word apart.
+    """Return the fraction of an instruction's iterations in which two contiguous fp16 vectors start half a
+    32-bit word apart.
 
-    A static rule: where the distance of the two starts changes by an odd number of elements from turn to turn
-    (columns of odd length), it is every other turn.
+    A static rule: if the distance of the two starts changes by an odd number of elements per iteration
+    (columns of odd length), it is every other iteration.
     """
     reads = [read for read in _vector_reads(program, row) if read.element_bytes == 2 and read.stride == 1]
     fractions = [0.0]

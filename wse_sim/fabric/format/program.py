@@ -158,7 +158,7 @@ class Dtype(IntEnum):
 
 
 class Wire(IntEnum):
-    """How elements travel: one fp32, one fp16 or two fp16 per wavelet; FP16X4: two such wavelets per step (SIMD-64)."""
+    """Transport format: one fp32, one fp16 or two fp16 per wavelet; FP16X4: two such wavelets per step (SIMD-64)."""
 
     FP32 = 0
     FP16 = 1
@@ -167,7 +167,7 @@ class Wire(IntEnum):
 
 
 class Start(IntEnum):
-    """What issuing the instruction costs."""
+    """Start cost of an instruction."""
 
     CODE = 0
     LOADED = 1
@@ -210,7 +210,7 @@ class Each(IntFlag):
 
 
 class TaskKind(IntEnum):
-    """What makes a task runnable besides not being blocked."""
+    """What makes a task runnable, unless it is blocked."""
 
     LOCAL = 0
     DATA = 1  # KEY = slot
@@ -308,7 +308,7 @@ class Program:
     has_switches: bool
 
     def __post_init__(self) -> None:
-        """Arrays are frozen with the program; machine code for others would be compiled besides."""
+        """Make the arrays read-only; writable ones would need another compilation."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -334,7 +334,7 @@ class Program:
         return self.cols - self.west - self.east
 
     def core_name(self, core: int) -> str:
-        """``(row, col)`` of a core index in the user's coordinates, for messages."""
+        """Return ``(row, col)`` of a core index in the user's coordinates, for messages."""
         row, col = divmod(int(core), self.cols)
         return f"({row}, {col - self.west})"
 

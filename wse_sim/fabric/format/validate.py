@@ -59,7 +59,7 @@ def _instructions(program: Program) -> None:
 
 
 def _instruction_fault(program: Program, row: list[int]) -> str:
-    """What is wrong with one instruction, "" if nothing is."""
+    """Return what is wrong with one instruction, or ""."""
     op, kinds = row[P.OP], {place: row[place + P.KIND] for place in (P.D, P.A, P.B, P.S)}
     inputs = [row[place + P.BUF] for place in (P.A, P.B, P.S) if kinds[place] == _FABRIC]
     if len(set(inputs)) < len(inputs):
@@ -106,7 +106,7 @@ def _routes(program: Program, slot: int, rx: npt.NDArray[np.uint8], tx: npt.NDAr
 
 
 def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]) -> None:
-    """A core that sends (receives) a color needs a route from (to) its ramp."""
+    """Check that a core that sends (receives) a color has a route from (to) its ramp."""
     code, n_classes = program.code, len(program.class_names)
     owner = program.class_of_instruction()
     sends = np.zeros((n_classes, program.n_slots), bool)
@@ -135,7 +135,7 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
 
 
 def _pairs(program: Program, tx: npt.NDArray[np.uint8]) -> None:
-    """No control wavelet may come to a core that reads its color in pairs."""
+    """Check that no control wavelet can reach a core that reads its color in pairs."""
     code, owner = program.code, program.class_of_instruction()
     is_wide = code[:, P.WIRE] == P.Wire.FP16X4
     steers = code[:, P.OP] == Op.CONTROL
@@ -159,7 +159,7 @@ def _pairs(program: Program, tx: npt.NDArray[np.uint8]) -> None:
 def _reached(
     program: Program, onward: npt.NDArray[np.uint8], sources: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Cores to which words of a color may come from `sources`, these among them, whatever the positions of switches."""
+    """Return the cores that words of a color can reach from `sources`, including these, in any switch positions."""
     found, open_ = sources.copy(), np.flatnonzero(sources).tolist()
     while open_:
         row, col = divmod(open_.pop(), program.cols)

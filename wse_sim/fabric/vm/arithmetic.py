@@ -183,7 +183,7 @@ def to_unsigned(x):
 
 @helper_kernel
 def xp16(x):
-    """f32 to i16: toward zero, held at the limits."""
+    """Convert f32 to i16: toward zero, clamped to the limits."""
     v = to_integer(x)
     return (min(max(v, -32768), 32767)) & 0xFFFF
 

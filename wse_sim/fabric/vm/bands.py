@@ -1,15 +1,16 @@
-"""Bands of rows side by side, one thread each: what they tell each other at the end of a cycle.
+"""Bands of adjacent rows, one thread each: the messages between them at the end of a cycle.
 
-What a band does in a cycle depends on another band in two ways only: a word that crosses the edge enters a queue of the neighbour, and whether it may
-depends on the free cells of that queue.  Of the queues that it fills across an edge a band keeps a *ghost*: how many words are in it, and when its
-cells come free.  At the end of a cycle it posts
+A band depends on another band in a cycle in two ways only: a word that crosses the edge enters a queue of the
+neighbour, and whether it may depends on the free cells of that queue. A band keeps a *ghost* of each queue
+that it fills across an edge: the number of words in it, and when its cells become free. At the end of a cycle
+it posts
 
     the words that it sent across the edge,  the words that it took out of queues which the neighbour fills
 
-and both sides are up to date.  Cells and words of a cycle count from the next one on, so a band needs nothing of the present cycle.
-
-Then all bands know the sums of what each shows (words and commands that the host waits for, cores that continue, faults), decide alike, and
-end or continue together.  What a band shows has two places, by the parity of the round: nobody is two rounds ahead.
+and both sides are up to date. Cells and words of a cycle count from the next one on, so a band needs no data
+of the present cycle. Then all bands know the sums of what each shows (words and commands that the host waits
+for, active cores, faults), decide alike, and end or continue together. Shown values have two buffers, by the
+parity of the round: no band is two rounds ahead.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -52,7 +53,7 @@ NEVER = np.int64(1) << 62
 
 
 class Band(NamedTuple):
-    """One band, and what all bands share."""
+    """One band, and the data that all bands share."""
 
     place: Array  # int64 (N_PLACE,)
     mine: Array  # int64 (LINES,): what it is about to show
@@ -67,7 +68,7 @@ class Band(NamedTuple):
 
 @inlined_kernel
 def post(x, side, kind, e, word, flag, stamp):
-    """Tell the band above (0) or below (1) of a move at queue `e`."""
+    """Post a move at queue `e` to the band above (0) or below (1)."""
     j = x.place[POSTED + side]
     row = x.moves[x.place[ROUND] & 1, x.place[INDEX], side, j]
     row[0], row[1], row[2], row[3] = 2 * e + kind, word, flag, stamp
@@ -82,7 +83,7 @@ def enter_ghost(x, e):
 
 @helper_kernel
 def tell(x):
-    """Show the others what this band has done."""
+    """Show the other bands what this band has done."""
     place, k = x.place, x.place[ROUND]
     for side in range(2):
         x.mine[ABOVE + side] = place[POSTED + side]
@@ -163,7 +164,7 @@ def copy_ghosts(starts, sets, q_count, q_head, q_stamp, room_count, room_head, r
 
 @bare_kernel
 def deal_wheel(wheel, chain, ends, wheels, counts):
-    """Give every band the cores that count cycles of their own."""
+    """Distribute the cores with running timers over the bands."""
     for k in range(wheel.shape[0]):
         c = np.int64(wheel[k])
         wheel[k] = -1
@@ -250,7 +251,7 @@ class Bands:
         return np.searchsorted(self._ends, cores, side="right")
 
     def deal(self, machine: S.Machine) -> None:
-        """Give every band its part of what the machine has on its lists."""
+        """Distribute the lists of the machine over the bands."""
         size, parity = machine.size, int(machine.size[S.PARITY])
         timed = np.zeros(len(self.bands), np.int64)
         deal_wheel(machine.wheel, machine.chain, self._ends, self._wheels, timed)
@@ -279,7 +280,7 @@ class Bands:
         )  # fmt: skip
 
     def gather(self, machine: S.Machine) -> None:
-        """Put what is on the lists of the bands on those of the machine."""
+        """Merge the lists of the bands into those of the machine."""
         gather_wheel(machine.wheel, machine.chain, self._wheels)
         size, sizes = machine.size, np.array([part.size for part in self.machines])
         for name in (S.CLOCK, S.PARITY):

@@ -1,8 +1,10 @@
-"""What a jump costs: nothing where the row is free, and nothing but its comparison where a compiler makes its arms conditional.
+"""Cost of a jump: nothing if the row is free, and only its comparison if a compiler makes its arms
+conditional.
 
-The machine predicts nothing: a jump waits for its comparison, and for the new rows if it is taken.  Its instructions can be conditional, so the
-compiler (LLVM's if-conversion) writes a short `if` without a jump: every instruction of both arms issues, and those of the other arm do nothing.
-Traces of the vendor's simulator show both.
+The machine has no branch prediction: a jump waits for its comparison, and for the new rows if it is taken.
+Its instructions can be conditional, so the compiler (LLVM's if-conversion) writes a short `if` without a
+jump: every instruction of both arms issues, and those of the other arm have no effect. Traces of the vendor's
+simulator show both.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _LAST_PLAIN = int(Op.STX_32)
 PLAIN = frozenset(
     op for op in range(_LAST_PLAIN + 1) if op not in {*CONDITIONAL, Op.JMP, Op.CALL, Op.CALLR, Op.RET, Op.END}
 )
-"""Moves, arithmetic, loads and stores: what can be conditional."""
+"""Opcodes that can be conditional: moves, arithmetic, loads and stores."""
 MOST_ROWS = 6
 
 
@@ -56,5 +58,5 @@ def branch_prices(code: Array, price: Array, costs: Mapping[str, int]) -> tuple[
 
 
 def _plain(code: Array, targets: Array, first: int, end: int) -> bool:
-    """Whether rows `first` to `end` are plain, and nothing jumps between them."""
+    """Return whether rows `first` to `end` are plain, and no jump leads between them."""
     return not targets[first + 1 : end].any() and all(op in PLAIN for op in code[first:end, 0].tolist())

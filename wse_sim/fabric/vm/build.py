@@ -178,7 +178,7 @@ def make_machine(
 
 
 def _class_tables(classes: Sequence[CoreClass], slot_of: Array, outputs: int) -> dict[str, Array]:
-    """By class: constants, FIFOs, entries of teardown and of empty queues, slots of output queues."""
+    """Return tables by class: constants, FIFOs, entries of teardown and of empty queues, slots of output queues."""
     n = len(classes)
     constants = np.zeros((n, max(1, *(len(cls.constants) for cls in classes))), np.int64)
     fifos = np.zeros((n, max(1, *(len(cls.fifos) for cls in classes)), 5), np.int32)
@@ -210,7 +210,8 @@ def _shadows(
     *,
     watch: bool,
 ) -> dict[str, Array]:
-    """What the sanitizer keeps in addition to memory and queues; ``out``, ``into`` and ``cells``: queues of a kind and their depth."""
+    """Return the sanitizer's shadow arrays; ``out``, ``into`` and ``cells`` are numbers of queues and their
+    depths."""
     n, slots = image.n_cores if watch else 0, cells[0]
     lazy = S.lazy_zeros
     return {
@@ -237,7 +238,8 @@ def _written(image: Image, words: int) -> Array:
 
 
 def memory_words(image: Image) -> int:
-    """Words of memory that the machine backs: up to the end of the largest class's data; what lies above is no address."""
+    """Return the words of memory that the machine allocates: up to the end of the largest class's data;
+    higher words have no address."""
     ends = [cls.data_words for cls in image.classes]
     ends += [address + len(data) for cls in image.classes for address, data in cls.memory]
     ends += [fifo.base + fifo.words for cls in image.classes for fifo in cls.fifos]

@@ -359,7 +359,8 @@ def control_state(c, q, word, slot, core, sets, color_of, task_table):
 
 @inlined_kernel
 def next_activated(c, allowed, core, task_ids):
-    """The activated task whose turn it is, of those in the mask `allowed`: the next id above the last task, else the lowest; -1: none."""
+    """Return the next activated task in the mask `allowed`, round-robin: the next id above the last task,
+    else the lowest; -1: none."""
     active = core[c, S.ACTIVE] & allowed
     above, lowest = np.int64(64), np.int64(64)
     if active != 0:
@@ -413,7 +414,7 @@ def start_by_word(c, t, turn, controls, m):
 
 @inlined_kernel
 def choose_task(c, t, m):
-    """Give an idle main thread its next task; False if none can run."""
+    """Give an idle main thread its next task; return False if none can run."""
     core = m.core
     cls = core[c, S.CLASS]
     if core[c, S.COMMAND] >= 0:
@@ -621,7 +622,7 @@ def count_down(c, core):
 
 @inlined_kernel
 def core_cycle(c, t, m):
-    """One cycle of one core; returns REST, BUSY or what it waits for.  A fault is left in the core."""
+    """Run one cycle of one core; return REST, BUSY or what it waits for. A fault is recorded in the core."""
     core, sets = m.core, m.sets
     if core[c, S.MODE] == S.IDLE and core[c, S.FAULT] == 0 and choose_task(c, t, m) and sets[S.SCHEDULE] != 0:
         n = m.size[S.N_LOG]

@@ -1,4 +1,4 @@
-"""Fields of DSD values, and where their elements lie."""
+"""Fields of DSD values, and the addresses of their elements."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs

@@ -1,4 +1,4 @@
-"""What the sanitizer noted, in words: place in the program, core, cycle; and the words that nothing read."""
+"""Messages of the sanitizer: place in the program, core, cycle; and the words that nothing read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def findings(m: S.Machine, image: Image) -> list[Finding]:
 
 
 def _name(m: S.Machine, image: Image, c: int, word: int) -> str:
-    """``word 3 of 'buffer'`` for an address of a core."""
+    """Return ``word 3 of 'buffer'`` for an address of a core."""
     cls = int(m.core[c, S.CLASS])
     owner = int(m.owner[cls, word]) if 0 <= word < m.owner.shape[1] else 0
     if not owner:

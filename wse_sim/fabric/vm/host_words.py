@@ -20,7 +20,7 @@ class SentWords:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what has been sent."""
+        """Drop all words that were sent."""
         self._parts: list[Array] = []
         self._words: list[Array] = []
         self._n_rows = self._n_words = 0
@@ -70,13 +70,13 @@ class SentWords:
 
 
 class ReceivedWords:
-    """Words that have come from cores and were not asked for yet, per color."""
+    """Words received from cores that were not read yet, per color."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[Array]] = {}
 
     def put(self, rows: Array) -> None:
-        """Rows (core, slot, word, cycle) that came since the last call."""
+        """Add rows (core, slot, word, cycle) that arrived since the last call."""
         rows = rows[np.argsort(rows[:, 3], kind="stable")]
         for slot in np.unique(rows[:, 1]):
             self._parts.setdefault(int(slot), []).append(rows[rows[:, 1] == slot][:, [0, 2]])

@@ -22,7 +22,7 @@ class WatchPoint(Protocol):
     core: int
 
     def reset(self, machine: S.Machine) -> None:
-        """Forget what happened before: look at changes from here on."""
+        """Reset the state: report only changes from here on."""
 
     def is_hit(self, machine: S.Machine) -> bool:
         """Whether it happened since the last reset."""
@@ -47,7 +47,7 @@ class MemoryWatch:
         machine.written[self._span(machine)] = 0
 
     def now(self, machine: S.Machine) -> tuple[int, ...]:
-        """Return the words that the variable holds now."""
+        """Return the current words of the variable."""
         return tuple(int(word) for word in machine.memory[self._span(machine)])
 
     def is_hit(self, machine: S.Machine) -> bool:
@@ -57,7 +57,7 @@ class MemoryWatch:
 
 @dataclasses.dataclass
 class ColorWatch:
-    """A word of a color, by its slot, passes the router of a core."""
+    """Watch for a word of a color, by its slot, that passes the router of a core."""
 
     core: int
     slot: int
@@ -76,7 +76,7 @@ class ColorWatch:
 
 @dataclasses.dataclass
 class QueueWatch:
-    """A word enters an input or an output queue of a core."""
+    """Watch for a word that enters an input or an output queue of a core."""
 
     core: int
     queue: int
@@ -94,5 +94,5 @@ class QueueWatch:
         self.before = self._last(machine)
 
     def is_hit(self, machine: S.Machine) -> bool:
-        """Whether another one came."""
+        """Return whether another word arrived."""
         return self._last(machine) != self.before

@@ -52,7 +52,7 @@ LONG_LIST = 4096
 
 @inlined_kernel
 def account(c, t, core):
-    """Count the cycles since the core's last visit as what it did then."""
+    """Count the cycles since the core's last visit under the state that it had."""
     state, since = core[c, S.STATE], core[c, S.SINCE]
     if since < t:
         if state == S.BUSY:
@@ -146,7 +146,7 @@ def soonest_event(t, m):
 
 @inlined_kernel
 def wake_timed(t, m):
-    """Cores whose count ends in cycle t take it."""
+    """Wake the cores whose timer ends in cycle t."""
     size = m.size
     c = np.int64(m.wheel[t % S.WHEEL])
     m.wheel[t % S.WHEEL] = -1
@@ -167,7 +167,7 @@ def wake_timed(t, m):
 
 @inlined_kernel
 def unmet(every):
-    """Mask of the conditions that do not hold."""
+    """Return the mask of the conditions that are not met."""
     mask = np.int64(0)
     if every[COMMANDS_LEFT] > 0:
         mask |= COMMANDS
@@ -180,7 +180,7 @@ def unmet(every):
 
 @inlined_kernel
 def count(moved, pending, m, x):
-    """What this band shows at the end of a cycle."""
+    """Compute what this band shows at the end of a cycle."""
     size, mine, place = m.size, x.mine, x.place
     n = place[END] - place[FIRST]
     is_full = size[S.N_LOG] + n > m.log.shape[0] or size[S.N_DRAIN] + 5 * n > m.drained.shape[0]
@@ -286,9 +286,9 @@ def step(t, injections, heads, everything, m, x):
 
 @bare_kernel
 def run(m, x, injections, heads, everything, last_cycle, asked):
-    """Run until cycle `last_cycle`, until all of `asked` hold, or until nothing can happen; returns why.
+    """Run until cycle `last_cycle`, until all of `asked` are met, or until nothing can happen; return why.
 
-    WAITS: it must be called again, another band is behind.
+    WAITS: it must be called again, because another band is behind.
     """
     size, mine, every = m.size, x.mine, x.every
     many = x.place[BANDS] > 1

@@ -1,4 +1,4 @@
-"""Elements in a core's memory: where the next one of an operand lies, and operations that touch memory alone, run at once."""
+"""Elements in a core's memory: addresses of operands, and operations that use only memory, executed at once."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs

@@ -191,7 +191,7 @@ class Op(IntEnum):
 
 
 class Space(IntEnum):
-    """What an id of BLOCK and UNBLOCK names."""
+    """Kinds of ids for BLOCK and UNBLOCK."""
 
     TASK = 0
     COLOR = 1  # WSE-2: the data task of the color
@@ -372,7 +372,7 @@ USE_CONSTANT = 8192
 
 
 class OnControl(IntEnum):
-    """What a control wavelet does to the operation that meets it (besides taking it)."""
+    """Effect of a control wavelet on the operation that receives it (besides consuming it)."""
 
     NONE = 0
     TERMINATE = 1

@@ -1,10 +1,12 @@
-"""What a vector operation is about: its operands from DSDs, DSRs and registers, its length, its thread and its cost.
+"""Vector operations: operands from DSDs, DSRs and registers, length, thread and cost.
 
-Length of an operation: the first one that is not zero of source 0, source 1, destination; without any, 1.  A destination in memory that is
-shorter bounds it, so nothing is written behind its end; a fabric one does not (a public program sends n words by a descriptor of one).
-With an action for control wavelets a bounded operation stays open for the control wavelet behind its last word (a public program receives 8 words
-and such a wavelet by a descriptor of 9).
-A length without end (0x7fff of a fabric DSD) gives way to the partner's.
+Length of an operation: the first non-zero length of source 0, source 1, destination; 1 if there is none. A
+shorter destination in memory limits it, so nothing is written beyond its end; a fabric destination does not
+(a public program sends n words by a descriptor of one).
+
+With an action for control wavelets, a bounded operation stays open for the control wavelet after its last
+word (a public program receives 8 words and such a wavelet by a descriptor of 9). An infinite length (0x7fff
+of a fabric DSD) is replaced by the partner's.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

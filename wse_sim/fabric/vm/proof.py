@@ -20,20 +20,21 @@ from wse_sim.fabric.vm.waits import BLOCKED, REST, Node, WaitGraph, Why
 
 MOST_NODES = 20_000
 PER_GROUP = 3
-"""Cores that stand for all that wait at one place of one program."""
+"""Cores examined per place of a program, as representatives of all that wait there."""
 SOFT = 0.3
-"""Weight of what is found behind one of several ways on."""
+"""Weight of a cause that is found behind one of several alternatives."""
 MOST_CAUSES, MOST_LINES = 3, 12
 _QUEUES = ("thread", "out", "router", "in", "inject")
-"""Nodes that hold an operation or words; a cycle without any is one of cores at rest."""
+"""Nodes with an operation or words; a cycle without any consists of idle cores."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why something cannot happen; ``chain``: what waits for it, from next to it to the host; ``cores`` of how many waits it is the cause.
+    """Why something cannot happen; ``chain``: what waits for it, up to the host; ``cores``: the number of
+    waits that it causes.
 
-    ``is_rest``: a core rests or runs on, and nothing is known that hinders it.
+    ``is_rest``: a core is idle or running, with no known obstacle.
     """
 
     text: str
@@ -105,7 +106,7 @@ def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, in
 
 
 def first_idle_cycle(m: S.Machine) -> int:
-    """The cycle behind the last one in which a core worked or a word came to a queue."""
+    """Return the cycle after the last one in which a core worked or a word entered a queue."""
     last = int(m.core[:, S.LAST_BUSY].max(initial=0))
     last = max(last, 1 + int(m.iq_last.max(initial=-1)))
     holding = np.flatnonzero(m.waiting > 0)
@@ -130,7 +131,7 @@ def _roots(m: S.Machine, sending: Iterable[tuple[int, int, int]]) -> list[Node]:
 
 
 def _stand_ins(waits: WaitGraph, roots: list[Node]) -> dict[Node, int]:
-    """Some roots of every place of every program, with the number of those that each stands for."""
+    """Return some roots for every place of every program, each with the number of roots that it represents."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     core, threads = waits.m.core, waits.m.threads
     for node in roots:
@@ -219,7 +220,7 @@ def _cause(
 
 
 def _merged(causes: Iterable[Cause]) -> list[Cause]:
-    """Causes whose sentences differ in numbers alone (places, colors, counts), told once."""
+    """Merge causes whose sentences differ only in numbers (places, colors, counts)."""
     found: dict[str, Cause] = {}
     for cause in causes:
         key = _NUMBER.sub("#", cause.text)

@@ -1,4 +1,4 @@
-"""Input and output queues of a core, FIFOs, and who is woken by what moves."""
+"""Input and output queues of a core, FIFOs, and which cores a move wakes."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs
@@ -13,7 +13,7 @@ from wse_sim.jit import inlined_kernel
 
 @inlined_kernel
 def wake_next(c, size, listed, ready):
-    """Core `c` takes the next cycle, unless it counts cycles of its own."""
+    """Wake core `c` in the next cycle, unless its timer runs."""
     parity = 1 - size[S.PARITY]
     if (listed[c] >> parity) & 1 == 0 and listed[c] & 4 == 0:
         listed[c] |= np.uint8(1 << parity)
@@ -23,7 +23,7 @@ def wake_next(c, size, listed, ready):
 
 @inlined_kernel
 def wake_now(c, size, listed, ready):
-    """Core `c` takes this cycle, unless it counts cycles of its own."""
+    """Wake core `c` in this cycle, unless its timer runs."""
     parity = size[S.PARITY]
     if (listed[c] >> parity) & 1 == 0 and listed[c] & 4 == 0:
         listed[c] |= np.uint8(1 << parity)

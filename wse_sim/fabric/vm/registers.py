@@ -22,7 +22,8 @@ from wse_sim.jit import inlined_kernel
 
 ROUTES, SWITCH, REGISTER_COLORS = 0x7F20, 0x7F40, 24
 FIRST_REGISTER, REGISTERS = 0x7E00, 512
-"""Registers that `@get_config` and `@set_config` reach; those that are none of the above keep what is written, and change nothing."""
+"""Registers for `@get_config` and `@set_config`; those without a meaning above store what is written, without
+effect."""
 FIRST_BYTE = 0xFC00
 """Byte addresses from here on are registers; no word address of the memory is as large."""
 WRITTEN = 1 << 15

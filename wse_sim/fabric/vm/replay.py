@@ -54,7 +54,7 @@ class StopEvent:
 
 
 class Controller(Protocol):
-    """Who is told of events of a running session."""
+    """Receives events of a running session."""
 
     until: int
     """Cycle at which to stop."""
@@ -63,10 +63,10 @@ class Controller(Protocol):
         """Whether to stop there."""
 
     def stopped(self, event: StopEvent) -> None:
-        """The session stands; it runs on when this returns."""
+        """Called while the session is stopped; it continues when this returns."""
 
     def poll(self) -> bool:
-        """Whether to stop now; asked from time to time."""
+        """Return whether to stop now; called from time to time."""
 
 
 @dataclasses.dataclass
@@ -94,7 +94,7 @@ class Moment:
 
 
 class ReplaySession(Session):
-    """See the module's docstring; ``controller`` is told of events."""
+    """A session that can be replayed, see the module's docstring; ``controller`` receives events."""
 
     def __init__(
         self, image: Image, wafer: Wafer, controller: Controller | None = None, **how: object
@@ -127,7 +127,7 @@ class ReplaySession(Session):
         self.at = len(self.actions) - 1
 
     def poke(self, x: int, y: int, address: int, words: npt.ArrayLike) -> None:
-        """As of :class:`Session`; kept."""
+        """Write words like :class:`Session`, and record the action."""
         data = np.array(words, np.uint16).ravel()
         self._reset_watches()
         super().poke(x, y, address, data)
@@ -135,7 +135,7 @@ class ReplaySession(Session):
         self._tell_writes()
 
     def poke_region(self, x: int, y: int, w: int, h: int, address: int, words: npt.ArrayLike) -> None:
-        """As of :class:`Session`; kept."""
+        """Write a region like :class:`Session`, and record the action."""
         data = np.array(words, np.uint16)
         self._reset_watches()
         super().poke_region(x, y, w, h, address, data)
@@ -145,7 +145,7 @@ class ReplaySession(Session):
     def launch(
         self, x: int, y: int, w: int, h: int, name_or_entry: str | int, args: Iterable[int] = (), *, arm: bool = True
     ) -> None:  # fmt: skip
-        """As of :class:`Session`; kept."""
+        """Launch like :class:`Session`, and record the action."""
         values = [int(a) for a in args]
         if self.cycle == 0 and any(cls.start >= 0 for cls in self.image.classes):
             self.advance("cycle", cycles=1)
@@ -153,7 +153,7 @@ class ReplaySession(Session):
         self._kept("launch", x, y, w, h, name_or_entry, values, arm=arm)
 
     def inject(self, x: int, y: int, color: int, words: npt.ArrayLike, **how: object) -> None:
-        """As of :class:`Session`; kept."""
+        """Inject words like :class:`Session`, and record the action."""
         data = np.array(words, np.uint32)
         super().inject(x, y, color, data, **how)  # type: ignore[arg-type]
         self._kept("inject", x, y, color, data, **how)
@@ -161,13 +161,13 @@ class ReplaySession(Session):
     def inject_region(
         self, x: int, y: int, w: int, h: int, color: int, words: npt.ArrayLike, *, period_milli: int = 1000
     ) -> None:
-        """As of :class:`Session`; kept."""
+        """Inject words into a region like :class:`Session`, and record the action."""
         data = np.array(words, np.uint32)
         super().inject_region(x, y, w, h, color, data, period_milli=period_milli)
         self._kept("inject_region", x, y, w, h, color, data, period_milli=period_milli)
 
     def expect(self, x: int, y: int, color: int, n: int, *, w: int = 1, h: int = 1) -> None:
-        """As of :class:`Session`; kept."""
+        """Expect words like :class:`Session`, and record the action."""
         super().expect(x, y, color, n, w=w, h=h)
         self._kept("expect", x, y, color, n, w=w, h=h)
 
@@ -194,7 +194,7 @@ class ReplaySession(Session):
     def advance(
         self, until: Until | Iterable[Until] = "idle", *, cycles: int | None = None, still_cycles: int = 0, look: Look | None = None
     ) -> Outcome:  # fmt: skip
-        """As of :class:`Session`; the controller is told of events, and of a bad end."""
+        """Advance like :class:`Session`; the controller receives events, and faults."""
         action = Action("advance", begin=self.cycle)
         self.actions.append(action)
         self.at = len(self.actions) - 1
@@ -264,7 +264,7 @@ class ReplaySession(Session):
         stops.set_stops(self.machine, self._clean, self._rows, self._groups)
 
     def stopped(self) -> list[int]:
-        """Cores that stand within the present cycle, before a row of their code."""
+        """Return the cores that are stopped within the present cycle, before a row of their code."""
         return [int(c) for c in stops.stopped_cores(self.machine)]
 
     def row(self, core: int) -> int:
@@ -272,7 +272,7 @@ class ReplaySession(Session):
         return stops.row_of(int(self.machine.core[core, S.PC]), self.n_rows)
 
     def _run_to(self, end: int, asked: int) -> int:
-        """Run to a cycle or the next stop of any core."""
+        """Run to a cycle or to the next stop of any core."""
         m = self.machine
         waiting = stops.stopped_cores(m)
         if len(waiting):
@@ -394,7 +394,7 @@ class ReplaySession(Session):
             self.present = None
 
     def moment_of(self, cycle: int) -> Moment:
-        """The place before a cycle of the past."""
+        """Return the position before a cycle of the past."""
         last = len(self.actions) if self.present is None else self.present.action + 1
         found = [
             i for i in range(last) if self.actions[i].name == "advance" and self.actions[i].begin <= cycle

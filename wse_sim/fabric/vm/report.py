@@ -1,4 +1,4 @@
-"""In words: why a core stopped, who waits for what, and what was printed."""
+"""Messages: why a core stopped, who waits for what, and printed text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORTS = "NESW"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A core did what the machine forbids: column, row, cycle, sentence, ``file:line``."""
+    """A forbidden operation of a core: column, row, cycle, sentence, ``file:line``."""
 
     x: int
     y: int
@@ -75,7 +75,7 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
 
 
 def _beyond(m: S.Machine, image: Image, c: int, first: int, beyond: int) -> str:
-    """Which variable a vector operation leaves, and where."""
+    """Return which variable a vector operation overruns, and where."""
     cls = int(m.core[c, S.CLASS])
     held = image.classes[cls].symbols[int(m.owner[cls, first]) - 1]
     other = int(m.owner[cls, beyond])
@@ -198,7 +198,7 @@ def _thread_wait(m: S.Machine, c: int, k: int) -> tuple[str, int, int]:
 
 
 def _router_reason(m: S.Machine, image: Image, slot: int, c: int, port: int) -> str:
-    """Why a word at input `port` of a router stays."""
+    """Return why a word at input `port` of a router does not move."""
     n = image.n_cores
     rs = slot * n + c
     state = int(m.rstate[rs])

@@ -562,7 +562,7 @@ def task_bits(op, r, x, ic, c0, core):
 
 @inlined_kernel
 def others(op, r, d, x, y, ic, c0, m, dsr, dsr_row):
-    """What scalar code seldom does."""
+    """Run opcodes that are rare in scalar code."""
     k, half = np.int64(ic), m.sets[S.HALF]
     if shifts(op, r, d, x, y, k) or floats(op, r, d, x, y) or half_floats(op, half, r, d, x, y):
         return RAN
@@ -590,7 +590,8 @@ def first_of_copy(pc, m):
 
 @inlined_kernel
 def stretch(c0, m):
-    """Run opcodes of core `c0`; its LEFT holds the cycles of the stretch so far.  Returns the reason; a fault leaves FAULT_A."""
+    """Run opcodes of core `c0`; its LEFT has the cycles of the stretch so far. Return the reason; a fault is
+    left in FAULT_A."""
     core, mem, sets, code = m.core, m.memory, m.sets, m.code
     dsr, dsr_row = m.dsr.reshape(-1), m.dsr_row.reshape(-1)
     pc, window, depth = core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH]

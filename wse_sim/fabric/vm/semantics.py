@@ -1,10 +1,10 @@
-"""What every opcode and every vector operation computes, in plain Python: the definition.
+"""Semantics of every opcode and every vector operation, in plain Python: the definition.
 
-The compile-time evaluator and the static walk read these tables.  The machine is compiled from separate branches (``scalar``, ``arithmetic``,
-``halves``), which tests compare with the tables over edge values of every type.
-
-Registers hold int64 in canonical form (see :mod:`~wse_sim.fabric.vm.opcodes`); floats are raw bits.  A float result is rounded once to f32, to
-nearest, ties to even; a 16-bit float is rounded from that f32.  A result that is not a number may have any sign and payload.
+The compile-time evaluator and the static walk read these tables. The machine is compiled from separate
+branches (``scalar``, ``arithmetic``, ``halves``), which tests compare with the tables over edge values of
+every type. Registers store int64 in canonical form (see :mod:`~wse_sim.fabric.vm.opcodes`); floats are raw
+bits. A float result is rounded once to f32, to nearest, ties to even; a 16-bit float is rounded from that
+f32. A NaN result may have any sign and payload.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ DIVISIONS: dict[int, Binary] = {
     Op.DIV_U64: lambda x, y: signed(unsigned(x) // unsigned(y), 64),
     Op.MOD_U64: lambda x, y: signed(unsigned(x) % unsigned(y), 64),
 }
-"""The same, with a divisor that must not be 0."""
+"""Operations whose divisor must not be 0."""
 IMMEDIATE: dict[int, Binary] = {
     Op.ANDI: operator.and_, Op.ORI: operator.or_, Op.XORI: operator.xor, Op.SHRI: shifted_right, Op.WRAPS: signed,
     Op.WRAPU: lambda x, bits: unsigned(x, bits) if bits < 64 else x,
@@ -182,7 +182,7 @@ def integer_to_f32(x: int) -> float:
 
 
 def float_to_integer(x: float, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> int:
-    """Toward zero; not a number gives 0, a number beyond the limits the limit."""
+    """Convert toward zero; NaN gives 0, values beyond the limits give the limit."""
     if math.isnan(x):
         return 0
     if math.isinf(x):
@@ -313,7 +313,8 @@ def _normalized(x: float, _: float) -> float:
 
 @cache
 def vector_operations(half: str) -> dict[str, Callable[[int, int, int], int]]:
-    """Bits of an element of every vector operation: f(source 0, source 1, scalar); ``addc16`` gives 17 bits, without the carry that came in."""
+    """Return the bits of an element of every vector operation: f(source 0, source 1, scalar); ``addc16``
+    returns 17 bits, without carry-in."""
     form = HALVES[half]
     table: dict[str, Callable[[int, int, int], int]] = {
         "addc16": lambda a, b, _: a + b, "mul16": lambda a, b, _: a * b & 0xFFFF, "popcnt": lambda a, *_: a.bit_count(),

@@ -45,7 +45,7 @@ Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
 STILL = 64
-"""Why a run ended, next to the reasons of the loop: nothing changes."""
+"""Additional reason for the end of a run: nothing changes."""
 FIRST_PART_CYCLES, PART_S = 1 << 18, 0.25
 NORTH, SOUTH = 0, 2
 
@@ -54,9 +54,10 @@ NORTH, SOUTH = 0, 2
 class Outcome:
     """Why :meth:`Session.advance` returned, and at which cycle.
 
-    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen, and no condition was asked), "waits" (nothing can
-    happen, and a condition is unmet), "still" (cores work on, and for so long as was asked no word moved and no memory changed), "fault".
-    ``quiet``: of "idle", the cycle from which on nothing could happen; time may have passed since.
+    ``reason``: "cycle", "asked" (all conditions are met), "idle" (nothing can happen, and no condition was
+    requested), "waits" (nothing can happen, and a condition is unmet), "still" (cores run, but for the
+    requested time no word moved and no memory changed), "fault". ``quiet``: for "idle", the cycle from which
+    on nothing could happen; time may have passed since.
     """
 
     reason: str
@@ -208,7 +209,8 @@ class Session:
         still_cycles: int,
         look: Look | None,
     ) -> int:
-        """Run in parts of less than a second, so that an interrupt is heard; why it ended, STILL if nothing changes."""
+        """Run in parts of less than a second, so that interrupts are handled; return why it ended, STILL if
+        nothing changes."""
         starts = self._starts()
         bands = self._bands(starts) if starts else None
         seen, look_at = 0, self.cycle + still_cycles
@@ -485,11 +487,12 @@ class Session:
         return self._received.take(self._slot(color), np.array([self.core(x, y)]))[0]
 
     def drain_region(self, x: int, y: int, w: int, h: int, color: int, n: int) -> Array:
-        """The first `n` words (h, w, n), uint32, that came from the cores of a region; so many must have been expected and have come."""
+        """Return the first `n` words (h, w, n), uint32, from the cores of a region; they must have been
+        expected and have arrived."""
         return self._received.take(self._slot(color), self._region(x, y, w, h), n).reshape(h, w, n)
 
     def _flush(self, machines: list[S.Machine]) -> None:
-        """Take the words that came for the host, and what was logged, out of the bands."""
+        """Collect the words for the host and the log entries from the bands."""
         rows = _taken(machines, "drained", S.N_DRAIN)
         if len(rows):
             self._received.put(rows)
@@ -515,7 +518,7 @@ class Session:
         )
 
     def prints(self) -> list[PrintedText]:
-        """What cores wrote since the last call, by cycle and core."""
+        """Return the text that cores printed since the last call, by cycle and core."""
         found, self._printed = self._printed, []
         return found
 
@@ -534,7 +537,7 @@ class Session:
         return who_waits(self.machine, self.image)
 
     def proof(self) -> StandstillProof:
-        """Why nothing can happen: the causes of what the host waits for, the strongest first."""
+        """Return why nothing can happen: the causes of what the host waits for, the strongest first."""
         sending = [
             (int(row[S.I_CORE]), int(row[S.I_SLOT]), int(row[S.I_PORT]))
             for row in self._sent.rows[self._sent.heads]
@@ -542,7 +545,8 @@ class Session:
         return prove(self.machine, self.image, sending)
 
     def findings(self, *, at_end: bool = False) -> list[Finding]:
-        """What the sanitizer found so far, by cycle; ``at_end``: also the words that nothing read.  Needs ``sanitize=True``."""
+        """Return the sanitizer's findings so far, by cycle; ``at_end``: also words that nothing read. Needs
+        ``sanitize=True``."""
         if not self._sanitizes:
             raise ProgramError("this session looks at no access; start it with sanitize=True")
         rest = unread_words(self.machine, self.image) if at_end else []
@@ -559,7 +563,7 @@ class Session:
         ]
 
     def doing(self) -> list[str]:
-        """What the cores of every class do at present: how many, in which task, at which line; those that rest last."""
+        """Return what the cores of every class are doing: how many, in which task, at which line; idle ones last."""
         return what_classes_do(self.machine, self.image)
 
     def counters(self) -> dict[str, Array]:
@@ -588,7 +592,7 @@ class Session:
         return lines_profiled(self.machine, self.image)
 
     def nbytes_per_core(self) -> float:
-        """Bytes of state per core that the session has asked for (the operating system backs what was touched)."""
+        """Bytes of state per core that the session has allocated (the operating system backs only touched pages)."""
         return sum(a.nbytes for a in self.machine if isinstance(a, np.ndarray)) / self.image.n_cores
 
 

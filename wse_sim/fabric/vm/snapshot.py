@@ -38,7 +38,7 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def restore(self, session: Session) -> None:
@@ -49,7 +49,7 @@ class Snapshot:
             setattr(session, name, copy.deepcopy(value))
 
     def differing(self, other: Snapshot) -> list[str]:
-        """Arrays of the machine that differ, those of :data:`LISTS` left out."""
+        """Return the names of arrays of the machine that differ, without those of :data:`LISTS`."""
         names = [name for name in self.arrays if name not in LISTS]
         return [name for name in names if not np.array_equal(self.arrays[name], other.arrays[name])]
 

@@ -244,7 +244,8 @@ def lazy_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike, *, is_sparse: bool 
 
 
 def owners(image: Image, words: int) -> Array:
-    """Which variable of a class holds each word of its memory (1 + its place among the symbols), 0 where none does."""
+    """Return the variable of a class for each word of its memory (1 + its index among the symbols), 0 if
+    there is none."""
     found = np.zeros((max(1, len(image.classes)), words), np.uint16)
     for k, cls in enumerate(image.classes):
         held = [(s.words, s.exported, i, s.address) for i, s in enumerate(cls.symbols) if s.kind == "var"]

@@ -68,7 +68,7 @@ def first_copies(n: int) -> Array:
 
 
 def row_of(pc: int, n: int) -> int:
-    """The row that a row of the code, perhaps a copy, stands for."""
+    """Return the original row of a row of the code, which may be a copy."""
     return pc if pc < n else (pc - n) // COPY
 
 

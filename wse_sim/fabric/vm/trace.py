@@ -50,7 +50,7 @@ class Word(TypedDict):
 
 @dataclasses.dataclass
 class TraceSpan:
-    """A core's thread did one thing from cycle `first` to `last`, both included."""
+    """One activity of a core's thread from cycle `first` to `last`, inclusive."""
 
     core: int
     thread: int
@@ -107,7 +107,7 @@ class Tracer:
         self._before = self._state(m)
 
     def look(self, m: S.Machine, cycle: int) -> None:
-        """Note what happened in a cycle that is over."""
+        """Record what happened in a completed cycle."""
         if self.cut_at >= 0:
             return
         now = self._state(m)

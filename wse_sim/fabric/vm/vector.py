@@ -78,7 +78,8 @@ def fifo_event(c, row, column, flag, core, fifo, fifos):
 
 @inlined_kernel
 def task_takes(c, q, th, m):
-    """True if the control wavelet that heads queue `q` starts a task, and the operation says nothing else."""
+    """Return whether the control wavelet at the head of queue `q` starts a task, if the operation has no
+    action for it."""
     word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
     cls = m.core[c, S.CLASS]
     task = (word >> 16) & 63

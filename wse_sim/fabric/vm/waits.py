@@ -1,7 +1,8 @@
-"""Who waits for what at a stop without progress: the graph of waits, from the host's command to its cause.
+"""Who waits for what at a standstill: the graph of waits, from the host's command to its cause.
 
-A node is a tuple (kind, core, ...).  An edge leads to what must happen first.  A leaf says why it cannot happen.  Edges that are one of
-several ways on (a core at rest that any of some words could wake) are soft: what is found behind them weighs less than the rest itself.
+A node is a tuple (kind, core, ...). An edge leads to what must happen first. A leaf states why it cannot
+happen. Edges to one of several alternatives (any of some words could wake an idle core) are soft: causes
+behind them weigh less than the idle core itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ STUCK, WRONG, BLOCKED, UNREAD, REST, BESIDE = 8, 6, 4, 3, 2, 1
 
 @dataclasses.dataclass(frozen=True)
 class Why:
-    """What is known of a node: a clause, what must happen before, the weight of a leaf (0: no leaf), ways of which one is enough."""
+    """Facts of a node: a clause, prerequisites, the weight of a leaf (0: no leaf), and alternatives of which
+    one suffices."""
 
     text: str
     after: tuple[Node, ...] = ()
@@ -69,7 +71,7 @@ class WaitGraph:
         return int(self.m.color_queue[c, slot]) if slot >= 0 else -1
 
     def live(self, c: int) -> list[int]:
-        """Threads of a core with an operation, 0 the main thread."""
+        """Return the threads of a core with an operation, 0 the main thread."""
         return [k for k in range(S.N_THREADS) if self.m.threads[k, c, S.T_OP] > 0]
 
     def _field(self, c: int, k: int, place: int, field: int) -> int:
@@ -81,7 +83,7 @@ class WaitGraph:
     # -- nodes
 
     def why(self, node: Node) -> Why:
-        """What a node waits for."""
+        """Return what a node waits for."""
         kind, c, i, j = node
         if kind == "command":
             begun = (
@@ -120,7 +122,7 @@ class WaitGraph:
         return Why(text, (("in", c, q, 0),))
 
     def main(self, c: int) -> Node:
-        """The node of a core's main thread: that of its vector operation, if it runs one."""
+        """Return the node of a core's main thread: that of its vector operation, if it runs one."""
         return ("thread", c, 0, 0) if self.m.core[c, S.MODE] == S.VECTOR else ("main", c, 0, 0)
 
     def _main(self, c: int) -> Why:
@@ -355,7 +357,7 @@ class WaitGraph:
         return Why(f"{text}, and no operation of it does so now", (self.main(c),))
 
     def _word(self, c: int, slot: int) -> Why:
-        """Where a word that a core waits for should come from: up the routes to its senders, or to the gap in them."""
+        """Return where an awaited word should come from: up the routes to its senders, or to the gap in them."""
         found = Upstream(self, c, slot)
         name = f"color {self.color(slot)}"
         if self.m.host_slot[slot]:
@@ -370,7 +372,7 @@ class WaitGraph:
 
 
 class Upstream:
-    """The routes that lead a color to a core, followed against their direction through the present positions of the switches."""
+    """The routes of a color to a core, followed backwards through the present switch positions."""
 
     def __init__(self, waits: WaitGraph, c: int, slot: int) -> None:
         self.waits = waits

@@ -166,7 +166,7 @@ def entered(e, source, m):
 
 @helper_kernel
 def delivered(c, q, source, m):
-    """The word that came last into input queue `q` has the origin `source`."""
+    """Record `source` as the origin of the last word in input queue `q`."""
     i = (np.int64(m.iq_head[q, c]) + m.iq_count[q, c] - 1) % m.in_depth[q]
     for k in range(FROM_FIELDS):
         m.iq_from[q, c, i, k] = source[k]

@@ -1,11 +1,11 @@
-"""Generation: layers of a decoder on square regions, tokens of requests pass through.
+"""Generation: layers of a decoder on square regions; tokens of requests pass through.
 
-decoder.py a decoder as its graph states this
-layer.py   cycles of one layer, layer_parts.py  what programs measure of it
-steps.py   the compiler's steps                 plan.py    what they make
-joined.py  the layer for several tokens at once, memory.py   what a core holds
-reading.py a prompt in chunks                   line.py    the flow line in closed form
-run.py     the schedule                         result.py  from a run to a result
+decoder.py   a decoder as its graph states it
+layer.py     cycles of one layer, layer_parts.py has the parts that programs measure
+steps.py     the compiler's steps                 plan.py    their plan
+joined.py    the layer for several tokens at once, memory.py has the memory of a core
+reading.py   a prompt in chunks                   line.py    the flow line in closed form
+run.py       the schedule                         result.py  from a run to a result
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wse_sim.options import GenerationChoice
 
 
 class Generation:
-    """Layers of a decoder on square regions; requests take turns, one token each."""
+    """Layers of a decoder on square regions; requests alternate, one token each."""
 
     name = "generation"
     about = "layers of a decoder on square regions, requests pass through token by token"
@@ -45,7 +45,7 @@ class Generation:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are requested."""
+        """Return the steps of its compiler, imported on demand."""
         from wse_sim.modes.generation.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -65,7 +65,7 @@ class Generation:
         return collect(run)
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Regions, context, memory of a core."""
+        """Return regions, context and memory of a core for display."""
         plan = expect(plan, GenerationPlan)
         memory = plan.memory
         return (
@@ -100,7 +100,7 @@ class Generation:
         )
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
-        """The same grid and regions; layers and ways between them again."""
+        """Return the plan with the same grid and regions, and new costs of layers and routes."""
         from wse_sim.modes.generation.steps import plan_generation
 
         plan = expect(plan, GenerationPlan)
@@ -122,7 +122,7 @@ class Generation:
         }
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """A layer for a token, for a prompt as one block, and for a chunk of it."""
+        """Yield the layer for a token, for a prompt as one block, and for a chunk of it."""
         plan = expect(plan, GenerationPlan)
         yield decoded_layer(plan.layer, plan.context, plan.grid, plan.wafer, plan.groups)
         yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)
@@ -131,7 +131,7 @@ class Generation:
 
 
 def _regions(plan: GenerationPlan) -> str:
-    """What stands where, in one line."""
+    """Return the placement in one line of text."""
     layers = [item for item in plan.regions if item.layers]
     text = f"{len(layers)} of {plan.grid} x {plan.grid} cores, {plan.layers_per_region} layers each"
     apart = [item.region for item in plan.regions if not item.layers]

@@ -1,19 +1,23 @@
-"""Experts on their own cores: each of E experts on a square of the grid, so those that a turn meets work at the same time.
+"""Experts on separate cores: each of E experts on a square of the grid, so that the experts of a turn work in
+parallel.
 
-q = ceil(sqrt(E)) squares lie along a side of the grid of P x P cores, each of e = P // q.  A token's vector goes to the squares of its k experts
-and their results come back, each time along all lines of the grid at once; d = ceil(hidden / P) features of a token on a line::
+q = ceil(sqrt(E)) squares are along a side of the grid of P x P cores, each with a side of e = P // q. A
+token's vector goes to the squares of its k experts and their results come back, each time along all lines of
+the grid at once; d = ceil(hidden / P) features of a token on a line::
 
     product     joined_gemv(ceil(k / e), ceil(o / e), m), tree_allreduce(m ceil(o / e)) on e cores
-    dispatch    words(n k d), P hops, a handover, a start;  as much to bring the results together, and their sum
+    dispatch    words(n k d), P hops, a handover, a start;  the same to collect the results, and their sum
     weights     of one expert on a core:  sum of ceil(k / e) ceil(o / e)
 
-m is the mean over turns of the most tokens that any expert has, since the fullest one is waited for: with N_e tokens of expert e, binomial
-over n tokens with its probability p_e, and taken to be independent of the others::
+m is the mean over turns of the largest number of tokens per expert, since the slowest expert determines the
+time: with N_e tokens of expert e, binomial over n tokens with its probability p_e, and assumed to be
+independent of the others::
 
     m = sum over j >= 0 of  1 - product over e of P(N_e <= j)
 
-Where all tokens take the same experts m is n.  Against experts on all cores (:mod:`wse_sim.modes.generation.joined`): products and
-all-reduces of a turn are not added up over the experts that it meets, but each is of a tile q^2 times as large on fewer cores.
+If all tokens use the same experts, m is n. Compared with experts on all cores
+(:mod:`wse_sim.modes.generation.joined`), products and all-reduces of a turn are not summed over its experts,
+but each works on a tile that is q^2 times as large on fewer cores.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from wse_sim.modes.generation.decoder import LayerWork, Product
 
 
 def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
-    """A product of experts on their own squares, its all-reduce, and its part of the ways to and from them."""
+    """Return the cost of a product of experts on separate squares, its all-reduce, and its part of the dispatch."""
     side, m = work.expert_side(grid), fullest_tokens(work, tokens)
     k, n, times = ceil_div(product.k, side), ceil_div(product.n, side), product.times / product.share
     is_back = product.n == work.hidden
@@ -49,7 +53,7 @@ def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, 
 
 
 def fullest_tokens(work: LayerWork, tokens: Count) -> Count:
-    """m: the most tokens of a turn that an expert has, in the mean over turns, rounded up."""
+    """Return m: the largest number of tokens per expert in a turn, averaged over turns and rounded up."""
     picked, same = work.picked, work.is_identical
     found = [math.ceil(fullest_mean(n, picked, same) - 1e-9) for n in np.atleast_1d(tokens).tolist()]
     return np.array(found, np.int64) if np.ndim(tokens) else found[0]
@@ -57,7 +61,7 @@ def fullest_tokens(work: LayerWork, tokens: Count) -> Count:
 
 @lru_cache(maxsize=4096)
 def fullest_mean(tokens: int, picked: tuple[tuple[float, int], ...], is_identical: bool) -> float:
-    """The same before it is rounded, for probabilities, each with the number of its experts."""
+    """Return m before rounding, for probabilities, each with the number of experts that have it."""
     if is_identical or tokens == 1 or any(p >= 1.0 for p, _ in picked):
         return float(tokens)
     j, whole = np.arange(tokens), math.lgamma(tokens + 1)

@@ -1,9 +1,8 @@
-"""A decoder as its graph states this: what one token, and what a prompt, has to be multiplied with in a layer.
+"""A decoder as its graph states it: the products of one token, and of a prompt, in a layer.
 
-Everything is counted over the whole graph and divided by the number of layers (of kernels of attention), so blocks may
-differ from each other: a mixture of experts in every second one, norms on heads, keys for groups of heads.
-
-Products that read the same vector are kept apart, as the published kernels have them: one matrix for queries, keys and
+Everything is counted over the whole graph and divided by the number of layers (attention kernels), so blocks
+may differ: a mixture of experts in every second one, norms on heads, keys for groups of heads. Products that
+read the same vector are counted separately, as in the published kernels: one matrix for queries, keys and
 values is three products.
 """
 
@@ -36,9 +35,11 @@ GATE_INSTRUCTIONS = 2
 @saved
 @dataclass(frozen=True)
 class Product:
-    """A matrix of k inputs and n outputs that a token meets `times` times in a layer, with `operands` different vectors.
+    """A matrix of k inputs and n outputs that a token multiplies `times` times in a layer, with `operands`
+    different vectors.
 
-    One of `groups` matrices stands for each of `share` experts of a token; 1 and 1 without experts.
+    With experts, there are `groups` such matrices and each token uses `share` of them; both are 1 without
+    experts.
     """
 
     k: int
@@ -49,7 +50,8 @@ class Product:
     share: float = 1.0
 
     def returns(self, hidden: int) -> float:
-        """How often its sums run along the rows: results of features of the layer go back to where its inputs lay.
+        """Return how often its sums run along the rows: results with features of the layer return to where
+        its inputs are.
 
         Of square matrices (queries, keys, values, output) one in four does.
         """
@@ -66,7 +68,7 @@ class LayerShape:
     ffn: int
 
     def work(self) -> LayerWork:
-        """The same as a list of products."""
+        """Return the layer as a list of products."""
         d, f = self.hidden, self.ffn
         # The published loop of the activation covers d, not f, elements of a token, but all of a prompt.
         return LayerWork(
@@ -78,7 +80,7 @@ class LayerShape:
 @saved
 @dataclass(frozen=True)
 class LayerWork:
-    """What a layer does with one token; counts are means over the layers of a model."""
+    """The work of a layer on one token; counts are means over the layers of a model."""
 
     hidden: int
     query: int  # features of all heads together
@@ -107,11 +109,11 @@ class LayerWork:
         return self.is_apart and product.groups > 1
 
     def tables_of_core(self, product: Product) -> int:
-        """Experts of which a core holds a tile."""
+        """Return the number of experts of which a core stores a tile."""
         return 1 if self.has_squares(product) else product.groups
 
     def tile(self, product: Product, grid: Count) -> Size:
-        """Elements of one matrix of a product on a core."""
+        """Return the elements of one matrix of a product on a core."""
         side = self.expert_side(grid) if self.has_squares(product) else grid
         return ceil_div(product.k, side) * ceil_div(product.n, side)
 
@@ -143,7 +145,8 @@ class LayerWork:
         return self.norms + self.means + 2.0 + self.choices
 
     def instructions(self, wafer: Wafer) -> float:
-        """Short vector instructions of a token: those of the published kernels, and what this layer has more or less."""
+        """Return the short vector instructions per token: those of the published kernels, corrected for this
+        layer."""
         return max(1.0, wafer.decode_layer_instructions + self.more_instructions)
 
     @property
@@ -153,13 +156,13 @@ class LayerWork:
 
     @property
     def divisions(self) -> float:
-        """Two a norm, and that of the softmax."""
+        """Divisions: two per norm, and that of the softmax."""
         return 2.0 * self.norms + 1.0
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder: its layers, and what stands before and behind them."""
+    """A decoder: its layers, and the embedding and head around them."""
 
     layers: int
     context: int
@@ -179,9 +182,11 @@ class Decoder:
 
 
 def stated_layer(model: Mapping[str, Any]) -> LayerShape | LayerWork:
-    """A layer from sizes: as published, unless they say what the published kernels do not know.
+    """Return a layer from its sizes: the published one, or a list of products if the sizes go beyond the
+    published kernels.
 
-    Those are a head size (`head_dim`), norms on heads (`qk_norm`) and experts (`experts`, `experts_per_token`).
+    Those sizes are a head size (`head_dim`), norms on heads (`qk_norm`) and experts (`experts`,
+    `experts_per_token`).
     """
     hidden, ffn = int(model["hidden"]), int(model["ffn"])
     if not any(model.get(name) for name in ("head_dim", "qk_norm", "experts")):

@@ -1,23 +1,24 @@
-"""The joined layer: n tokens pass a layer of a decoder while its weights rest.
+"""The joined layer: n tokens pass a decoder layer together while its weights are stationary.
 
-Where decode pays starts, hops and handovers for one token, n tokens pay them once; words and arithmetic n times.
-Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e exponentials of a token, I short
-vector instructions of a layer, d = ceil(hidden / P)::
+Decode pays starts, hops and handovers for each token, n joined tokens pay them once; words and arithmetic n
+times. Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e exponentials of a
+token, I short vector instructions of a layer, d = ceil(hidden / P)::
 
     product      the faster of n gemv(k, o), a row of weights at a time, and
                  S + k (L + o (o_map(n) + v(n))), one weight times a column of n tokens
     all-reduce   tree_allreduce(n o); of a statistic tree_allreduce(n)
     attention    n (gemv(q, 1) + gemv(1, q)), tree_allreduce(n), tree_allreduce(n q)
-    special      ceil(n / P) times those of one token; for n > 1 their n e words go once more down a line
+    special      ceil(n / P) times those of one token; for n > 1 their n e words go along a line once more
     short        I o once; for n > 1 also I n d / rate
 
-All contexts are one slot (up to P tokens) long; :func:`deep_cycles` says what longer ones add.  Experts: of E, k for each
-token at random, n tokens meet g = E (1 - (1 - k / E)^n) in the mean, each with n k / g of them; where they are unlike,
-g = sum over experts of 1 - (1 - p_e)^n; where all tokens take the same, g = k.  Weights of 8 or 4 bits are unpacked once a turn,
-those of g experts: :mod:`wse_sim.modes.generation.packed`.  Experts on their own cores: :mod:`wse_sim.modes.generation.apart`.
+All contexts are one slot (up to P tokens) long; :func:`deep_cycles` gives the cost of longer ones. Experts:
+if each token uses k of E at random, n tokens use g = E (1 - (1 - k / E)^n) experts on average, each with n k
+/ g of them; with unequal probabilities, g = sum over experts of 1 - (1 - p_e)^n; if all tokens use the same,
+g = k. Weights of 8 or 4 bits are unpacked once per turn, for g experts:
+:mod:`wse_sim.modes.generation.packed`. Experts on separate cores: :mod:`wse_sim.modes.generation.apart`.
 
-Assumed, because no joined kernel is published: the cores of a line, which hold copies, share the special functions of
-several tokens.  Without that these would be most of the layer.
+Assumed, because no joined kernel is published: the cores of a line, which have copies of the data, divide the
+special functions of several tokens. Without that these would be most of the layer.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ def joined_layer_cycles(
 
 
 def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
-    """How many times as many matrices `tokens` tokens meet as one of them does, and the tokens of each matrix.
+    """Return the number of distinct matrices that `tokens` tokens use, relative to one token, and the tokens
+    per matrix.
 
-    Where experts have their own cores, those of the fullest one: one matrix, as for a lone token.
+    With experts on separate cores, those of the fullest one: one matrix, as for a single token.
     """
     if work.has_squares(product):
         return 1.0, fullest_tokens(work, tokens)
@@ -98,13 +100,14 @@ def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
 
 
 def unpacking(work: LayerWork, tokens: Count, grid: int) -> Size:
-    """Cycles in which a core unpacks the weights that `tokens` tokens meet, each of them once."""
+    """Return the cycles in which a core unpacks the weights that `tokens` tokens use, each of them once."""
     return sum(met(work, p, tokens)[0] * unpacked_cycles(work, p, grid) for p in work.products)
 
 
 def deep_cycles(
     shape: LayerShape | LayerWork, slots: Count, grid: int, wafer: Wafer, *, groups: int | None = None
 ) -> Size:
-    """What `slots` tokens of context in every core of a line cost one token beyond a context of one slot."""
+    """Return the extra cycles per token for `slots` tokens of context on every core of a line, compared with
+    one slot."""
     deep = decode_layer_cycles(shape, slots * grid, grid, wafer, groups=groups)
     return deep.total - decode_layer_cycles(shape, grid, grid, wafer, groups=groups).total

@@ -123,11 +123,11 @@ def decode_layer_cycles(
 def ends_cycles(
     decoder: Decoder, grid: Count, wafer: Wafer, *, groups: Size | None = None, tokens: int = 1
 ) -> Cost:
-    """Cycles of a token before the first and behind the last layer: embedding, head, the largest output.
+    """Return the cycles of a token before the first and after the last layer: embedding, head, argmax.
 
-    Rows of the table lie over the rows of cores, features over the columns: the row of a token goes down its columns by
-    multicast, those of a prompt one after the other.  The largest output is found on each core, then among all of them:
-    its value, then its place.
+    Rows of the table are spread over the rows of cores, features over the columns: the row of a token is
+    multicast down its columns, those of a prompt one after the other. The argmax is found on each core, then
+    among all of them: its value, then its index.
     """
     groups = best_groups(grid) if groups is None else groups
     piece = words(ceil_div(decoder.hidden, grid), "fp16")

@@ -143,7 +143,7 @@ def _statistics(count: float, grid: int, groups: int, wafer: Wafer, elements: in
 
 
 def _exponentials(count: int, wafer: Wafer) -> Part:
-    """Exponentials: those of a softmax of as many elements (up to what a core holds) on one core."""
+    """Return the part for exponentials: a softmax of as many elements (limited by memory) on one core."""
     held = min(count, wafer.sram_usable_bytes // (4 * 4))
     cost, one = Cost(special=float(count * wafer.exp_cycles)), Tiling(1, 1, "grid")
     probe = Probe(
@@ -161,7 +161,7 @@ def _exponentials(count: int, wafer: Wafer) -> Part:
 
 
 def _roots(work: LayerWork, d: int, wafer: Wafer, times: int = 1) -> Part:
-    """Roots and divisions: those of an RMS norm on one core."""
+    """Return the part for roots and divisions: an RMS norm on one core."""
     cost = Cost(special=times * float(work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles))
     one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
     probe = Probe(

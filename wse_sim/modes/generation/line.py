@@ -1,11 +1,11 @@
-"""A flow line in closed form: turns pass regions in order, nobody overtakes.
+"""A flow line in closed form: turns pass regions in order, without overtaking.
 
 Turn after turn, with t_r the time of region r and c_r when it is free again::
 
     c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-m equal turns are a longest path through a lattice of turns and regions: it enters at some region j, visits every one
-from there to r, and m - 1 more times one of them, the slowest::
+m equal turns are a longest path through a lattice of turns and regions: it enters at some region j, visits
+every one from there to r, and m - 1 more times one of them, the slowest::
 
     c_r after m turns = max over j <= r of [ c_j + sum of t_j .. t_r + (m - 1) max of t_j .. t_r ]
 
@@ -20,7 +20,8 @@ import numpy as np
 
 
 def line_s(times: Sequence[Sequence[float]], counts: Sequence[int]) -> float:
-    """When the last of all turns leaves the last region: `times` (kinds, regions) of a turn, `counts` equal turns each.
+    """Return when the last turn leaves the last region: `times` (kinds, regions) of a turn, `counts` equal
+    turns each.
 
     Example
     -------

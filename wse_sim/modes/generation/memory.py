@@ -67,7 +67,7 @@ def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
 
 
 def tiles_bytes(split: Split, prompt: int) -> float:
-    """Bytes of a core for a prompt that passes as one block of moving tiles."""
+    """Return the bytes per core for a prompt that passes as one block of moving tiles."""
     grid, work = split.grid, split.layer
     q, wide, f = -(-prompt // grid), max(split.d, -(-work.query // grid)), -(-work.widest // grid)
     moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
@@ -75,7 +75,7 @@ def tiles_bytes(split: Split, prompt: int) -> float:
 
 
 def rows_bytes(split: Split, chunk: int) -> float:
-    """Bytes of a core for the rows of `chunk` tokens that pass while the weights rest."""
+    """Return the bytes per core for the rows of `chunk` tokens that pass while the weights are stationary."""
     work = split.layer
     products = [p for p in work.products if not work.has_squares(p)]
     q, f = (-(-size // split.grid) for size in (work.query, max(round(p.n * p.share) for p in products)))
@@ -90,7 +90,8 @@ def rows_bytes(split: Split, chunk: int) -> float:
 def core_memory(
     split: Split, wafer: Wafer, *, context: int, prompt: int, batch: int, chunk: int = 0
 ) -> CoreMemory:
-    """Bytes of a core of the fullest region, with room for the prompt as one block and for `chunk` tokens of it."""
+    """Return the memory of a core in the fullest region, with room for the prompt as one block and for
+    `chunk` tokens of it."""
     buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
     found = (_memory(split, wafer, *kind, context, prompt, batch, buffers) for kind in split.kinds)
     return max(found, key=lambda memory: memory.total_bytes)
@@ -130,7 +131,7 @@ def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: i
 
 
 def context_beside_rows(split: Split, wafer: Wafer, *, batch: int, chunk: int) -> int:
-    """Longest context, in tokens, of a decoder whose prompts only come in chunks of `chunk` tokens."""
+    """Return the longest context, in tokens, of a decoder whose prompts only arrive in chunks of `chunk` tokens."""
     return _longest(split, wafer, 0, batch, rows_bytes(split, chunk))
 
 
@@ -145,7 +146,7 @@ def _longest(split: Split, wafer: Wafer, prompt: int, batch: int, buffers: float
 
 
 def wafer_context(decoder: Decoder, batch: int, wafer: Wafer, systems: int, cache: int) -> int:
-    """Longest context if every core of all systems could hold cache; `cache` bytes per token."""
+    """Return the longest context if every core of all systems could store cache; `cache` bytes per token."""
     of_layers = decoder.layers * decoder.layer.tables * weight_bytes(decoder.layer.bits)
     weights = of_layers + ELEMENT_BYTES * decoder.tables
     room = systems * wafer.program_cores * (wafer.sram_usable_bytes - wafer.kernel_code_bytes) - weights

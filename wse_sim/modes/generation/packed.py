@@ -1,10 +1,12 @@
-"""Weights that rest in 8 or 4 bits, and which experts tokens take.
+"""Quantized weights of 8 or 4 bits, and the distribution of experts over tokens.
 
-A weight of a layer rests as a number of `bits` bits, with an fp16 scale for every :data:`GROUP` weights of a core's tile.  It is
-turned into fp16 once for a turn, however many tokens that has, a group at a time.  What this takes is measured: ``unpack/pe.csl`` is
-run on this project's machine of CSL, for the wafer at hand.  Embedding and head rest in fp16.
+A weight of a layer is stored as a number of `bits` bits, with an fp16 scale for every :data:`GROUP` weights
+of a core's tile. It is converted to fp16 once per turn, for any number of tokens, one group at a time. The
+time is measured: ``unpack/pe.csl`` runs on this project's CSL machine, for the given wafer. Embedding and
+head are stored in fp16.
 
-Assumed: groups of 128, which is usual; the tile's product starts when its weights are unpacked, nothing overlaps.
+Assumed: groups of 128, which is usual; the tile's product starts when its weights are unpacked, nothing
+overlaps.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FULL_BITS, ELEMENT_BYTES, WORD_BYTES = 16, 2, 2
 
 
 def weight_bytes(bits: int) -> float:
-    """Bytes of a weight at rest, with its part of a scale.
+    """Return the bytes of a stored weight, with its part of a scale.
 
     Example
     -------
@@ -40,7 +42,7 @@ def weight_bytes(bits: int) -> float:
 
 
 def unpacked_bytes(bits: int) -> float:
-    """Bytes of a core for a group on its way: numbers, and fp16."""
+    """Return the bytes per core for a group being unpacked: numbers, and fp16."""
     return float(GROUP * (WORD_BYTES + ELEMENT_BYTES)) if bits < FULL_BITS else 0.0
 
 
@@ -52,7 +54,7 @@ def packed(work: LayerWork, bits: int, wafer: Wafer) -> LayerWork:
 
 
 def unpacked_cycles(work: LayerWork, product: Product, grid: Count) -> Size:
-    """Cycles in which a core unpacks the matrices of a product that one token meets; whole groups."""
+    """Return the cycles in which a core unpacks the matrices of a product that one token uses, in whole groups."""
     if not work.unpack_cycles:
         return 0.0
     # Of experts on cores of their own a core has one; others are all on it.
@@ -90,7 +92,8 @@ def _measured(bits: int, machine: _Machine) -> float:
 
 
 def loaded(work: LayerWork, experts: str, layout: str = "spread") -> LayerWork:
-    """The layer whose tokens take experts as `experts` says: uniform, identical, or table:FILE; `layout`: spread or apart.
+    """Return the layer with experts distributed as `experts` (uniform, identical, or table:FILE); `layout`:
+    spread or apart.
 
     Raises
     ------
@@ -132,7 +135,8 @@ def read_loads(name: str, groups: int) -> tuple[float, ...]:
 
 
 def probabilities(loads: tuple[float, ...], share: float) -> tuple[float, ...]:
-    """Probability that a token takes each expert, in proportion to its load but at most 1; their sum is `share`.
+    """Return the probability that a token uses each expert, in proportion to its load but at most 1; their
+    sum is `share`.
 
     Example
     -------

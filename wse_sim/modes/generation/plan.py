@@ -1,4 +1,4 @@
-"""The plan of generation: layers on square regions, what a token and a prompt cost in each."""
+"""The plan of generation: layers on square regions, and the costs of tokens and prompts in each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class LayerRegion:
 @saved
 @dataclass(frozen=True)
 class PromptTurn:
-    """`count` equal turns in which a prompt is read, one after the other; cycles are those of one layer, and of the ends."""
+    """`count` equal, consecutive turns that read a prompt; cycles are those of one layer, and of embedding
+    and head."""
 
     count: int
     tokens: int
@@ -47,7 +48,8 @@ RESTING, MOVING = "weights at rest", "moving tiles"
 @saved
 @dataclass(frozen=True)
 class Reading:
-    """How a prompt is read: `chunk` tokens at a time with weights at rest, or all of it as one block of moving tiles."""
+    """How a prompt is read: `chunk` tokens at a time with stationary weights, or all of it as one block of
+    moving tiles."""
 
     way: str  # RESTING or MOVING
     chunk: int
@@ -57,7 +59,7 @@ class Reading:
 @saved
 @dataclass(frozen=True, repr=False)
 class GenerationPlan(DisplayedPlan):
-    """Where the layers of a decoder rest and what they cost; cycles are those of one layer."""
+    """Regions of a decoder's layers with their costs; cycles are those of one layer."""
 
     graph: KernelGraph  # stated for one request of `context` tokens
     wafer: Wafer
@@ -90,7 +92,7 @@ class GenerationPlan(DisplayedPlan):
 
     @property
     def weights_rest(self) -> bool:
-        """Weights stay in the regions."""
+        """True: weights stay in the regions."""
         return True
 
     @property
@@ -110,12 +112,12 @@ class GenerationPlan(DisplayedPlan):
 
     @property
     def handover_s(self) -> float:
-        """Seconds that a token spends between regions on its way through all of them and back."""
+        """Seconds that a token spends between regions on its route through all of them and back."""
         return sum(item.token_handover_s for item in self.regions)
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the way of one token through all regions and back to the first."""
+        """Seconds of one token through all regions and back to the first."""
         return sum(self.token_work_s(item) for item in self.regions) + self.handover_s
 
     def token_work_s(self, item: LayerRegion) -> float:
@@ -129,7 +131,7 @@ class GenerationPlan(DisplayedPlan):
         return item.layers * self.prefill_layer_s + ends
 
     def turn_s(self, turn: PromptTurn, item: LayerRegion) -> tuple[float, float]:
-        """Seconds that a region works in a turn, and those to hand its tokens on."""
+        """Return the seconds that a region works in a turn, and those to send its tokens to the next region."""
         cycles = item.layers * turn.layer_cycles + turn.end_cycles * item.has_ends
         ways = {"inside": turn.inside_s, "between": turn.between_s, "": 0.0}
         return cycles / self.wafer.clock_hz, ways[item.leaves]

@@ -1,16 +1,17 @@
 """How a prompt is read: in chunks that follow each other through the regions, or as one block.
 
-A block keeps R - 1 of R regions idle.  Blocks of moving tiles take the P steps of the grid however short they are, so
-smaller ones gain nothing.  With weights at rest (:mod:`wse_sim.modes.generation.joined`) a chunk of n tokens takes
-about a + b n in a region, and ceil(p / n) chunks are in the line at once::
+A block keeps R - 1 of R regions idle. Blocks of moving tiles take the P steps of the grid for any length, so
+smaller ones gain nothing. With stationary weights (:mod:`wse_sim.modes.generation.joined`) a chunk of n
+tokens takes about a + b n in a region, and ceil(p / n) chunks are in the line at once::
 
     region       t_r = (l_r (A(n) + n G(s)) + e_r) / f + h_r      s slots of context when the chunk is done
-    first token  of turns one after the other, :mod:`wse_sim.modes.generation.line`;
-                 of equal ones (turns - 1) max t + sum t, shortest near n = sqrt(p a / ((R - 1) b))
+    first token  for successive turns, :mod:`wse_sim.modes.generation.line`;
+                 for equal ones (turns - 1) max t + sum t, shortest near n = sqrt(p a / ((R - 1) b))
 
-e_r stands where the ends lie: the embedding for every chunk, the head for the last one.  h_r hands n d elements over
-every line.  The default is the chunk with the earliest first token among those that fit and leave at least half of
-the cache that chunks of :data:`SHORT` leave.  (Nobody publishes chunks of a wafer: the half is a choice, not a measurement.)
+e_r applies to the region of embedding and head: the embedding for every chunk, the head for the last one. h_r
+is the time to send n d elements over every line. The default is the chunk with the earliest first token among
+those that fit and leave at least half of the cache that chunks of :data:`SHORT` leave. (No chunk sizes of a
+wafer are published: the half is a choice, not a measurement.)
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def handover_s(
 
 
 class ChunkPrices:
-    """What turns of a plan cost in which its prompt is read in chunks."""
+    """Costs of turns of a plan whose prompt is read in chunks."""
 
     def __init__(self, plan: GenerationPlan, split: Split, decoder: Decoder) -> None:
         self.plan, self.split, self._decoder = plan, split, decoder
@@ -69,7 +70,7 @@ class ChunkPrices:
         self._layers: dict[int, float] = {}  # cycles of a layer by tokens
 
     def price(self, chunks: Sequence[int]) -> None:
-        """Price the layer for chunks of these lengths, and for what their last chunks hold, in one pass."""
+        """Price the layer for chunks of these lengths, and for the lengths of their last chunks, in one pass."""
         prompt, plan = self.plan.prompt, self.plan
         lengths = sorted({length for chunk in chunks for length in (chunk, (prompt - 1) % chunk + 1)})
         cost = joined_layer_cycles(
@@ -78,7 +79,7 @@ class ChunkPrices:
         self._layers.update(zip(lengths, np.asarray(cost.total, np.float64).tolist(), strict=True))
 
     def in_chunks(self, chunk: int) -> Reading:
-        """Chunks of `chunk` tokens with weights at rest, the last one with what is left."""
+        """Return chunks of `chunk` tokens with stationary weights, the last one with the rest."""
         plan, prompt = self.plan, self.plan.prompt
         last = (prompt - 1) % chunk + 1
         # Chunks that end in the same slot of the context cost the same.
@@ -100,7 +101,7 @@ class ChunkPrices:
         return self._layers[tokens]
 
     def _rest(self, tokens: int, *, is_last: bool) -> tuple[float, float, float]:
-        """Cycles of embedding and head, and the ways to the next region."""
+        """Return the cycles of embedding and head, and the transfer times to the next region."""
         plan, split = self.plan, self.split
         decoder = self._decoder if is_last else dataclasses.replace(self._decoder, head=None)
         side = split.ends_at.rows if split.ends_at else plan.grid
@@ -110,7 +111,7 @@ class ChunkPrices:
         return float(np.asarray(ends)), *ways
 
     def memory(self, chunk: int) -> CoreMemory:
-        """Bytes of a core with room for a chunk of `chunk` tokens."""
+        """Return the memory of a core with room for a chunk of `chunk` tokens."""
         plan = self.plan
         return core_memory(
             self.split, plan.wafer, context=plan.context, prompt=plan.prompt, batch=plan.batch, chunk=chunk
@@ -132,7 +133,7 @@ class ChunkPrices:
 def with_reading(
     plan: GenerationPlan, split: Split, decoder: Decoder, options: GenerationChoice
 ) -> GenerationPlan:
-    """The plan, whose prompt is one block, with the prompt read as asked for or as fast as the cache allows.
+    """Return the plan with the prompt read as requested, or as fast as the cache allows.
 
     Raises
     ------

@@ -120,7 +120,7 @@ def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
 
 
 def _flops(plan: GenerationPlan, item: LayerRegion) -> float:
-    """FLOPs of one token in a region: its fraction of the layers, and the head where it stands."""
+    """Return the FLOPs of one token in a region: its fraction of the layers, and the head if it is there."""
     head = (
         sum(k.flops for k in plan.graph.kernels if role_of(k) is Role.PRODUCT and not k.layer.count("."))
         / plan.context

@@ -58,7 +58,7 @@ class GenerationRun:
         self.env.run()
 
     def _prompt(self) -> Events:
-        """Send the turns of the prompt down the line of regions; behind the last one all requests start."""
+        """Send the turns of the prompt down the line of regions; after the last one all requests start."""
         turns = [turn for turn in self.plan.reading.turns for _ in range(turn.count)]
         came: list[simpy.Store] = [simpy.Store(self.env) for _ in self.plan.regions]
         for number in range(len(turns)):
@@ -70,7 +70,7 @@ class GenerationRun:
             self.env.process(self._request(request))
 
     def _read(self, place: int, turns: list[PromptTurn], came: list[simpy.Store]) -> Events:
-        """One region: every turn in the order in which it came, then to the next region."""
+        """Run one region: every turn in order of arrival, then send it to the next region."""
         item = self.plan.regions[place]
         for turn in turns:
             number = yield came[place].get()

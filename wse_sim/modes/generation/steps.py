@@ -90,7 +90,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
 
 @step("decoder")
 def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) -> Decoder:
-    """What the graph states of its layers, its head and its embedding; how weights rest and experts are loaded."""
+    """Read layers, head and embedding from the graph; apply the quantization and the distribution of experts."""
     decoder = decoder_of(graph)
     bits = packed(decoder.layer, int(options.weights_bits), wafer)
     layer = loaded(bits, options.experts, options.expert_layout)
@@ -101,7 +101,7 @@ def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) ->
 def check_request(
     wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice, decoder: Decoder
 ) -> int:
-    """Reject impossible requests; the prompt is the whole context unless asked."""
+    """Reject impossible requests; by default the prompt is the whole context."""
     _check(options, decoder.context, wafer, cluster, systems)
     return options.prompt or decoder.context
 
@@ -136,7 +136,8 @@ def try_grids(
 def split_layers(
     wafer: Wafer, systems: int, options: GenerationChoice, decoder: Decoder, prompt: int, grid: int
 ) -> Split:
-    """Share the layers over the regions of all wafers, as evenly as whole layers allow; find a place for the ends."""
+    """Distribute the layers over the regions of all wafers as evenly as whole layers allow; find a place for
+    embedding and head."""
     ways = _splits(decoder, wafer, systems, grid)
     rows, limit = chunk_rows(options, prompt), wafer.sram_usable_bytes
 
@@ -154,7 +155,8 @@ def split_layers(
 
 
 def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Split, ...]:
-    """Ways to lay layers and ends on squares of side `grid`, the preferred one first."""
+    """Return the possible placements of layers, embedding and head on squares of side `grid`, the preferred
+    one first."""
     split = split_of(decoder, wafer, systems, grid)
     left = _square_left(wafer, grid)
     if not decoder.tables or split.has_own_ends or not left:
@@ -164,7 +166,7 @@ def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Sp
 
 
 def split_of_plan(plan: GenerationPlan) -> Split:
-    """How the layers of a finished plan are on its squares."""
+    """Return the placement of the layers of a finished plan."""
     decoder, last = dataclasses.replace(decoder_of(plan.graph), layer=plan.layer), plan.regions[-1]
     ways = _splits(decoder, plan.wafer, plan.systems, plan.grid)
     return next(
@@ -191,7 +193,7 @@ def _square_left(wafer: Wafer, grid: int) -> Region | None:
 def fit_memory(
     graph: KernelGraph, wafer: Wafer, options: GenerationChoice, decoder: Decoder, prompt: int, split: Split
 ) -> CoreMemory | Infeasible:
-    """Weights, cache and buffers must fit a core."""
+    """Check that weights, cache and buffers fit in a core."""
     memory = core_memory(split, wafer, context=decoder.context, prompt=prompt, batch=options.batch)
     if memory.total_bytes <= wafer.sram_usable_bytes:
         return memory
@@ -209,7 +211,8 @@ def fit_memory(
 
 @step("regions")
 def place_regions(wafer: Wafer, cluster: Cluster, decoder: Decoder, split: Split) -> tuple[LayerRegion, ...]:
-    """Lay the regions out in rows, back and forth, so that consecutive ones touch; price the ways between."""
+    """Lay the regions out in rows, back and forth, so that consecutive ones are adjacent; price the routes
+    between them."""
     inside, between = handover_s(split, 1, wafer, cluster)
     places = [_place(split, wafer, number) for number in range(split.regions + split.has_own_ends)]
     if split.ends_at:
@@ -312,13 +315,13 @@ def price_layers(
 def state_machine(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationRequest:
-    """What the plan states of the request in addition to its regions."""
+    """Collect the facts of the request that the plan states in addition to its regions."""
     return GenerationRequest(graph, wafer, cluster, systems, options)
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request and the systems that it asks for."""
+    """A request and the systems that it uses."""
 
     graph: KernelGraph
     wafer: Wafer
@@ -331,23 +334,26 @@ class GenerationRequest:
 def read_prompt(
     plan: GenerationPlan, split: Split, decoder: Decoder, options: GenerationChoice
 ) -> GenerationPlan:
-    """Read the prompt in chunks: as asked, or those with the earliest first token that leave room for the cache."""
+    """Read the prompt in chunks: as requested, or those with the earliest first token that leave room for the
+    cache."""
     return with_reading(plan, split, decoder, options)
 
 
 STEPS = [read_decoder, check_request, try_grids, read_prompt]
 """From graph, wafer, cluster, systems and options to the plan."""
 ATTEMPT = [split_layers, fit_memory, place_regions, state_machine, price_layers]
-"""One grid: from what the steps above know, and `grid`, to a plan."""
+"""Steps for one grid: from the values of the steps above, and `grid`, to a plan."""
 
 
 def token_s(plan: GenerationPlan) -> float:
-    """Seconds between two tokens of one request: the way through all regions, or all requests in the slowest."""
+    """Return the seconds between two tokens of one request: its latency, or the time of all requests in the
+    slowest region."""
     return max(plan.latency_s, plan.batch * plan.stage_s)
 
 
 def _grids(wafer: Wafer) -> list[int]:
-    """Sides to try: even steps, and the largest squares of which several fill the wafer; of a small wafer all of it."""
+    """Return the grid sides to try: even steps, and the largest squares of which several fill the wafer; all
+    of a small wafer."""
     side = min(wafer.program_rows, wafer.program_cols)
     if side < LEAST_GRID:
         return [side]

@@ -1,4 +1,4 @@
-"""What a turn of several tokens costs a region: layers, ends, and the way to the next region."""
+"""Costs of a turn of several tokens in a region: layers, embedding and head, and the transfer to the next region."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from wse_sim.modes.generation.steps import split_of_plan
 
 
 class TurnPrices:
-    """Prices of turns on the regions of a plan; cycles of one layer, of embedding and head; seconds between regions."""
+    """Prices of turns on the regions of a plan: cycles of one layer, of embedding and head; seconds between
+    regions."""
 
     def __init__(self, plan: GenerationPlan) -> None:
         self.plan, self._split = plan, split_of_plan(plan)
@@ -32,7 +33,8 @@ class TurnPrices:
         return float(np.asarray(cost.total))
 
     def deep_cycles(self, slots: int) -> Size:
-        """What 1 to `slots` slots of context cost a token and layer beyond one slot, (slots,)."""
+        """Return the extra cycles per token and layer for 1 to `slots` slots of context, compared with one
+        slot: (slots,)."""
         plan = self.plan
         return deep_cycles(plan.layer, np.arange(1, slots + 1), plan.grid, plan.wafer, groups=plan.groups)
 
@@ -53,7 +55,7 @@ class TurnPrices:
         return between if item.leaves == "between" else inside
 
     def cache_tokens(self, chunk: int) -> int:
-        """Tokens whose keys and values fit together with weights and the rows of a turn of `chunk` tokens."""
+        """Return the tokens whose keys and values fit next to weights and the rows of a turn of `chunk` tokens."""
         return context_beside_rows(self._split, self.plan.wafer, batch=1, chunk=chunk)
 
     def _ends(self, tokens: int, *, has_head: bool) -> float:

@@ -1,9 +1,9 @@
-"""The pipelined mode: every kernel rests on its region, samples stream through.
+"""The pipelined mode: every kernel owns a region, samples stream through.
 
-options.py what a user may fix         steps.py   the compiler's steps
-plan.py    what they make
-run.py     the schedule, region.py one region of it
-links.py   traffic and queues          result.py  from a run to a result
+options.py   options of the user       steps.py    the compiler's steps
+plan.py      their plan
+run.py       the schedule              region.py   one region of it
+links.py     traffic and queues        result.py   from a run to a result
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipelined:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are requested."""
+        """Return the steps of its compiler, imported on demand."""
         from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -86,7 +86,7 @@ class Pipelined:
         return collect(run, free, path)
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Regions, replicas, samples in flight, what sizing ran into."""
+        """Return regions, replicas, samples in flight, and the limit of sizing for display."""
         plan = expect(plan, PipelinedPlan)
         return (
             ("regions", str(len(plan.stages))),
@@ -102,11 +102,11 @@ class Pipelined:
         return dataclasses.replace(plan, stages=stages)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
-        """The same regions and routes; the cycles of every stage again."""
+        """Return the plan with the same regions and routes, and new cycles of every stage."""
         return reprice(expect(plan, PipelinedPlan), wafer, cluster)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
-        """The steady rate: the slowest stage or link of every replica, at most what the host sends."""
+        """Return the steady rate: the slowest stage or link of every replica, at most what the host sends."""
         plan = expect(plan, PipelinedPlan)
         rate = plan.replicas * plan.wafer.clock_hz / plan.sample_cycles
         return {"samples_per_s": min(rate, _host(plan).samples_per_s)}
@@ -145,7 +145,7 @@ class Pipelined:
 
 
 def _host(plan: PipelinedPlan) -> InputPath:
-    """The way of the samples from the input workers to the first stage."""
+    """Return the input path from the input workers to the first stage."""
     return input_path(
         plan.cluster,
         sample_bytes=plan.input_bytes_per_sample,

@@ -79,7 +79,7 @@ GEOMETRY = (
     ),
     *("dead_cores", "dead_rows", "defect_repair", "defect_links"),
 )
-"""What a reference machine takes from the wafer at hand."""
+"""Fields that a reference machine takes from the given wafer."""
 ARITHMETIC = tuple(
     f"{what}_per_cycle"
     for what in (
@@ -106,7 +106,7 @@ def reference_wafers(wafer: Wafer) -> tuple[Wafer, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What is asked of the shelves: cycles of all groups (groups,) and a fraction of the columns; what came out."""
+    """One trial of the shelves: target cycles (groups,) and a fraction of the columns, with the result."""
 
     targets: FloatArray
     width: int  # index into the ladder of columns
@@ -115,9 +115,9 @@ class Trial:
 
 
 class LayoutSearch:
-    """A descent over slack, cores and columns, then single and random steps.
+    """A descent over slack, cores and columns, followed by single and random steps.
 
-    `merit` says how many cycles a batch takes with a layout, `samples` of it are on one replica.
+    `merit` returns the cycles of a batch with a layout, `samples` of it are on one replica.
     """
 
     def __init__(self, sizer: Sizer, samples: int, merit: Callable[[Layout], float]) -> None:
@@ -180,7 +180,7 @@ class LayoutSearch:
         self._descend(min(self._found.values(), key=lambda trial: trial.cycles), trials // 3, FINE)
 
     def _descend(self, best: Trial, trials: int, steps: tuple[float, ...] = STEPS) -> None:
-        """Single kinds, all of them, or the columns, in steps that become finer."""
+        """Change single kinds, all of them, or the columns, in ever finer steps."""
         kinds = range(int(self._kind_of.max()) + 1)
         for factor in steps:
             is_better = True
@@ -238,11 +238,13 @@ class LayoutSearch:
 
 
 _found_before: dict[Hashable, list[Layout]] = {}
-"""What :func:`reference_layouts` answered last, by what the answer depends on; a sweep over constants asks it again."""
+"""Last results of :func:`reference_layouts`, by the values that they depend on; a sweep over constants reuses
+them."""
 
 
 def reference_layouts(sizer: Sizer, samples: int) -> list[Layout]:
-    """Layouts worth a look, whatever the constants of the wafer are: the best of the searches on all references."""
+    """Return promising layouts that do not depend on the wafer's constants: the best of the searches on all
+    references."""
     key = (
         tuple(
             (sizer.kind(group), sizer.in_flight[group.name], pinned_size(group.forward))

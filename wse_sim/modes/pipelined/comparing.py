@@ -1,7 +1,8 @@
-"""Placements of one model side by side: what the placer wanted to make small, on its own scale.
+"""Comparison of placements of one model: what the placer minimized, in its units.
 
-Symbols: T cycles per sample of the slowest stage; B least T by area (:attr:`PipelinedPlan.lower_bound_cycles`);
-wire in cores, |dx| + |dy| between the middles of producer and consumer, every stream counted once.
+Symbols: T cycles per sample of the slowest stage; B least T by area
+(:attr:`PipelinedPlan.lower_bound_cycles`); wire in cores, |dx| + |dy| between the middles of producer and
+consumer, every stream counted once.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PlanScore:
 
     @property
     def link_use(self) -> float:
-        """What the busiest link carries over what it can at the pace of the slowest stage."""
+        """Load of the busiest link relative to its capacity at the pace of the slowest stage."""
         return self.link_cycles / self.slowest_cycles
 
 
@@ -91,7 +92,7 @@ def verdict(scores: Sequence[PlanScore], rates: Sequence[float]) -> str:
 
 
 def _reason(scores: Sequence[PlanScore], rates: Sequence[float], best: int) -> str:
-    """What made the difference between the best and the next: the slowest kernel, or the wire."""
+    """Return the reason for the difference between the best and the next: the slowest kernel, or the wire."""
     others = [i for i in range(len(scores)) if i != best]
     rival = max(others, key=lambda i: rates[i])
     if rates[best] <= rates[rival] * 1.001:

@@ -1,4 +1,4 @@
-"""A plan on a wafer with dead cores: the longer ways of words, and the links next to a defect."""
+"""A plan on a wafer with dead cores: longer routes, and the loads of links next to a defect."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
 def with_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
-    """The plan with the ways over shifted rows, and over or round the dead cores that are left."""
+    """Return the plan with routes over shifted rows, and over or around the remaining dead cores."""
     return _round_dead_cores(_over_shifted_rows(plan, mended))
 
 
 def _over_shifted_rows(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
-    """The plan on a repaired wafer: words take extra hops over the shifted rows, nothing else changes."""
+    """Return the plan on a repaired wafer: words take extra hops over the shifted rows, nothing else changes."""
     if not mended.repaired:
         return plan
     hop = plan.wafer.hop_cycles
@@ -43,7 +43,8 @@ def _over_shifted_rows(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
 
 
 def _round_dead_cores(plan: PipelinedPlan) -> PipelinedPlan:
-    """The plan with the ways and the loads of words that go round dead cores, or a note on those that pass over them."""
+    """Return the plan with detours around dead cores and their loads, or with a note on streams that pass
+    over them."""
     wafer = plan.wafer
     if not wafer.dead_cores:
         return plan
@@ -80,7 +81,7 @@ def _longer(streams: Sequence[Stream], extra: Sequence[int]) -> tuple[Stream, ..
 
 
 def _words_longer(streams: Sequence[Stream], extra: Sequence[int]) -> str:
-    """How much longer the ways of all words are, where any is."""
+    """Return how much longer the routes of all words are; "" if they are not."""
     sizes = [stream.bytes_per_sample + stream.backward_bytes_per_sample for stream in streams]
     plain = sum(size * stream.hops for size, stream in zip(sizes, streams, strict=True))
     more = sum(size * hops for size, hops in zip(sizes, extra, strict=True))

@@ -1,7 +1,8 @@
-"""The rate of a plan at many draws of the constants in one pass.
+"""The rate of a plan for many draws of the constants in one pass.
 
-A wafer whose drawn constants are arrays (one element per draw) goes through the closed forms once per kind and shape of stage.
-Regions and routes stay.  The rates are those of `repriced` and `quick_figures`, bit by bit.
+A wafer whose drawn constants are arrays (one element per draw) goes through the closed forms once per kind
+and shape of stage. Regions and routes stay the same. The rates equal those of `repriced` and `quick_figures`,
+bit by bit.
 """
 
 from __future__ import annotations

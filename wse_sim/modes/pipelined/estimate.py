@@ -1,18 +1,18 @@
-"""How long one batch takes, by formula: what the compiler compares plans by.
+"""Time of one batch by formula, which the compiler uses to compare plans.
 
 Symbols: stage k with ``f_k`` cycles forward, ``b_k`` backward, ``u_k`` of the weight update, ``n_k`` rows per
-sample, ``l_k`` cycles of fill and room for ``F_k`` samples between their two passes; streams of ``h`` cycles with
-room for ``c`` samples; N samples of a batch on one replica; T cycles between two samples if nothing waits.  One
-sample alone passes every stage as :mod:`wse_sim.modes.pipelined.region` says::
+sample, ``l_k`` cycles of fill and room for ``F_k`` samples between their two passes; streams of ``h`` cycles
+with room for ``c`` samples; N samples of a batch on one replica; T cycles between two samples without stalls.
+A single sample passes every stage as in :mod:`wse_sim.modes.pipelined.region`::
 
     begin        max over inputs of their first row + h; a barrier waits for their last row
     end          max(begin + f_k, max over inputs of their end + h + f_k / n_k)
     rows leave   from begin + (end - begin) / n_k + l_k to end + l_k
 
-and comes back along the same streams with ``b_k``.  With s_k the begin of its forward pass at stage k, t_k of its
+and returns along the same streams with ``b_k``. With s_k the start of its forward pass at stage k, t_k of its
 backward pass and E_k the end of that, samples follow each other at the pace of the slowest loop::
 
-    hold_k = E_k - s_k                                        a stage keeps a sample so long
+    hold_k = E_k - s_k                                        time that a stage stores a sample
     P = max(hold_k / F_k, (s_consumer - s_producer) / c, (t_producer - t_consumer) / c)
     E = max over k of E_k + u_k
     high = E + (N - 1) max(T, P)                              no stage works on before the first gradient is back
@@ -21,8 +21,8 @@ backward pass and E_k the end of that, samples follow each other at the pace of 
     step = R E' + (N - R) max(max f_k + max b_k, link) + max u_k       training in R rounds; E' is E without updates
     step = N T                                                inference: batches follow without a gap
 
-What this leaves out (forward and backward passes that meet in a region) is in the simulation, which has the
-last word.
+The formula ignores conflicts of forward and backward passes in a region; the simulation includes them and is
+decisive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Link = tuple[str, str, float, int]
 
 @dataclass(frozen=True)
 class LoneSample:
-    """When a sample alone begins and ends its passes, cycles by stage; streams as links."""
+    """Start and end of the passes of a single sample, in cycles by stage; streams as links."""
 
     stages: Sequence[Stage]
     links: Sequence[Link]
@@ -61,7 +61,8 @@ class LoneSample:
         return max(*held, max(there, default=0.0), max(back, default=0.0))
 
     def rounds_cycles(self, samples: int, round_samples: int, link_cycles: float) -> float:
-        """Cycles of a batch in rounds: fill, forward passes, backward passes; what the slowest stage of each takes."""
+        """Return the cycles of a batch in rounds: fill, forward passes, backward passes, at the pace of the
+        slowest stage of each."""
         end = max(self.backward_end[stage.name] for stage in self.stages)
         forward = max(stage.forward_cycles for stage in self.stages)
         backward = max(stage.backward_cycles for stage in self.stages)
@@ -97,14 +98,14 @@ def sample_latency(plan: PipelinedPlan) -> float:
 
 
 def lone_sample(stages: Sequence[Stage], links: Sequence[Link]) -> LoneSample:
-    """A sample on its way through the stages and back; `stages` are in dataflow order."""
+    """Simulate a single sample through the stages and back; `stages` are in dataflow order."""
     forward_begin, forward_end = _forward(stages, links)
     backward_begin, backward_end = _backward(stages, links, forward_end)
     return LoneSample(stages, links, forward_begin, backward_begin, backward_end)
 
 
 def step_cycles(plan: PipelinedPlan) -> float:
-    """Cycles of one batch of a plan, whatever the host does; sums over replicas are left out."""
+    """Return the cycles of one batch of a plan without host limits; sums over replicas are left out."""
     samples = ceil(plan.batch / plan.replicas)
     if plan.round_samples:
         lone = lone_sample(plan.stages, links_of(plan))

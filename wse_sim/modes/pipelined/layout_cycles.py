@@ -1,9 +1,10 @@
-"""How many cycles a batch takes with the stages on given boxes: what layouts are compared by.
+"""Cycles of a batch with the stages on given boxes, used to compare layouts.
 
-Prices of boxes come from the tables of the shelf placer; the rest is one compiled function: a sample alone, the room
-that SRAM leaves for more of them, and the schedule of two batches (:mod:`wse_sim.modes.pipelined.quick`), or the
-formula of :mod:`wse_sim.modes.pipelined.estimate` where the schedule would take long.  Symbols as there.  Streams go
-straight from middle to middle; the router and the discrete events have the last word.
+Prices of boxes come from the tables of the shelf placer; the rest is one compiled function: a single sample,
+the number of samples that fit in SRAM, and the schedule of two batches
+(:mod:`wse_sim.modes.pipelined.quick`), or the formula of :mod:`wse_sim.modes.pipelined.estimate` if the
+schedule would take long. Symbols as there. Streams go straight from middle to middle; the router and the
+event simulation are decisive.
 """
 
 # mypy: disable-error-code="assignment"
@@ -48,7 +49,7 @@ class LayoutCycles:
         self._quick = len(groups) * samples <= QUICK
 
     def __call__(self, boxes: Sequence[Box]) -> float:
-        """Cycles; infinite if SRAM does not hold a stage."""
+        """Return the cycles; infinite if a stage does not fit in SRAM."""
         boxes = boxes[: len(self._kinds)]
         prices = np.array(
             [self._priced(kind, box) for kind, box in zip(self._kinds, boxes, strict=True)], np.float64
@@ -119,10 +120,11 @@ def _batch_cycles(
     samples: int,
     quick: bool,
 ) -> float:
-    """Cycles of a batch; `prices` (K, 5) as :class:`~wse_sim.compiler.sizing.ShapePrices` names them.
+    """Return the cycles of a batch; `prices` (K, 5) are in the order of
+    :class:`~wse_sim.compiler.sizing.ShapePrices`.
 
-    `flow` (K, 3): rows, barrier, samples in flight; `held` (K, 2) bytes of all those samples and of those in streams,
-    and of one more in flight.
+    `flow` (K, 3): rows, barrier, samples in flight; `held` (K, 2): bytes of all those samples and of those in
+    streams, and of one more in flight.
     """
     count, streams = prices.shape[0], links.shape[0]
     memory = prices[:, 4] + held[:, 0] / cores

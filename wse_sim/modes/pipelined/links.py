@@ -104,7 +104,7 @@ def add_link_spans(run: PipelinedRun) -> None:
 
 
 def _busiest_streams(plan: PipelinedPlan) -> list[Stream]:
-    """Streams by the time that a sample holds their links; one of each pair of stages."""
+    """Return streams sorted by the time that a sample occupies their links; one per pair of stages."""
     streams = sorted(
         plan.streams,
         key=lambda s: (-(s.bytes_per_sample + s.backward_bytes_per_sample) / s.width, s.producer, s.consumer),

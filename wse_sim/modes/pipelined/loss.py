@@ -33,7 +33,7 @@ FP16_BYTES = 2
 
 
 def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
-    """Cycles of a core for the loss of a row of `logits`, and for sending its gradient."""
+    """Return the cycles of a core for the loss of a row of `logits`, and for sending its gradient."""
     start = STARTS[loss] * wafer.vector_start_cycles
     out = logits / 2 + 1
     if loss == "squared error":
@@ -43,10 +43,11 @@ def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
 
 
 def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int = 1) -> PipelinedPlan:
-    """The plan with a stage for a loss in every copy of the model.
+    """Return the plan with a stage for a loss in every copy of the model.
 
-    Its `cores` are in the last moving column of the region that gives the outputs, from its last row up; as many as
-    the sample has rows, or the largest divisor that the region has room for.  `in_turn` times as many take samples in turn.
+    Its `cores` are in the last moving column of the region that produces the outputs, from its last row up;
+    the default is one per row of the sample, or the largest divisor that fits in the region. `in_turn` times
+    as many alternate between samples.
 
     Raises
     ------
@@ -125,9 +126,9 @@ def _stage(
 
 
 def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) -> Stream:
-    """From the outputs to the loss, and back: words fork on their way to the host.
+    """Return the stream from the outputs to the loss and back: words fork on their route to the host.
 
-    As every stream it has room for the samples on their way.
+    Like every stream it has room for the samples in flight.
     """
     point = (stage.region.row, stage.region.col)
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)

@@ -1,4 +1,4 @@
-"""What a user may fix of the pipelined modes, on one wafer and over several."""
+"""Options of the pipelined modes, on one wafer and over several."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedul
 
 
 class PlacedOptions(Declared):
-    """What every mode that places stages lets a user fix; None leaves it to the compiler.
+    """Options of every mode that places stages; None leaves the choice to the compiler.
 
     ``placer``, ``seed`` and ``time_limit_s`` are those of :func:`wse_sim.compiler.placing.place_stages`.
-    ``recompute`` "full" runs every repeated block forward again before its backward pass. "none" keeps all that the
-    backward pass reads. By default everything is kept; if memory binds, attention scores are recomputed, then whole
-    blocks.
+    ``recompute`` "full" runs every repeated block forward again before its backward pass. "none" stores all
+    that the backward pass reads. By default everything is stored; if memory is the bottleneck, attention
+    scores are recomputed, then whole blocks.
     """
 
     fault: ClassVar[type[WseError]] = ModelError
@@ -31,11 +31,11 @@ class PlacedOptions(Declared):
 
 
 class PipelinedOptions(PlacedOptions):
-    """What a user may fix of a pipeline on one wafer.
+    """Options of a pipeline on one wafer.
 
-    ``replicas`` are copies of the model side by side, each with its own samples. By default there is one, or, for a
-    model that uses less than half of the wafer, as many as the host can feed. ``schedule`` "gpipe" holds the activations of
-    all samples of a batch, and keeps the layout for long batches.
+    ``replicas`` are parallel copies of the model, each with separate samples. By default there is one, or,
+    for a model that uses less than half of the wafer, as many as the host can feed. ``schedule`` "gpipe"
+    stores the activations of all samples of a batch, and keeps the layout for long batches.
     """
 
     replicas: Whole | None = option(None, "Copies side by side (default: by rate).", unit="copies")

@@ -42,7 +42,7 @@ class PipelinedPlan(DisplayedPlan):
 
     @property
     def weights_rest(self) -> bool:
-        """Weights, gradients and optimizer state stay in the regions."""
+        """True: weights, gradients and optimizer state stay in the regions."""
         return True
 
     @property

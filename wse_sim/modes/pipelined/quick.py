@@ -57,10 +57,11 @@ def two_batches(
     room: NDArray[np.int64],
     samples: int,
 ) -> tuple[float, float]:
-    """When each of two batches has updated all stages (cycles).
+    """Return when each of two batches has updated all stages (cycles).
 
-    `stages` (K, 8): forward, backward, update and forward fill cycles, rows, whether it is a barrier, samples it holds, backward fill.
-    `there` (L, 2) lanes at both ends of every stream, by the first of them, `travel` (L,) cycles, `room` (L,) samples.
+    `stages` (K, 8): forward, backward, update and forward fill cycles, rows, barrier flag, samples in flight,
+    backward fill. `there` (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,)
+    cycles, `room` (L,) samples.
     """
     count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
     inputs = np.zeros(2 * count, np.int64)
@@ -165,7 +166,7 @@ def _next_start(
     free: NDArray[np.float64],
     samples: int,
 ) -> float:
-    """When the next pass of a lane may start; infinite while something it waits for has not started."""
+    """Return when the next pass of a lane may start; infinite while a predecessor has not started."""
     count = stages.shape[0]
     k, i = lane % count, done[lane]
     if i >= 2 * samples or missing[lane, i] > 0:

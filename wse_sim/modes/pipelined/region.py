@@ -13,25 +13,25 @@ starts; ``u`` is the time until which the region's cores are taken by earlier wo
 Results travel h cycles, and the fill of the rectangle before that (``latency_cycles``).  The backward pass
 obeys the same equations, with every stream reversed.
 
-* Cores are triggered by the data that has come: one forward and one backward pass are open at a time
-  and share the region; neither takes cycles while its rows are missing.  Alternating the two gives the
-  1F1B schedule.  If both are ready, backward runs first, because it frees the activations of a sample.
-* Where the busiest link of the fabric is slower than every region, a sample enters no sooner than it has carried the
-  one before, wherever that link lies.
-* With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round come before its first backward
-  pass, and all its backward passes before the next round.
+* Arriving data triggers the cores: one forward and one backward pass are open at a time and share the region;
+  neither takes cycles while its rows are missing.  Alternating the two gives the 1F1B schedule.  If both are
+  ready, backward runs first, because it frees the activations of a sample.
+* If the busiest link of the fabric is slower than every region, a sample enters only after that link has carried
+  the one before.
+* With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round precede its first
+  backward pass, and all its backward passes precede the next round.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
-  started.  A started sample is in the reader's store of activations, which holds ``in_flight``
+  started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
 * Weights are updated in place after the last backward pass of the batch; the next batch waits for it.
 
-Time of a region: busy (charged) + stalled on input (a pass is open or has partly come, and rows are
-missing) + stalled on output (no room) + idle (nothing here) = all time.
+Time of a region: busy (charged) + stalled on input (a pass is open or has partly arrived, and rows are
+missing) + stalled on output (no room) + idle (no work) = total time.
 
-A price may say that of the s cycles of a pass its cores wait w (:attr:`Stage.forward_stalls`).  They hold the region as all
-others do, and are booked as stalled, spread evenly over what is left of the work.  Where passes overlap (a price that says the fill
-of a backward pass, :attr:`Stage.passes_overlap`), the cores wait for inlets and links of this pass alone: the other pass has the
-cores meanwhile, and a pass takes no less than its s cycles.
+A price may state that of the s cycles of a pass its cores wait w (:attr:`Stage.forward_stalls`).  They occupy the
+region like all others, and are booked as stalled, spread evenly over the rest of the work.  If passes overlap (the
+price states the fill of a backward pass, :attr:`Stage.passes_overlap`), the cores wait only for inlets and links of
+this pass: the other pass uses the cores meanwhile, and a pass takes at least its s cycles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Events = Generator[simpy.Event, object, None]
 
 @dataclass(slots=True)
 class Arrival:
-    """What has been announced of one sample: streams still missing, first and last row (cycles)."""
+    """Announcements for one sample: streams still missing, first and last row (cycles)."""
 
     missing: int
     first: float = 0.0
@@ -129,7 +129,8 @@ class Lane:
             self._alarm.ring()
 
     def announce(self, sample: int, first: float, last: float) -> None:
-        """The region before says when the first and the last row of a sample will be here."""
+        """Receive the announcement of the preceding region: arrival times of the first and the last row of a
+        sample."""
         arrival = self._arrivals.get(sample)
         if arrival is None:
             arrival = self._arrivals[sample] = Arrival(len(self.before))
@@ -230,7 +231,7 @@ class Lane:
 
 
 class Surroundings(Protocol):
-    """What a region asks of the pipeline that it belongs to."""
+    """Methods of the pipeline that its regions call."""
 
     steps: int
     training: bool
@@ -260,11 +261,11 @@ class Surroundings(Protocol):
         ...
 
     def has_input(self, sample: int) -> bool:
-        """Whether the host has delivered a sample."""
+        """Return whether the host has delivered a sample."""
         ...
 
     def take_input(self, source: RegionProcess, sample: int) -> None:
-        """A source takes a sample."""
+        """Let a source take a sample."""
         ...
 
     def admits(self, sample: int) -> bool:
@@ -272,7 +273,7 @@ class Surroundings(Protocol):
         ...
 
     def end_passed(self) -> None:
-        """A sample's last pass is over."""
+        """Record that a sample's last pass is over."""
         ...
 
     def synchronise(self, region: RegionProcess) -> simpy.Event | None:
@@ -366,7 +367,7 @@ class RegionProcess:
         return lane is self.forward and self.is_source
 
     def in_turn(self, lane: Lane) -> bool:
-        """Whether the passes of the other direction that come before the next pass of a lane are over."""
+        """Return whether the passes of the other direction that precede the next pass of a lane are over."""
         size = self.pipeline.round_samples
         if not size:
             return True

@@ -1,14 +1,14 @@
-"""Stages on their rectangles: times and memory, and how many samples they keep.
+"""Stages on their rectangles: times, memory, and samples in flight.
 
-Sizing gives a stage room for the samples that stand between its passes at the steady pace, if a sample needs one
-period at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`).  Where fill and travel are long compared with
-the pace, a sample is on its way for longer, and that room would set the pace.  So what SRAM is left in a region
-takes more samples (:func:`deepened`)::
+Sizing gives a stage room for the samples between its passes at the steady pace, if a sample needs one period
+at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`). If fill and travel are long compared
+with the pace, a sample is in flight for longer, and that room would limit the pace. So the remaining SRAM of
+a region takes more samples (:func:`deepened`)::
 
-    F = ceil(hold / T) + 3,  at most the samples of a batch and what fits,  at least what sizing gave
+    F = ceil(hold / T) + 3,  at most the samples of a batch and what fits,  at least the result of sizing
 
-with hold and T of :mod:`wse_sim.modes.pipelined.estimate`; the 3 are for passes that wait for those of the other
-direction in their region, which a lone sample does not do.
+with hold and T of :mod:`wse_sim.modes.pipelined.estimate`; the 3 are for passes that wait for those of the
+other direction in their region, which a single sample does not do.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StageMaker:
 def deepened(
     sizer: Sizer, stages: Sequence[Stage], lone: LoneSample, sample_cycles: float, samples: int
 ) -> tuple[Stage, ...]:
-    """The stages with room for as many samples as keep the pace `sample_cycles`, as far as SRAM has it.
+    """Return the stages with room for the samples that keep the pace `sample_cycles`, as far as SRAM allows.
 
     `stages` are those of all copies, `samples` of a batch are on each.
     """

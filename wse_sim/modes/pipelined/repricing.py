@@ -1,6 +1,7 @@
-"""The same regions and routes with other constants: the cycles of every stage again, nothing placed again.
+"""Repricing: the same regions and routes with other constants, new cycles of every stage, and no new
+placement.
 
-A region keeps its rectangle and its computing columns; another efficiency makes it slower or faster as a whole.
+A region keeps its rectangle and its compute columns; another efficiency scales its time as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
 def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:
-    """What prices the stages of a plan on `wafer`."""
+    """Return the sizer that prices the stages of a plan on `wafer`."""
     graph = plan.graph
     algorithm = (optimizer_of(graph) or OPTIMIZERS["sgd"]).name
     again = block_recompute(graph) if NOTE in plan.notes else None
@@ -37,7 +38,8 @@ def shape_of(stage: Stage) -> tuple[int, int]:
 
 
 def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
-    """The plan as it stands, on `wafer` and `cluster`: their geometry must be that of the plan's own."""
+    """Return the plan unchanged except for the costs on `wafer` and `cluster`, whose geometry must be that of
+    the plan's own."""
     sizer = sizer_of(plan, wafer)
     groups = {group.name: group for group in sizer.groups}
     # Whole columns would jump by a third on narrow regions; a compiler that knew it would place them again.

@@ -204,7 +204,7 @@ def _kernel_use(measure: PipelinedMeasure, stage: Stage, books: Books, names: Ma
 
 
 def _block(stage: Stage, names: Mapping[str, str], replicas: int) -> str:
-    """What equal stages of all blocks and all replicas share."""
+    """Return the common name of equal stages in all blocks and all replicas."""
     name = next(
         (names[kernel] for kernel in stage.kernels if kernel in names),
         stage.kernels[0] if stage.kernels else stage.name,

@@ -75,12 +75,12 @@ class Pipeline:
         return self.run.plan.round_samples
 
     def has_input(self, sample: int) -> bool:
-        """Whether the host has delivered a sample."""
+        """Return whether the host has delivered a sample."""
         host = self.run.host
         return host is None or host.has(self._global(sample))
 
     def take_input(self, source: RegionProcess, sample: int) -> None:
-        """A source takes a sample; the last of the sources empties its place in the buffer."""
+        """Let a source take a sample; the last of the sources frees its place in the buffer."""
         run = self.run
         if all(other.forward.started > sample for other in self.sources if other is not source):
             if run.host is not None:
@@ -93,7 +93,7 @@ class Pipeline:
         return not self.training or sample - self.completed < self.in_flight
 
     def end_passed(self) -> None:
-        """A sample's last pass is over at one of the ends of the pipeline."""
+        """Record that a sample's last pass is over at one of the ends of the pipeline."""
         if min(end.lanes[0].finished for end in self.ends) <= self.completed:
             return
         self.completed += 1
@@ -108,7 +108,7 @@ class Pipeline:
         self.end_batch()
 
     def end_batch(self) -> None:
-        """Go on to the next batch if all samples of this one have left."""
+        """Continue with the next batch if all samples of this one have left."""
         if self.departures and len(self.departures) == self.size(self.step):
             self.departures = []
             self.step += 1
@@ -272,7 +272,7 @@ class PipelinedRun:
     # the steady state
 
     def departed(self, line: Pipeline) -> None:
-        """A sample has left: look for the steady state now and then."""
+        """Record that a sample has left; look for the steady state from time to time."""
         step, options = line.step, self.options
         if options.progress is not None and line.completed % 64 == 0:
             options.progress(sum(p.completed for p in self.pipelines), self.samples)
@@ -315,7 +315,7 @@ class PipelinedRun:
             line.end_batch()  # a replica whose last sample has already left gets no other occasion
 
     def _left(self, step: int) -> int:
-        """Samples of the batch that no source has taken yet, in the replica that has fewest of them."""
+        """Return the samples of the batch that no source has taken yet, in the replica with the fewest."""
         return min(
             p.size(step) - source.forward.step_started if source.forward.step == step else 0
             for p in self.pipelines

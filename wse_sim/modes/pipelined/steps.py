@@ -124,10 +124,11 @@ def try_what_is_kept(
     options: PipelinedOptions,
     replicas: int | None,
 ) -> PipelinedPlan | Infeasible:
-    """Run :data:`ATTEMPT` with all activations kept, and with fewer of them as long as memory binds.
+    """Run :data:`ATTEMPT` with all activations stored, and with fewer of them as long as memory is the
+    bottleneck.
 
-    Where memory sets the pace, room for what is kept may cost more than recomputing it: without this choice a
-    wafer with more SRAM could be slower than one that had to give it up.
+    If memory limits the pace, room for stored activations may cost more than recomputing them: without this
+    choice a wafer with more SRAM could be slower than one that has to recompute.
     """
     given = {"wafer": whole_wafer, "cluster": cluster, "replicas": replicas}
 
@@ -164,9 +165,10 @@ def least_kept(
     pace: Callable[[P], float],
     quickly: Attempt[P] | None = None,
 ) -> P | Infeasible:
-    """The best of the ways of keeping activations that `recompute` allows; fewer are kept as long as memory `binds`.
+    """Return the best plan among the policies that `recompute` allows; fewer activations are stored as long
+    as memory `binds`.
 
-    With `quickly` the ways are compared by that, and the best is attempted in earnest.
+    With `quickly` the policies are compared by that function, and only the best is run with `attempt`.
     """
     lean, again = without_scores(graph), block_recompute(graph)
     if recompute == "full":
@@ -217,7 +219,7 @@ def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None
 
 @step()
 def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, replicas: int | None) -> None:
-    """Copies of the model: as asked, or as many as the host feeds and the wafer holds."""
+    """Choose the copies of the model: as requested, or as many as the host feeds and the wafer has room for."""
     in_rounds = options.schedule == GPIPE and sizer.graph.training
     if in_rounds:
         sizer.in_flight = dict.fromkeys(sizer.in_flight, options.batch)
@@ -265,7 +267,7 @@ def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan | 
 STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours, add_loss]
 """From graph, wafer, cluster and options to the plan."""
 ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_samples, place_and_route]
-"""One way of keeping activations: from graph, wafer, cluster, options, replicas and `again` to a plan."""
+"""Steps for one recomputation policy: from graph, wafer, cluster, options, replicas and `again` to a plan."""
 
 
 def _capacity(wafer: Wafer) -> float:
@@ -349,7 +351,8 @@ def _fastest_batch(
 
 
 def _batch_cycles(plan: PipelinedPlan) -> float:
-    """Cycles of one batch that no host delays: those of its schedule, or of its busiest link if that takes longer."""
+    """Return the cycles of one batch without host limits: those of its schedule, or of its busiest link if
+    that takes longer."""
     busiest_link = ceil(plan.batch / plan.replicas) * plan.link_cycles
     if plan.replicas == 1 and len(plan.stages) * plan.batch <= SCHEDULED:
         return max(quick_step_cycles(plan.stages, links_of(plan), plan.batch), busiest_link)
@@ -357,7 +360,7 @@ def _batch_cycles(plan: PipelinedPlan) -> float:
 
 
 def _round(graph: KernelGraph, sizer: Sizer, options: PipelinedOptions) -> int:
-    """Samples that go forward before the first comes back: those of a batch, or 0."""
+    """Return the samples that go forward before the first comes back: those of a batch, or 0."""
     return ceil(options.batch / sizer.replicas) if options.schedule == GPIPE and graph.training else 0
 
 
@@ -412,7 +415,7 @@ def _routed(
 
 
 def _link_note(plan: PipelinedPlan) -> str:
-    """Which link sets the pace, what crosses it, and what relieves it."""
+    """Return a note: which link limits the pace, what crosses it, and how to relieve it."""
     loads = plan.link_bytes_per_sample
     row, col, way = (int(v) for v in np.unravel_index(int(loads.argmax()), loads.shape))
     name = ("north", "east", "south", "west")[way]
@@ -426,7 +429,7 @@ def _link_note(plan: PipelinedPlan) -> str:
 
 
 def _replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> int:
-    """Copies of a small model: as many as the host feeds and the wafer holds; one for others."""
+    """Return the copies of a small model: as many as the host feeds and the wafer has room for; one for others."""
     wafer = sizer.wafer
     cores = usable_cores(wafer) * wafer.pipeline_efficiency
     pace = sizer.pace_for(cores)
@@ -445,7 +448,7 @@ def _replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> int:
 
 
 def bytes_per_weight(graph: KernelGraph) -> int:
-    """Bytes that rest in SRAM per weight: with gradient and optimizer state where the graph trains."""
+    """Return the bytes in SRAM per weight, with gradient and optimizer state if the graph trains."""
     return (optimizer_of(graph) or NO_MOMENTS).resident_bytes if graph.training else 2
 
 
@@ -497,7 +500,7 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
 
 
 def _mostly(sizer: Sizer, group: Group, need: float) -> str:
-    """Whether the most part of what a core needs are samples that wait in streams, even if all cores share them."""
+    """Return a remark if most of a core's bytes are samples in streams, even when spread over all cores."""
     pin = pinned_size(group.forward)
     cores = usable_cores(sizer.wafer) if pin is None else pin[0] * pin[1]
     shared = sizer.stream_bytes(group) / cores
@@ -505,7 +508,8 @@ def _mostly(sizer: Sizer, group: Group, need: float) -> str:
 
 
 def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tuple[str, ...]:
-    """What dead rows and cores cost: the pace here against that of the whole wafer."""
+    """Return notes on the cost of dead rows and cores: the pace here compared with that of a wafer without
+    defects."""
     wafer = sizer.wafer
     rows, cores = len(set(wafer.dead_rows)), len(set(wafer.dead_cores))
     if not rows and not cores:

@@ -1,12 +1,13 @@
-"""The pipelined mode over several systems: a run of blocks on every wafer, activations go from wafer to wafer.
+"""The pipelined mode over several systems: consecutive blocks on every wafer, activations travel from wafer
+to wafer.
 
-options.py what a user may fix
-steps.py   where the chain is cut, and every part as its own pipeline
-plan.py    what they make; its `line` is the chain as one pipeline, lines between systems as stages
-result.py  from the run of the line to a result
+    options.py   options of the user
+    steps.py     where the chain is cut, and every part as a separate pipeline
+    plan.py      their plan; its `line` is the chain as one pipeline, with lines between systems as stages
+    result.py    from the run of the line to a result
 
-The schedule is that of the pipelined mode: regions of all wafers, and the lines between them, are processes of one
-simulation.
+The schedule is that of the pipelined mode: regions of all wafers, and the lines between them, are processes
+of one simulation.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PipelinedSystems:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are requested."""
+        """Return the steps of its compiler, imported on demand."""
         from wse_sim.modes.pipelined_systems.steps import STEPS
 
         return STEPS
@@ -81,13 +82,13 @@ class PipelinedSystems:
         return dataclasses.replace(plan, parts=tuple(ONE.scaled(part, factors) for part in plan.parts))
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> PipelinedSystemsPlan:
-        """The same cuts, regions and routes; cycles of stages and lines again."""
+        """Return the plan with the same cuts, regions and routes, and new cycles of stages and lines."""
         plan = expect(plan, PipelinedSystemsPlan)
         parts = tuple(ONE.repriced(part, wafer, cluster) for part in plan.parts)
         return dataclasses.replace(plan, wafer=wafer, cluster=cluster, parts=parts)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
-        """The steady rate: the slowest stage, link or line, at most what the host sends."""
+        """Return the steady rate: the slowest stage, link or line, at most what the host sends."""
         return ONE.quick_figures(expect(plan, PipelinedSystemsPlan).line)
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:

@@ -1,4 +1,4 @@
-"""What a user may fix of a pipeline over several systems."""
+"""Options of a pipeline over several systems."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ NAME = "pipelined-systems"
 
 
 class SystemsOptions(PlacedOptions):
-    """What a user may fix of a pipeline over systems."""
+    """Options of a pipeline over several systems."""
 
     @property
     def of_one(self) -> PipelinedOptions:
-        """The options of each wafer's part: without a search for short batches: its own fill says nothing of the chain's.
+        """Options of each wafer's part, without a search for short batches, because its fill differs from
+        that of the chain.
 
-        What a part hands on is no result of the model.
+        The outputs of a part are no results of the model.
         """
         own = {name: getattr(self, name) for name in type(self).model_fields} | {"send": EVERYTHING}
         return PipelinedOptions(**own, replicas=1, layouts=False)

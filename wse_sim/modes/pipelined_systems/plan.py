@@ -15,14 +15,14 @@ from wse_sim.serialize import saved
 from wse_sim.units import s_to_cycles
 
 LINK = "system link"
-"""Family of the stages that stand for the lines between two systems."""
+"""Family of the stages that represent the lines between two systems."""
 UNBOUNDED = 1 << 30
 
 
 @saved
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that leaves a wafer at a cut: where it comes from and goes to, stage names; "" at another cut."""
+    """A tensor that leaves a wafer at a cut, with the stage names at its ends; "" at another cut."""
 
     tensor: str
     producer: str  # the stage that makes it, "" if it came over the cut before
@@ -37,7 +37,7 @@ class Crossing:
 @saved
 @dataclass(frozen=True)
 class Cut:
-    """Between two wafers of the chain: what crosses it."""
+    """The cut between two wafers of the chain: the tensors that cross it."""
 
     crossings: tuple[Crossing, ...]
     rows_per_sample: int  # in which the tensors stream: those of the coarsest producer
@@ -49,7 +49,7 @@ class Cut:
 
     @property
     def backward_bytes_per_sample(self) -> float:
-        """Gradients that come back."""
+        """Gradients that return."""
         return sum(item.backward_bytes_per_sample for item in self.crossings)
 
 
@@ -81,7 +81,7 @@ class PipelinedSystemsPlan(DisplayedPlan):
     def line(self) -> PipelinedPlan:
         """The whole chain as one pipeline: a stage for every region, one for the lines at every cut.
 
-        Regions of different wafers lie over each other; the links are those of the slowest wafer.
+        Regions of different wafers overlap; the links are those of the slowest wafer.
         """
         stages: list[Stage] = []
         streams: list[Stream] = []
@@ -136,7 +136,8 @@ class PipelinedSystemsPlan(DisplayedPlan):
         )
 
     def _ways(self, number: int) -> list[Stream]:
-        """From the producers to the line, from the line to the readers, from line to line for what goes further."""
+        """Return the streams from producers to the line, from the line to readers, and from line to line for
+        tensors that go further."""
         link = link_name(number)
         out = []
         for item in self.cuts[number].crossings:
@@ -160,7 +161,8 @@ class PipelinedSystemsPlan(DisplayedPlan):
         return out
 
     def _with_tied(self, stage: Stage) -> Stage:
-        """A weight that several wafers hold: its gradient comes to one, the new weight goes back, once a step."""
+        """Return the stage with the update of weights that several wafers store: gradients to one wafer,
+        weights back, once per step."""
         more = 0.0
         for name, size, between in self.tied_bytes:
             if name == stage.name:

@@ -1,4 +1,4 @@
-"""The result of a chain: that of its line as one pipeline, with shares over all systems and the lines by name."""
+"""The result of a chain: that of its line as one pipeline, with fractions over all systems and the lines by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from wse_sim.units import cycles_to_s
 
 
 def over_systems(plan: PipelinedSystemsPlan, line: Result) -> Result:
-    """`line` is the result of :attr:`PipelinedSystemsPlan.line`; its fractions are of one wafer's cores.
+    """Return the result over all systems; `line` is that of :attr:`PipelinedSystemsPlan.line`, with fractions
+    of one wafer's cores.
 
     Areas, links and queues are those of the slowest wafer; kernels and timeline are those of all.
     """

@@ -89,7 +89,8 @@ def check_request(system: System, options: SystemsOptions) -> None:
 def keep_the_least(
     sample_graph: KernelGraph, whole_wafer: Wafer, mended: Repair, system: System, options: SystemsOptions
 ) -> PipelinedSystemsPlan | Infeasible:
-    """Cut with all activations kept, and with fewer of them as long as memory binds; place every part."""
+    """Cut with all activations stored, and with fewer of them as long as memory is the bottleneck; place
+    every part."""
 
     def attempt(graph: KernelGraph, again: BlockRecompute | None) -> PipelinedSystemsPlan | Infeasible:
         whole: Sizer = group_kernels.run(graph=graph, wafer=whole_wafer, again=again)  # type: ignore[assignment]
@@ -163,7 +164,7 @@ def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | No
 def _filled(
     least: NDArray[np.float64], cores: float, may_end: Sequence[bool], systems: int
 ) -> list[int] | None:
-    """Where the parts end if every wafer takes as many stages as fit: at most `systems` ends, or None."""
+    """Return the ends of the parts if every wafer takes as many stages as fit: at most `systems` ends, or None."""
     total = np.concatenate([[0.0], np.cumsum(least)])
     count, start, ends = len(least), 0, list[int]()
     while start < count:
@@ -193,7 +194,7 @@ def _ends_between_blocks(graph: KernelGraph, names: Sequence[str]) -> list[bool]
 
 
 def _bytes_over(graph: KernelGraph, names: Sequence[str]) -> list[float]:
-    """Bytes of a sample, with gradients, that cross from the stages up to i to those behind it."""
+    """Return the bytes per sample, with gradients, that cross from the stages up to i to those after it."""
     index = {name: i for i, name in enumerate(names)}
     made = {t: k.name for k in graph.kernels if k.phase is Phase.FORWARD for t in k.outputs}
     last: dict[str, int] = {}
@@ -233,7 +234,7 @@ def _part(graph: KernelGraph, stages: set[str], sizer: Sizer) -> KernelGraph:
 def _placed(
     sizer: Sizer, graphs: Sequence[KernelGraph], mended: Repair, system: System, options: SystemsOptions
 ) -> PipelinedSystemsPlan | Infeasible:
-    """Every part on its own wafer, with what crosses between them."""
+    """Place every part on a separate wafer, with the tensors that cross between them."""
     parts: list[PipelinedPlan] = []
     for number, graph in enumerate(graphs):
         found = place_and_route.run(sizer=sizer.part(graph), cluster=system.cluster, options=options.of_one)
@@ -330,7 +331,7 @@ def _tied(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[tuple[str, floa
 
 
 def _deep(plan: PipelinedSystemsPlan, sizer: Sizer) -> PipelinedSystemsPlan:
-    """Room for the samples that are on their way over the whole chain, as far as SRAM has it."""
+    """Return the plan with room for the samples in flight over the whole chain, as far as SRAM allows."""
     line = plan.line
     lone = lone_sample(line.stages, links_of(line))
     parts = []

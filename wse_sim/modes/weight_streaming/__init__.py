@@ -1,12 +1,12 @@
 """Weight streaming: one kernel at a time on the whole wafer, weights stream in.
 
-options.py what a user may fix         steps.py   the compiler's steps
-plan.py    what they make               micro_batch.py  how many samples at a time
-memory.py  what a micro-batch needs    work.py    the kernels in order
-run.py     the schedule                memoryx.py, swarmx.py  what is around the wafer
-links.py   traffic                     result.py  from a run to a result
-recurrence.py  the schedule without events, for ratios      rectangle.py  part of the wafer
-drawn.py   a plan at many draws of the constants in one pass
+options.py     options of the user          steps.py   the compiler's steps
+plan.py        their plan                   micro_batch.py  the samples per pass
+memory.py      memory of a micro-batch      work.py    the kernels in order
+run.py         the schedule                 memoryx.py, swarmx.py  the cluster around the wafer
+links.py       traffic                      result.py  from a run to a result
+recurrence.py  the schedule without events, for ratios      rectangle.py  a part of the wafer
+drawn.py       a plan for many draws of the constants in one pass
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WeightStreaming:
 
     @property
     def steps(self) -> Sequence[PlanStep]:
-        """Of its compiler; loaded when they are requested."""
+        """Return the steps of its compiler, imported on demand."""
         from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS
 
         return *STEPS, *ATTEMPT
@@ -80,7 +80,7 @@ class WeightStreaming:
         return collect(run, free, path)
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Micro-batch, lanes, what is recomputed and spilled."""
+        """Return micro-batch, lanes, recomputation and spilled bytes for display."""
         plan = expect(plan, WeightStreamingPlan)
         return (
             ("micro-batch", f"{plan.micro_batch} x {plan.micro_batches}"),
@@ -97,7 +97,7 @@ class WeightStreaming:
         return dataclasses.replace(plan, phases=phases)
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
-        """The same micro-batch, lanes, recomputation and rectangle; the phases again."""
+        """Return the plan with the same micro-batch, lanes, recomputation and rectangle, and new phases."""
         from wse_sim.modes.weight_streaming.rectangle import rectangle_of
         from wse_sim.modes.weight_streaming.steps import plan_streaming
 

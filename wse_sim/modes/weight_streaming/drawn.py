@@ -1,9 +1,10 @@
-"""A plan priced at many draws of the constants in one pass.
+"""A plan priced for many draws of the constants in one pass.
 
-A wafer whose drawn constants are arrays (one element per draw) goes through the closed forms once per kernel signature.  A
-form that compares constants in Python refuses arrays and is evaluated draw by draw.  Micro-batch, lanes and recomputation stay;
-whether the model still fits, and what spills, is decided per draw, as :meth:`WeightStreaming.repriced` does.  The figures are
-those of `repriced` and `quick_figures`, bit by bit.
+A wafer whose drawn constants are arrays (one element per draw) goes through the closed forms once per kernel
+signature. A form that compares constants in Python does not accept arrays and is evaluated draw by draw.
+Micro-batch, lanes and recomputation stay the same; whether the model still fits, and what spills, is decided
+per draw, as in :meth:`WeightStreaming.repriced`. The figures equal those of `repriced` and `quick_figures`,
+bit by bit.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def is_thinned(plan: WeightStreamingPlan, fact: Fact) -> bool:
 
 
 def _fixed_memory(plan: WeightStreamingPlan, wafers: DrawnWafers) -> Callable[[int], CoreMemory]:
-    """What weights, buffers and code take of a core, by the number of a draw."""
+    """Return a function from the number of a draw to the memory of a core for weights, buffers and code."""
     rows, cols = plan.used.program_rows, plan.used.program_cols
     options = {"training": plan.graph.training}
     prices: dict[int, Prices] = {}
@@ -137,7 +138,7 @@ def _fixed_memory(plan: WeightStreamingPlan, wafers: DrawnWafers) -> Callable[[i
 
 
 def _spilled(plan: WeightStreamingPlan, wafer: Wafer, cluster: Cluster, fixed: CoreMemory) -> float | None:
-    """Bytes that leave the wafer and come back on this machine; None if the model does not fit it."""
+    """Return the bytes that are spilled on this machine; None if the model does not fit."""
     capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
     if need_of(plan.graph).largest_kernel > capacity:
         return None

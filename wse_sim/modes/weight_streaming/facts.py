@@ -1,6 +1,8 @@
-"""What a compiler of weight streaming knows of a graph whatever the machine, and what a phase moves on a machine.
+"""Facts of a graph for weight streaming that do not depend on the machine, and the traffic of a phase on a
+machine.
 
-Facts are kept with the graph (:meth:`KernelGraph.remembered`), since a study prices one graph on many machines.
+Facts are cached with the graph (:meth:`KernelGraph.remembered`), since a study prices one graph on many
+machines.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def _summed_outputs(graph: KernelGraph, item: Work) -> int:
 
 
 def streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
-    """Bytes of weights on their way to the wafer; a weight carries its index if zeros are left out."""
+    """Return the bytes of weights streamed to the wafer; a weight includes its index if zeros are left out."""
     index_bytes = INDEX_BYTES if density < 1 else 0.0
     return sum(elements * (size * density + index_bytes * density) for elements, size in sizes)
 
@@ -68,7 +70,7 @@ def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a phase is, whatever the machine: computed once per graph."""
+    """Machine-independent facts of a phase: computed once per graph."""
 
     item: Work
     name: str
@@ -97,12 +99,13 @@ def graph_without_scores(graph: KernelGraph) -> KernelGraph:
 
 
 def graph_kept(graph: KernelGraph, recompute: str) -> KernelGraph:
-    """What rests between phases under a policy of recomputation: all of the graph, or all but the scores of attention."""
+    """Return the graph with what is stored between phases under a recomputation policy: all, or all but
+    attention scores."""
     return graph_without_scores(graph) if recompute == "attention" else graph
 
 
 def least_recompute(graph: KernelGraph, capacity: float) -> str:
-    """The least that has to be recomputed so that the rest fits without spilling; "full" if nothing does."""
+    """Return the least recomputation with which the rest fits without spilling; "full" if there is none."""
     if not graph.training:
         return "none"
     for recompute, candidate in (("none", graph), ("attention", graph_without_scores(graph))):
@@ -139,21 +142,23 @@ def _read_facts(graph: KernelGraph, work: Iterable[Work]) -> Iterable[Fact]:
 
 
 def bytes_spilled(resident: float, need: MemoryNeed, capacity: float) -> float:
-    """Bytes that leave the wafer in the forward pass and come back: all that rests between the passes, or nothing."""
+    """Return the bytes spilled in the forward pass: all that is stored between the passes, or nothing."""
     if resident + need.working <= capacity:
         return 0.0
     return resident + max(0.0, need.working - capacity)
 
 
 def way_cycles(wafer: Wafer, lanes: int, *, is_gradient: bool) -> float:
-    """From the edge to the farthest core, and sums from core to core: along a lane, those of gradients along a column."""
+    """Return the cycles from the edge to the farthest core, plus the chain of sums: along a lane, for
+    gradients along a column."""
     cores = wafer.program_rows if is_gradient else wafer.program_cols // lanes
     fill = fill_cycles(wafer.program_rows, wafer.program_cols, wafer)
     return float(fill + (cores - 1) * relay_cycles(wafer))
 
 
 def ahead_bytes(kernel: Kernel, wafer: Wafer, lanes: int) -> float:
-    """Words of a column between the edge and its cores: two rounds at the core that takes them in, and what queues hold.
+    """Return the bytes between the edge and a column's cores: two rounds at the feeding core, and the content
+    of queues.
 
     These are its output queues, two routers and the input queue of the next core.
     """

@@ -1,7 +1,7 @@
-"""How many copies of a layer share the wafer, and what they leave of it for activations.
+"""The number of copies of a layer that share the wafer, and the memory that they leave for activations.
 
-Rectangles are priced together: the closed forms take arrays, so a table of all lanes of many rectangles costs about as much as
-that of one.
+Rectangles are priced together: the closed forms take arrays, so a table of all lanes of many rectangles costs
+about as much as that of one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rectangle = tuple[int, int]  # rows, columns
 
 @dataclass(frozen=True)
 class LaneTable:
-    """What kernels cost on every number of lanes of some rectangles."""
+    """Costs of kernels for every number of lanes of some rectangles."""
 
     costs: dict[object, Cost]  # by signature; arrays over all lanes of all rectangles
     lanes: tuple[NDArray[np.int64], ...]  # of each rectangle
@@ -33,7 +33,7 @@ class LaneTable:
     total_s: FloatArray
 
     def by_time(self, number: int) -> list[int]:
-        """Numbers of lanes of a rectangle, that of least compute time first; of equal ones the smaller."""
+        """Return the numbers of lanes of a rectangle by rising compute time; the smaller one first if equal."""
         lanes, start = self.lanes[number], self.starts[number]
         seconds = self.total_s[start : start + len(lanes)]
         return [int(n) for n in lanes[np.argsort(seconds, kind="stable")]]
@@ -78,9 +78,10 @@ def lane_table(
 def chosen_lanes(
     numbers: Sequence[int], once: Sequence[Work], prices: Prices, wafer: Wafer, need: float, *, is_least: bool
 ) -> int:
-    """The first of the numbers; of a micro-batch that cannot be halved (`is_least`) the first that fits.
+    """Return the first number of lanes; if the micro-batch cannot be halved (`is_least`), the first one that
+    fits.
 
-    Each lane holds buffers of its own.
+    Each lane has separate buffers.
     """
     if not is_least:
         return numbers[0]

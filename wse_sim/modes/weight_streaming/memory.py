@@ -1,4 +1,4 @@
-"""Memory of weight streaming: what a micro-batch needs of the wafer, what is spilled."""
+"""Memory of weight streaming: the needs of a micro-batch, and what is spilled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _output_bytes(graph: KernelGraph, kernel: Kernel) -> float:
 
 
 def _working_bytes(graph: KernelGraph, kernel: Kernel) -> float:
-    """What a kernel holds while its block is at work: scores of attention exist for one head at a time."""
+    """Return the bytes that a kernel needs while its block runs: attention scores exist for one head at a time."""
     kept = family(kernel.family).keeps(kernel, frozenset(), graph.tensors)
     serial = min(float(kept.serial_bytes), float(kernel.saved_bytes))
     return kernel.saved_bytes - serial + serial / kept.serial_times

@@ -74,7 +74,7 @@ class MemoryX:
             env.process(self._take())
 
     def next_weights(self) -> Generator[simpy.Event, object, tuple[float, float]]:
-        """Wait for the stream of the next phase; gives when its first and last words are at the wafer."""
+        """Wait for the stream of the next phase; return when its first and last words arrive at the wafer."""
         if not self._ahead:
             self._hungry = self.env.event()
             yield self._hungry
@@ -147,10 +147,11 @@ class MemoryX:
 
 
 def updates_of(plan: WeightStreamingPlan) -> dict[int, list[int]]:
-    """Which forward phases stream weights that a weight-gradient phase changes, by index of the phase.
+    """Return the forward phases that stream weights which a weight-gradient phase changes, by index of the
+    phase.
 
-    A phase may hold several parallel products of which it names the first: a product that names no
-    forward phase belongs to the one that begins last before it.
+    A phase may comprise several parallel products of which it names the first: a product that names no
+    forward phase belongs to the one that starts last before it.
     """
     known = {kernel.name: kernel for kernel in plan.graph.kernels}
     order = {kernel.name: i for i, kernel in enumerate(plan.graph.kernels)}

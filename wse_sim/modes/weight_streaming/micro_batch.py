@@ -1,18 +1,18 @@
-"""How many samples pass the wafer at a time.
+"""The number of samples that pass the wafer at a time.
 
-A larger micro-batch pays launch floors and streams of weights less often.  One whose activations do not rest on the wafer
-pays for their way to the servers and back, twice the arithmetic at the worst.  So the rate has one step down,
-where the spill begins.  Symbols: P samples of one system, k passes, b = ceil(P / k) the micro-batch::
+A larger micro-batch pays launch floors and streams of weights less often. If its activations do not fit on
+the wafer, they are sent to the servers and back, which takes up to twice the arithmetic. So the rate has one
+step down, where the spill starts. Symbols: P samples of one system, k passes, b = ceil(P / k) the
+micro-batch::
 
     largest     the least k of 1, 2, 4, ... with which a kernel fits at all
     no-spill    k = 1 if nothing spills; else k doubled until nothing spills, then the least such k; the fastest of those tried
     search      the fastest of the twelve largest divisors of P
 
-A batch of n P samples can take the micro-batch of P samples, n times as often.  By `no-spill` it has all of its doublings
-among its candidates (n a power of 2), and passes at least as large without spill for every n, so it is not slower.
-
-Published runs speak for `largest`: GPT-J 6B at 120 samples and Llama 2 7B at 64 were as slow as if their activations
-spilled.  The vendor's default is a micro-batch that is "reasonable" and not always the best.
+A batch of n P samples can use the micro-batch of P samples, n times as often. With `no-spill` all of its
+doublings are candidates (n a power of 2), and passes at least as large without spill for every n, so it is
+not slower. Published runs support `largest`: GPT-J 6B at 120 samples and Llama 2 7B at 64 were as slow as if
+their activations spilled. The vendor's default is a micro-batch that is "reasonable" and not always the best.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def with_micro_batch(
 
 
 def _largest(attempt: Callable[[int], Attempted], per_system: int) -> tuple[Attempted, int]:
-    """The plan of the fewest passes, of 1, 2, 4, ..., with which it fits, and these passes."""
+    """Return the plan with the fewest passes, of 1, 2, 4, ..., with which it fits, and these passes."""
     passes, found = 1, attempt(per_system)
     while isinstance(found, Infeasible) and passes < per_system:
         passes *= 2
@@ -59,11 +59,12 @@ def _largest(attempt: Callable[[int], Attempted], per_system: int) -> tuple[Atte
 def _without_spill(
     largest: WeightStreamingPlan, attempt: Callable[[int], Attempted], per_system: int, passes: int
 ) -> WeightStreamingPlan:
-    """The fastest of the largest micro-batch that fits and of those with more passes or, where halves did not fit, fewer."""
+    """Return the fastest of the largest micro-batch that fits and those with more passes or, if halves did
+    not fit, fewer."""
     tried = {passes: largest}
 
     def rests(k: int) -> bool:
-        """Whether the activations of a micro-batch rest on the wafer."""
+        """Return whether the activations of a micro-batch fit on the wafer."""
         found = attempt(-(-per_system // k))
         if isinstance(found, Infeasible):
             return False
@@ -89,5 +90,5 @@ def _without_spill(
 
 
 def _seconds(plan: Attempted) -> float:
-    """Seconds of a step without the host; endless where nothing fits."""
+    """Return the seconds of a step without host limits; infinite if nothing fits."""
     return float("inf") if isinstance(plan, Infeasible) else free_seconds(plan)

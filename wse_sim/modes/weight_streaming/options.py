@@ -1,4 +1,4 @@
-"""What a user may fix of weight streaming."""
+"""Options of weight streaming."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wse_sim.options import Batch, ChooseMicroBatch, Declared, Density, Lanes, M
 
 
 class StreamingChoice(Declared):
-    """None leaves it to the compiler.
+    """Options of weight streaming; None leaves the choice to the compiler.
 
     `rectangle` is rows and columns of cores that kernels use: that of an earlier plan.
     """

@@ -1,7 +1,8 @@
-"""How long a step takes on parts of the wafer, without their plans: what :mod:`rectangle` compares.
+"""Time of a step on parts of the wafer, without their plans, for the comparison in :mod:`rectangle`.
 
-A plan has an object per phase; a comparison needs one number per phase.  So the phases of a part are columns, gathered from one
-price per kind of kernel, and several parts are priced in one pass.  The seconds are those of the plans, bit by bit.
+A plan has an object per phase; a comparison needs one number per phase. So the phases of a part are columns,
+gathered from one price per kind of kernel, and several parts are priced in one pass. The seconds equal those
+of the plans, bit by bit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Attempt = Callable[[Rectangle], WeightStreamingPlan | Infeasible]
 
 
 class PartTimes:
-    """Seconds of a step of `plan`'s micro-batch on rectangles; `graph` is what was compiled, `attempt` makes a plan."""
+    """Seconds of a step of `plan`'s micro-batch on rectangles; `graph` is the compiled graph, `attempt` makes
+    a plan."""
 
     def __init__(
         self, graph: KernelGraph, plan: WeightStreamingPlan, options: StreamingChoice, attempt: Attempt
@@ -53,16 +55,17 @@ class PartTimes:
         self.kinds, self.kind_of = self._kinds()
 
     def seconds(self, rectangles: Sequence[Rectangle]) -> Iterator[float]:
-        """One after the other, infinite where the model does not fit; all are priced when the first is asked.
+        """Yield the seconds for each rectangle, infinite if the model does not fit; all are priced at the
+        first request.
 
-        None may be larger than the rectangle of the plan's wafer.
+        No rectangle may be larger than that of the plan's wafer.
         """
         table = lane_table(self.once, self.prices, self.plan.wafer, rectangles)
         for number, rectangle in enumerate(rectangles):
             yield self._seconds(table, number, rectangle)
 
     def _kinds(self) -> tuple[list[tuple[Kernel, bool]], NDArray[np.int64]]:
-        """Kernels that cost alike, with whether zeros are left out, and which of them every phase is."""
+        """Return kernels of equal cost, each with whether zeros are left out, and the kind of every phase."""
         numbers: dict[object, int] = {}
         kinds: list[tuple[Kernel, bool]] = []
         of_phase = []

@@ -53,12 +53,12 @@ class StreamedPhase:
 
     @property
     def edge_weight_bytes(self) -> float:
-        """Of weights over the edge of the wafer."""
+        """Bytes of weights over the edge of the wafer."""
         return self.filled * self.weight_bytes
 
     @property
     def edge_gradient_bytes(self) -> float:
-        """Of gradients over the edge of the wafer."""
+        """Bytes of gradients over the edge of the wafer."""
         return self.filled * self.gradient_bytes
 
 
@@ -96,5 +96,5 @@ class WeightStreamingPlan(DisplayedPlan):
 
     @property
     def weights_rest(self) -> bool:
-        """Weights rest in MemoryX and pass over the wafer."""
+        """False: weights are stored in MemoryX and streamed over the wafer."""
         return False

@@ -24,11 +24,11 @@ from wse_sim.modes.weight_streaming.recurrence import step_seconds
 
 Attempt = Callable[[Rectangle], WeightStreamingPlan | Infeasible]
 Seconds = Callable[[Sequence[Rectangle]], Iterator[float]]
-"""Of a step on rectangles: infinite where it does not fit."""
+"""Function from rectangles to seconds of a step: infinite if it does not fit."""
 
 SIZES = tuple(sorted({2 << n for n in range(20)} | {3 << n for n in range(20)}))
 LEAST_GAIN = 2e-3
-"""Of the time of a step, for which rows or columns are left out."""
+"""Least gain, as a fraction of the step time, for which rows or columns are left out."""
 
 STEP_GAIN = 5e-4  # of the time, for which one size is taken after another
 PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not tried
@@ -43,9 +43,10 @@ def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
 def on_fewer_cores(
     plan: WeightStreamingPlan, timer: Callable[[], Seconds], attempt: Attempt
 ) -> WeightStreamingPlan:
-    """The plan on the rectangle of least time, with a note; as it is where all of the wafer is as fast.
+    """Return the plan on the fastest rectangle, with a note; unchanged if the whole wafer is as fast.
 
-    `timer` makes what times rectangles, PATIENCE of them at a time; `attempt` makes the plan of one.
+    `timer` makes the function that times rectangles, PATIENCE of them at a time; `attempt` makes the plan of
+    one.
     """
     if not may_gain(plan):
         return plan
@@ -77,7 +78,7 @@ def on_fewer_cores(
 
 
 def _ahead(seconds: Seconds, rectangles: Sequence[Rectangle]) -> Iterator[float]:
-    """Seconds of the rectangles, priced together as far as the search surely goes."""
+    """Yield the seconds of the rectangles, priced in groups that the search needs in any case."""
     for first in range(0, len(rectangles), PATIENCE):
         yield from seconds(rectangles[first : first + PATIENCE])
 
@@ -88,7 +89,7 @@ def free_seconds(plan: WeightStreamingPlan) -> float:
 
 
 def may_gain(plan: WeightStreamingPlan) -> bool:
-    """Whether a step without any way of words would be shorter by enough; most plans are bound by other things."""
+    """Return whether a step with no travel time would be shorter by enough; most plans have other bottlenecks."""
     clock = plan.wafer.clock_hz
     edge = min(plan.wafer.io_bytes_per_s, plan.cluster.swarmx_bytes_per_s, plan.cluster.memoryx_bytes_per_s)
 

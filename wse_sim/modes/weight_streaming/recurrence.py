@@ -36,7 +36,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PhaseColumns:
-    """What the recurrence reads of the phases: one array (phases,) each."""
+    """Fields of the phases that the recurrence reads: one array (phases,) each."""
 
     compute_cycles: FloatArray
     weight_bytes: FloatArray
@@ -50,13 +50,13 @@ class PhaseColumns:
 
     @classmethod
     def of(cls, plan: WeightStreamingPlan) -> PhaseColumns:
-        """Those of a plan."""
+        """Return the columns of a plan."""
         return cls(
             *(np.array([getattr(phase, name) for phase in plan.phases]) for name in cls.__dataclass_fields__)
         )
 
     def changed(self, **columns: FloatArray) -> PhaseColumns:
-        """The same with other columns."""
+        """Return a copy with other columns."""
         return replace(self, **columns)
 
 
@@ -68,9 +68,10 @@ def step_seconds(
     wafer: Wafer | None = None,
     cluster: Cluster | None = None,
 ) -> float:
-    """Seconds of the last of `steps` steps, as :func:`wse_sim.modes.weight_streaming.result.collect` states them.
+    """Return the seconds of the last of `steps` steps, equal to
+    :func:`wse_sim.modes.weight_streaming.result.collect`.
 
-    `columns`, `wafer` and `cluster` take the place of those of the plan.
+    `columns`, `wafer` and `cluster` override those of the plan.
     """
     of, wafer, cluster = columns or PhaseColumns.of(plan), wafer or plan.wafer, cluster or plan.cluster
     swarmx = SwarmX.of(cluster, plan.systems)
@@ -107,7 +108,8 @@ def step_seconds(
 
 
 def _update_lists(plan: WeightStreamingPlan) -> tuple[IntArray, IntArray]:
-    """Which phases the update after a phase makes fresh, as rows: first[i] to first[i + 1] of targets."""
+    """Return the phases whose weights the update after a phase refreshes, as rows: first[i] to first[i + 1]
+    of targets."""
 
     def make() -> tuple[IntArray, IntArray]:
         lists = updates_of(plan)
@@ -134,7 +136,7 @@ def _schedule(
     batch_s: float,
     overhead_s: float,
 ) -> tuple[FloatArray, float]:
-    """(steps,) ends of the steps, and the seconds of what is not simulated of the last."""
+    """Return the ends of the steps (steps,), and the seconds of the parts of the last step that are not simulated."""
     phases = has_weights.shape[0]
     ends = np.zeros(steps)
     needs = np.zeros(phases, np.int64)

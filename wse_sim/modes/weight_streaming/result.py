@@ -120,7 +120,7 @@ def _update_s(plan: WeightStreamingPlan) -> float:
 
 
 def _core_times_s(run: StreamingRun, step_s: float) -> tuple[float, float, float, float]:
-    """How a core spends the step: busy, stalled on input, on output, idle."""
+    """Return how a core spends the step: busy, stalled on input, on output, idle."""
     sums = run.books.phases.sum(axis=0)
     sums[STALLED_INPUT] += run.books.input_wait_s
     sums[IDLE] += run.plan.cluster.step_overhead_s

@@ -50,7 +50,7 @@ Events = Generator[simpy.Event, object, None]
 
 @dataclass
 class StreamingBooks:
-    """Seconds of one step: per phase (phases, 4), by what set the pace, and outside all phases."""
+    """Seconds of one step: per phase (phases, 4), by limiting resource, and outside all phases."""
 
     phases: NDArray[np.float64]
     causes: dict[str, float] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class StreamingBooks:
 
     @staticmethod
     def empty(phases: int) -> StreamingBooks:
-        """Books with nothing in them."""
+        """Return empty books."""
         return StreamingBooks(np.zeros((phases, 4)))
 
     def add(self, cause: str, time_s: float) -> None:
-        """Book time under what set the pace."""
+        """Add time under the resource that limited the pace."""
         self.causes[cause] = self.causes.get(cause, 0.0) + time_s
 
     def plus(self, other: StreamingBooks, times: int) -> None:
@@ -76,7 +76,7 @@ class StreamingBooks:
 
 @dataclass(frozen=True)
 class PhaseSeconds:
-    """What of a phase is the same whenever it runs, in seconds: on the cores, at the edge, on the way."""
+    """Constant times of a phase, in seconds: on the cores, at the edge, in flight."""
 
     compute: float
     weights: float
@@ -89,7 +89,7 @@ class PhaseSeconds:
     def of(
         cls, phase: StreamedPhase, wafer: Wafer, cluster: Cluster, swarmx_bytes_per_s: float
     ) -> PhaseSeconds:
-        """Those of a phase."""
+        """Return the times of a phase."""
         edge = min(wafer.io_bytes_per_s, swarmx_bytes_per_s)
         return cls(
             compute=cycles_to_s(phase.compute_cycles, wafer.clock_hz),

@@ -123,7 +123,7 @@ def _check(systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
 
 @step("per_system")
 def check_request(cluster: Cluster, systems: int, options: StreamingChoice) -> int:
-    """Reject impossible requests; share the batch over the systems."""
+    """Reject impossible requests; distribute the batch over the systems."""
     _check(systems, cluster, options)
     return -(-options.batch // systems)
 
@@ -194,9 +194,9 @@ def state_micro_batch(graph: KernelGraph, wafer: Wafer, micro_batch: int) -> tup
 def choose_lanes(
     stated: KernelGraph, wafer: Wafer, prices: Prices, options: StreamingChoice, micro_batch: int
 ) -> tuple[Sequence[Work], int]:
-    """Merge parallel products; take the number of lanes of least compute time.
+    """Merge parallel products; choose the number of lanes with the least compute time.
 
-    Of a micro-batch that cannot be halved, the number of least time that fits: each lane holds buffers of its own.
+    If the micro-batch cannot be halved, it is the fastest number that fits: each lane has separate buffers.
     """
     once = work_of(stated, "none")
     if options.lanes:
@@ -216,7 +216,7 @@ def fit_wafer(
     lanes: int,
     micro_batch: int,
 ) -> tuple[MemoryNeed, float] | Infeasible:
-    """Operands and results of each kernel must fit what buffers and code leave of the wafer."""
+    """Check that operands and results of each kernel fit next to buffers and code."""
     capacity = left_bytes(once, prices, wafer, lanes)
     need = need_of(stated)
     if need.largest_kernel > capacity:
@@ -228,7 +228,7 @@ def fit_wafer(
 def keep_recompute_or_spill(
     stated: KernelGraph, cluster: Cluster, options: StreamingChoice, need: MemoryNeed, capacity: float
 ) -> tuple[KernelGraph, str, float, float] | Infeasible:
-    """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
+    """Store everything, or all but attention scores, or block inputs; spill what does not fit."""
     recompute = options.recompute or least_recompute(stated, capacity)
     stated = graph_kept(stated, recompute)
     need = need_of(stated)
@@ -301,7 +301,7 @@ def state_plan(
 
 @dataclass(frozen=True)
 class StreamingSystem:
-    """How the batch is shared: what the plan states in addition to its phases."""
+    """Distribution of the batch: the facts of the plan in addition to its phases."""
 
     cluster: Cluster
     systems: int
@@ -311,7 +311,7 @@ class StreamingSystem:
 
 @step("system")
 def share_batch(cluster: Cluster, systems: int, per_system: int, options: StreamingChoice) -> StreamingSystem:
-    """What the plan states of systems and batch."""
+    """Collect the facts of systems and batch that the plan states."""
     return StreamingSystem(cluster, systems, per_system, options)
 
 

@@ -1,9 +1,9 @@
 """SwarmX: a tree of broadcast-reduce nodes between MemoryX and the systems.
 
-Symbols: S systems, F fan-out of a node, h seconds a node::
+Symbols: S systems, F fan-out of a node, h seconds per node::
 
     latency = ceil(log_F S) h        weights down, and gradients up (they are summed on the way)
-    rate    = the line rate, whatever S: a node copies and adds at line rate
+    rate    = the line rate for any S: a node copies and adds at line rate
 """
 
 from __future__ import annotations

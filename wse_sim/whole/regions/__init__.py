@@ -1,21 +1,21 @@
-"""Regions of a whole model on the fabric, one kind per kernel family.
+"""Regions of a complete model on the fabric, one kind per kernel family.
 
-contract.py    what a kind of region is: inlets, an outlet, programs of its cores, cycles that they issue
-turns.py       cells that take words in turn, cells that send in turn
-dense.py       products with weights, and the work fused to them
-dense_shared.py  the same where rows share the work on the outputs
-dense_kept.py  the same with a residual, which waits next to the rows
-norm.py        layer and RMS norm
-softmax.py     softmax of every token
-joined.py      rows of a parameter in front of the tokens
-attention.py   softmax attention
-attention_bands.py  the same with heads in bands of rows
-pointwise.py   elementwise work and activations
-flowing.py     dense layers whose results leave as they are summed
-windows.py     what the windows of a convolution meet in an image at rest
-convolution.py  convolutions: a dense layer on unfolded pixels
-pooling.py     maximum or mean of windows
-depthwise.py   convolutions with a filter for every channel
+contract.py         the interface of a kind of region: inlets, an outlet, core programs, issue cycles
+turns.py            cells that receive words in sequence, cells that send in sequence
+dense.py            products with weights, and the operations fused to them
+dense_shared.py     dense layers whose rows share the work on the outputs
+dense_kept.py       dense layers with a residual that is buffered next to the rows
+norm.py             layer and RMS norm
+softmax.py          softmax of every token
+joined.py           rows of a parameter in front of the tokens
+attention.py        softmax attention
+attention_bands.py  attention with its heads in bands of rows
+pointwise.py        elementwise work and activations
+flowing.py          dense layers that stream their results out as they are summed
+windows.py          the elements that the windows of a convolution read from a stored image
+convolution.py      convolutions: a dense layer on unfolded pixels
+pooling.py          maximum or mean of windows
+depthwise.py        convolutions with one filter per channel
 """
 
 from wse_sim.compiler.plan import Stage
@@ -41,22 +41,23 @@ KINDS: dict[str, type[RegionKind]] = {
     kind.family: kind
     for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
 } | dict.fromkeys(POINTWISE, Pointwise)
-"""Kinds of regions by kernel family: what a whole model on the fabric covers."""
+"""Kinds of regions by kernel family: the families that the whole-fabric simulation supports."""
 
 
 OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
     Dense: (Flowing, SharedDense, KeptDense),
     Convolution: (FlowingConvolution,),
 }
-"""Other programs of a kind; the one that issues and waits least is taken."""
+"""Alternative programs of a kind; the one with the fewest issue and wait cycles is used."""
 
 
 def region_of(
     graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, pace: float = 0.0
 ) -> RegionKind:
-    """The region of a stage of a plan that keeps a pace.
+    """Return the region of a stage, in the program variant with the fewest cycles.
 
-    Rows with keepers hold fewer samples of a skip than stores do, so they are taken where stores would be too slow or too small.
+    Rows with keepers hold fewer samples of a skip than stores do, so they are used only where stores would
+    miss the `pace` or need too much memory.
     """
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)

@@ -1,23 +1,27 @@
 """Attention: queries over the rows, keys and values over the columns; every core has the scores of its pairs.
 
-Symbols: T tokens, H heads of d features; t = ceil(T / rows) queries and n = ceil(T / columns) keys of the fullest core, for all
-heads, on the R = ceil(T / t) rows and C = ceil(T / n) columns that this takes; the last rows and columns have one less where T does not divide::
+Symbols: T tokens, H heads of d features; t = ceil(T / rows) queries and n = ceil(T / columns) keys of the
+fullest core, for all heads, on R = ceil(T / t) rows and C = ceil(T / n) columns; the last rows and columns
+have one less if T is not divisible::
 
     inlet of queries          > token by token, one multicast per row
     inlets of keys, of values > token by token, one multicast per column
     core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
-             values  H t n multiples of d features, summed up along the row
-    first column: results of its queries, to a core next to each row, which sends them when it is their turn
+             values  H t n multiples of d features, summed along the row
+    first column: results of its queries, to a core next to each row, which sends them in row order
 
-Token i is a query of row i mod R and a key of column i mod C, so in a last round the first rows and columns have a token each.
-The last row of that round sends a control word behind its token, which turns the rows before it back.
+Token i is a query of row i mod R and a key of column i mod C, so in a last round the first rows and columns
+have one token each. The last row of that round sends a control word after its token, which switches the rows
+before it back.
 
-A core has one output queue, so words of a first column that wait for their turn would hold up maxima and sums of its row, and rows
-would be apart by the time that all results take.  Where there is one moving column only, first columns send themselves.
+A core has one output queue. If the first column sent the results itself, results that wait for earlier rows
+would block the maxima and sums of its row (head-of-line blocking), and rows would drift apart. So a separate
+core per row sends them. With only one moving column, the first column sends them itself.
 
-Keys and values of a sample are there before its first score; those of the next arrive meanwhile.  Regions of two rows have one inlet
-for both, pair by pair.  Scores take the
-calibrated cycles of a special element, as in the family's program: what their instructions do not issue is scalar code.
+Keys and values of a sample arrive before its first score is computed; those of the next sample arrive
+meanwhile. Regions of two rows have one inlet for both, pair by pair. Scores take the calibrated cycles of a
+special element, as in the family's program: the part that their vector instructions do not issue is scalar
+code.
 """
 
 from __future__ import annotations
@@ -53,9 +57,10 @@ PORTS = 3  # operands, each of which may have its own row to come in
 
 
 class Sends(NamedTuple):
-    """How a row sends: rounds in which all rows have a token, and what its last word does to the switches.
+    """How a row sends: full rounds, and the switch command of its last word.
 
-    In a last round, `ends` is that of a row that has a token; it `closes` the round if it is the last of several.
+    In a partial last round, `ends` is the command of a row that has a token; the row `closes` the round if it
+    is the last of several.
     """
 
     rounds: int
@@ -66,7 +71,7 @@ class Sends(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, row: int, rows: int) -> Sends:
-        """Of so many tokens in turn on `rows` rows."""
+        """Return how row `row` of `rows` sends when `tokens` tokens are dealt round-robin."""
         full, left = divmod(tokens, rows)
         closes = left > 1 and row == left - 1
         ends = "local" if row < left - 1 else None
@@ -74,31 +79,35 @@ class Sends(NamedTuple):
 
 
 class Attention(AttentionByPairs, RegionKind):
-    """The region in inference."""
+    """Attention on its region, in inference."""
 
     own_colors = 6
-    """Queries; keys; values; sums of even columns, and results of the first one, which has none; of odd columns; and back."""
+    """Colors for queries; keys; values; sums of even columns and results of the first; sums of odd columns;
+    and the multicast back."""
 
     @property
     def is_collected(self) -> bool:
-        """Whether there is room for cores that send results, behind the inlets; a column at the edge is left to the host's streams."""
+        """Whether separate cores send the results; they need a free column behind the inlets that is not at
+        the edge of the fabric."""
         return self.left - 2 >= max(self.region.col, 1)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """A core next to every row, or the first column, from the top."""
+        """Cells that send the results, from the top: a core next to every row, or the first column."""
         return tuple((self.top + i, self.left - 2 * self.is_collected) for i in range(self.height))
 
     @property
     def is_apart(self) -> bool:
-        """Whether there is a row each for queries, keys and values."""
+        """Whether queries, keys and values each enter on a separate row."""
         return self.height >= PORTS
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Queries next to the first row, keys next to the last (or below the only one), values next to the one above: they share few links.
+        """Inlets of queries (first row), keys (last row, or below the only one) and values (the row above),
+        which share few links.
 
-        Queries go down the first column, where results go up; keys and values go along their rows, then along the columns.
+        Queries go down the first column, where results go up; keys and values go along their rows, then along
+        the columns.
         """
         queries, keys, values = self.kernel.inputs
         low = max(self.last, self.top + 1)
@@ -107,7 +116,7 @@ class Attention(AttentionByPairs, RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Rows along which operands come, the way out next to one of them, and the first column."""
+        """Links of the rows on which operands arrive, of the column next to them, and of the first column."""
         rows = {inlet.cell[0] for inlet in self.inlets}
         first = self.left - 1 - self.is_collected
         along = {(row, col) for row in rows for col in range(first, self.left + self.cols)}
@@ -119,7 +128,7 @@ class Attention(AttentionByPairs, RegionKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Two inlets, and a class for every column and turn."""
+        """Write the inlets, and one core class per column and send order."""
         self._inlets(b, ports, samples)
         route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
         self._declare(b)
@@ -171,7 +180,7 @@ class Attention(AttentionByPairs, RegionKind):
     def _inlet(
         self, b: Builder, what: str, cell: Cell, colors: tuple[Sequence[int], int], takers: int, samples: int
     ) -> None:
-        """A core that hands the operands of a token to each of the cells that take them in turn."""
+        """Write a core that deals the operands of each token to the `takers` round-robin."""
         inward, outward = colors
         core = b.core_class(f"{self.name} {what}")
         share = [(fabric_in(color), self.features) for color in inward]
@@ -223,7 +232,8 @@ class Attention(AttentionByPairs, RegionKind):
         alternate(core, samples, receive, work, threads)
 
     def _collect(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Cores next to the rows: each takes the results of a sample while it sends those of the one before."""
+        """Write the cores that send results: each receives a sample's results while it sends those of the
+        sample before."""
         color = ports.own[3]
         for port, onward, col in (("R", "W", 0), ("E", "W", 1), ("E", "R", 2)):
             b.route(color, (self.rows, self.left - col), rx=port, tx=onward)
@@ -246,7 +256,7 @@ class Attention(AttentionByPairs, RegionKind):
             b.place(kinds[sends], cell)
 
     def _send(self, core: CoreClass, out: Buffer, sent: Buffer, ports: Ports, sends: Sends | None) -> None:
-        """Results of the first column, with those of its row."""
+        """Combine the results of the first column with those of its row, and send them."""
         sent = part_of(sent, out.length)
         if self.cols > 1:
             core.add(sent.dsd(), out.dsd(), fabric_in(ports.own[4]))
@@ -265,7 +275,7 @@ class Attention(AttentionByPairs, RegionKind):
     def _send_tokens(
         self, core: CoreClass, color: int, sent: Buffer, sends: Sends, thread: int | None = None
     ) -> None:
-        """Token by token, each when it is the turn of its row."""
+        """Send the results token by token, each when the switches select this row."""
 
         def send(advance: str | None, token: Operand) -> None:
             if thread is None:

@@ -1,8 +1,8 @@
-"""Attention in bands of rows, each with some of the heads: a region of attention for every band, each with its own links.
+"""Attention in bands of rows: each band is a region of attention for some of the heads, with separate links.
 
-Bundle i of queries, keys, values and results has the features of the heads of band i, which are next to each other in a token.  So bands know
-nothing of each other, and a core has the scores of H / bands heads alone.  Where the tensors do not come in as many bundles, the region is as
-:mod:`wse_sim.whole.regions.attention` has it.
+Bundle i of queries, keys, values and results has the features of the heads of band i, which are contiguous in
+a token. Bands are independent, and a core has the scores of H / bands heads only. If the tensors do not
+arrive in that many bundles, the region is that of :mod:`wse_sim.whole.regions.attention`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports
 
 
 class BandedAttention(Attention):
-    """Attention with heads in bands, in inference."""
+    """Attention with its heads in bands, in inference."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         most = AttentionAttributes.of(kernel.attrs).bands
@@ -36,7 +36,7 @@ class BandedAttention(Attention):
         self._ways = {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
 
     def _in_bands(self, stage: Stage, count: int) -> tuple[Attention, ...]:
-        """Split a region into bands, one below the other, each with as many of the heads."""
+        """Split a region into `count` bands from top to bottom, with equal numbers of heads."""
         dims = self.kernel.dims
         heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
         part = replace(self.kernel, dims=frozen({**dims, **heads}))
@@ -52,25 +52,26 @@ class BandedAttention(Attention):
 
     @property
     def bands(self) -> tuple[Attention, ...]:
-        """As many as bundles come in."""
+        """The bands, one per bundle of the result."""
         return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
 
     @property
     def is_banded(self) -> bool:
-        """Whether there are several."""
+        """Whether there are several bands."""
         return len(self.bands) > 1
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """All operands and the result."""
+        """All operands and the result have the same number of bundles."""
         return (*self.kernel.inputs, *self.kernel.outputs)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """As many bundles as there may be bands."""
+        """Return the possible numbers of bundles: those for which bands exist."""
         return tuple(self._ways)
 
     def pace(self) -> float:
-        """What the plan prices, with or without bands, or the words of an operand on their link."""
+        """Return the planned cycles per sample with this number of bands, at least the time of an operand's
+        words on their link."""
         count = len(self.bands)
         attrs = {**self.kernel.attrs, "bands": count}
         place = Tiling(self.region.rows, self.compute_cols, "stationary")
@@ -88,7 +89,7 @@ class BandedAttention(Attention):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Those of every band."""
+        """The inlets of all bands."""
         if not self.is_banded:
             return super().inlets
         return tuple(
@@ -106,13 +107,13 @@ class BandedAttention(Attention):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Those of all bands."""
+        """The busy links of all bands."""
         if not self.is_banded:
             return super().busy_links
         return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Every band with its streams."""
+        """Write every band with its streams."""
         if not self.is_banded:
             super().build(b, ports, samples)
             return
@@ -122,7 +123,7 @@ class BandedAttention(Attention):
             band.build(b, Ports(inward, *way, ports.own), samples)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Masks of all bands."""
+        """Return the masks of all bands."""
         if not self.is_banded:
             return super().values(weights)
         return {name: values for band in self.bands for name, values in band.values(weights).items()}

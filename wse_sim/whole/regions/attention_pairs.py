@@ -1,7 +1,8 @@
-"""Attention by pairs of a query and a key, in inference and in training: parts of the tokens, and the work on a core's pairs.
+"""Attention by pairs of a query and a key, in inference and training: partition of the tokens, and the work
+on a core's pairs.
 
-Of the tokens of a sample, rows of cores have queries and columns keys, `t` and `n` of the fullest core
-(:mod:`wse_sim.kernels.families.attention.pairs`); others have one less, where tokens do not divide.
+Rows of cores have the queries and columns the keys of a sample, `t` and `n` on the fullest core
+(:mod:`wse_sim.kernels.families.attention.pairs`); other cores have one less if the tokens are not divisible.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Vectors(Protocol):
     """A buffer, or the part of one that belongs to a sample."""
 
     def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
-        """Elements of it, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd`."""
+        """Return some of its elements, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd` does."""
 
 
 class Held(NamedTuple):
-    """What a core holds of a sample.
+    """What a core stores of a sample.
 
-    `queries` and `keys` are tokens; vectors are queries; keys and values, pair by pair; scores; weights in fp16; the mask of the
-    scores; results.
+    `queries` and `keys` are numbers of tokens; the vectors are queries, keys with values, scores, fp16
+    weights, the mask of the scores, and results.
     """
 
     queries: int
@@ -60,24 +61,26 @@ class Held(NamedTuple):
 
 
 def part_of(buffer: Buffer, length: int) -> Buffer:
-    """The first elements of a buffer, of a core that has fewer than others."""
+    """Return the first `length` elements of a buffer, for a core with less data than the fullest one."""
     return replace(buffer, length=length)
 
 
 class AttentionByPairs(PlacedKernel):
-    """Softmax of scaled products of queries and keys, times values: where it lies, and the work on a core's pairs."""
+    """Softmax of scaled products of queries and keys, times values: layout of the region, and the work on a
+    core's pairs."""
 
     family = "attention"
     title = "attention"
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return int(kernel.dims["q"])
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Queries, keys and values of one sample, as many heads each, no mask but a causal one."""
+        """Check that queries, keys and values belong to one sample and have equal numbers of heads, with no
+        mask but a causal one."""
         dims, attrs = kernel.dims, AttentionAttributes.of(kernel.attrs)
         if len(set(kernel.inputs)) != 3:
             raise refused(
@@ -116,72 +119,73 @@ class AttentionByPairs(PlacedKernel):
             )
 
     def extent(self) -> tuple[int, int]:
-        """As many rows and columns as the parts need that the plan prices."""
+        """Return the rows and columns that the partition of the plan's price needs."""
         if self.region.rows < 2:
             raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
         return self.parted(self.compute_cols)
 
     def parted(self, cols: int) -> tuple[int, int]:
-        """Rows and columns that parts of the tokens take, with that many columns to compute."""
+        """Return the rows and columns that the partition of the tokens needs, given `cols` compute columns."""
         place = Tiling(self.region.rows, cols, "stationary")
         queries, keys = pair_tile(self.tokens, place, self.kernel.attrs)
         return ceil_div(self.tokens, int(queries)), ceil_div(self.tokens, int(keys))
 
     def parts(self, lines: int) -> list[IntArray]:
-        """Tokens of every row, or of every column."""
+        """Return the token indices of every row, or of every column."""
         return [np.arange(line, self.tokens, lines) for line in range(lines)]
 
     @property
     def heads(self) -> int:
-        """H."""
+        """Number of heads, H."""
         return int(self.kernel.dims["heads"])
 
     @property
     def width(self) -> int:
-        """Features of a head."""
+        """Features of a head, d."""
         return int(self.kernel.dims["d"])
 
     @property
     def features(self) -> int:
-        """Of a token."""
+        """Features of a token, H d."""
         return self.heads * self.width
 
     @property
     def queries(self) -> int:
-        """Of the fullest core."""
+        """Queries of the fullest core."""
         return ceil_div(self.tokens, self.height)
 
     @property
     def keys(self) -> int:
-        """Of the fullest core."""
+        """Keys of the fullest core."""
         return ceil_div(self.tokens, self.cols)
 
     @property
     def scale(self) -> float:
-        """Factor of the scores."""
+        """Factor of the scores; 1 / sqrt(d) by default."""
         return float(self.kernel.attrs.get("scale", 0.0)) or 1 / sqrt(self.width)
 
     @property
     def is_causal(self) -> bool:
-        """Whether a query sees no later keys."""
+        """Whether a query ignores later keys."""
         return bool(self.kernel.attrs.get("causal", False))
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Queries next to the second row; keys and values next to the first."""
+        """Inlets of queries (second row), and of keys and values (first row)."""
         queries, keys, values = self.kernel.inputs
         here = (self.top, self.left - 1)
         return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The first column, from the top."""
+        """The cells of the first column, from the top."""
         return tuple((self.top + i, self.left) for i in range(self.height))
 
     # ---- pieces of the program ------------------------------------------------------------------------------------
 
     def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
-        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
+        """Route a reduction along the rows to the first column on two colors, and a multicast back on a
+        third."""
         if self.cols == 1:
             return Sharing(1, (), 0, 0)
         back, steps = colors[2], []
@@ -202,11 +206,11 @@ class AttentionByPairs(PlacedKernel):
             core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
 
     def _place(self, keys: int, key: int, first: int) -> int:
-        """Where a key (`first`: 0) or a value (1) of that many lies: pair by pair."""
+        """Return the offset of a key (`first`: 0) or a value (1) among `keys` of them, stored pair by pair."""
         return (2 * key + first) * self.features
 
     def _products(self, core: CoreClass, held: Held, rows: Vectors, first: int = 0) -> None:
-        """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
+        """Multiply every query row with every key (`first`: 0) or every value (1)."""
         t, n, d = held.queries, held.keys, self.width
         core.mov(held.scores.dsd(), scalar(0.0))
         core.busy(round(self.wafer.vector_start_cycles))
@@ -224,7 +228,7 @@ class AttentionByPairs(PlacedKernel):
         self._to_queries(core, held, held.weights, first=1)
 
     def _to_queries(self, core: CoreClass, held: Held, weights: Vectors, first: int) -> None:
-        """The sum of keys (`first` token of a pair: 0) or of values (1), weighted, for every query."""
+        """Sum keys (`first`: 0) or values (1) for every query, weighted by `weights`."""
         t, n, d = held.queries, held.keys, self.width
         core.busy(round(self.wafer.vector_start_cycles))
         for a, key in np.ndindex(t, n):
@@ -237,7 +241,7 @@ class AttentionByPairs(PlacedKernel):
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The mask of every core, of its own pairs."""
+        """Return the causal mask of every core for its pairs; empty without a mask."""
         if not self.is_causal:
             return {}
         size = self.heads * self.queries * self.keys
@@ -252,7 +256,7 @@ class AttentionByPairs(PlacedKernel):
 def weighted(
     core: CoreClass, out: Operand, vector: Operand, weight: Operand, length: int, *, is_first: bool
 ) -> None:
-    """A vector times a weight, added to `out` unless it is the first."""
+    """Multiply a vector by a weight, and add the product to `out` unless it is the first one."""
     if is_first:
         core.mul(out, vector, weight, length=length, dtype="mixed", start="none")
     else:

@@ -1,9 +1,9 @@
-"""What a region of a fabric program is: a kernel on the rectangle that the plan gives it.
+"""Interface of a region: a kernel on the rectangle that the plan assigns to it.
 
-A kind of region is a class of this contract.  Words of a stream hold two fp16 elements; they come and go token by token,
-features in order.  A region takes its operands at *inlets*, moving cores next to its compute cores, and gives its
-result at one *outlet*.  Cells send into the outlet one after the other (:mod:`wse_sim.whole.regions.turns`); a stream
-may not touch their routers.
+Each kind of region is a subclass. Words of a stream contain two fp16 elements; they travel token by token,
+features in order. A region receives its operands at *inlets*, moving cores next to its compute cores, and
+sends its result from one *outlet*. Cells send into the outlet in sequence
+(:mod:`wse_sim.whole.regions.turns`); other streams must not use their routers on that color.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wse_sim.whole.paths import STEPS, Cell
 
 PAIR = 2  # fp16 elements of a word
 IMAGES = ("conv2d", "pool2d")
-"""Families that read and give images."""
+"""Families that read and write images."""
 IMAGE_AXES = 4  # samples, channels, lines, columns
 POINTWISE = ("elementwise", "activation", "generated")
 """Families that work element by element."""
@@ -37,7 +37,7 @@ IntArray = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Inlet:
-    """The cell at which a tensor ends, or a bundle of it."""
+    """The cell at which a tensor, or a bundle of it, arrives."""
 
     tensor: str
     cell: Cell
@@ -46,9 +46,9 @@ class Inlet:
 
 @dataclass(frozen=True)
 class Ports:
-    """Colors of a region: of every inlet's stream, of the stream that leaves (and its ways on), its own.
+    """Colors of a region: those of its incoming streams, of its outgoing stream, and its own.
 
-    `others` are color and ways on of further bundles of the result.
+    `others` are color and output ports of further bundles of the result.
     """
 
     inward: Sequence[int]
@@ -64,17 +64,17 @@ class PlacedKernel(ABC):
     Attributes
     ----------
     family : str
-        Of the kernels that it runs.
+        Family of the kernels that the class implements.
     title : str
-        These kernels in words.
+        The kernels in words, for messages.
     tokens : int
         Rows of a sample.
     top, left : int
         Fabric row and column of the first compute core.
     height, cols : int
-        Rows and columns of cores that compute.
+        Rows and columns of compute cores.
     bundles : dict
-        Streams side by side of a tensor, one if it is not named: ranges of the features of a token or pixel.
+        Number of parallel streams by tensor (default 1): ranges of the features of a token or pixel.
     """
 
     family: ClassVar[str]
@@ -109,27 +109,27 @@ class PlacedKernel(ABC):
     @classmethod
     @abstractmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
 
     @classmethod
     @abstractmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """The kernel is covered.
+        """Check that the kernel is supported.
 
         Raises
         ------
         ModelError
-            Naming what is not.
+            Naming what is not supported.
         """
 
     @abstractmethod
     def extent(self) -> tuple[int, int]:
-        """(rows, columns) of cores that compute."""
+        """Return the rows and columns of compute cores."""
 
     @property
     @abstractmethod
     def inlets(self) -> tuple[Inlet, ...]:
-        """Where operands end."""
+        """Cells at which operands arrive."""
 
     @property
     @abstractmethod
@@ -139,29 +139,31 @@ class PlacedKernel(ABC):
     @property
     @abstractmethod
     def own_colors(self) -> int:
-        """Colors that the region takes for itself."""
+        """Number of colors that the region uses internally."""
 
     @abstractmethod
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Buffers that a run needs, from the parameters by name."""
+        """Return the buffers that a run needs, from the parameters by name."""
 
     @property
     def area(self) -> FabricPlace:
-        """Where its compute cores lie."""
+        """The rectangle of its compute cores."""
         return FabricPlace(self.name, self.rows, self.columns, ahead_cycles=self.ahead_cycles())
 
     def ahead_cycles(self) -> float:
-        """Cycles that a core issues to take in operands of a sample that may come before the last of them."""
+        """Return the cycles in which a core reads operands of a sample that may arrive before the last
+        operand."""
         return 0.0
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links between neighbours that the region fills itself, so that other ways go around them where they can."""
+        """Links between neighbours that the region's own traffic fills, so that other routes avoid them."""
         return frozenset()
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Words of a sample that the region sends over links of its own: results along the cells that send in turn, at least."""
+        """Words per sample on the region's own links; at least the results along the cells that send in
+        sequence."""
         output, found = self.kernel.outputs[0], dict[tuple[Cell, Cell], float]()
         bundles, words = self.bundles.get(output, 1), self.result_words
         for cells in map(self.bundle_senders, range(bundles)):
@@ -172,7 +174,7 @@ class PlacedKernel(ABC):
 
     @property
     def result_words(self) -> float:
-        """Words of a sample in every bundle of the result."""
+        """Words per sample in every bundle of the result."""
         output = self.kernel.outputs[0]
         elements = self.graph.tensors[output].elements / self.graph.samples
         return elements / PAIR / self.bundles.get(output, 1)
@@ -181,40 +183,42 @@ class PlacedKernel(ABC):
 
     @property
     def takes_whole(self) -> bool:
-        """Whether its inlets take a whole sample in before its first word continues."""
+        """Whether its inlets receive a whole sample before they forward its first word."""
         return False
 
     @property
     def late_fraction(self) -> float:
-        """The fraction of a pass by which results leave after their sums: 1 where they leave during the next sample."""
+        """Delay of the results after their sums, as a fraction of a pass: 1 if they leave during the next
+        sample."""
         return 0.0
 
     def held_samples(self, tensor: str) -> int | None:
-        """Samples of an operand that wait in stores until the work on them begins; None of one without stores."""
+        """Return the samples of an operand that its stores can buffer; None if the operand has no stores."""
         return None
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Make room for that many, as far as there are cores for it; nothing to do without stores."""
+        """Provide buffers for that many samples, as far as cores are available; does nothing without stores."""
         return
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Into how many bundles an operand or the result may be split, the least first."""
+        """Return the numbers of bundles into which an operand or the result can be split, in ascending order."""
         return (1,)
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Tensors at its ends that have as many bundles each."""
+        """Tensors that must have the same number of bundles."""
         return ()
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Cells that send a bundle of the result, its outlet first: as many each."""
+        """Return the cells that send a bundle of the result, its outlet first; every bundle has equally many."""
         each = len(self.senders) // self.bundles.get(self.kernel.outputs[0], 1)
         return self.senders[bundle * each : (bundle + 1) * each]
 
     def pace(self) -> float:
-        """Cycles per sample of the busiest core, its inlets among them; 0 of a kind whose tensors come in one bundle."""
+        """Return the cycles per sample of the busiest core, including inlets; 0 for kinds whose tensors have
+        one bundle."""
         return 0.0
 
 
@@ -223,37 +227,40 @@ class RegionKind(PlacedKernel):
 
     @abstractmethod
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write buffers, classes and routes."""
+        """Write the buffers, core classes and routes."""
 
 
 def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
-    """A kernel that is not covered."""
+    """Return the error for a kernel that is not supported."""
     return ModelError(f"kernel '{kernel.name}' {what}; {remedy}")
 
 
 def divisor(count: int, most: int) -> int:
-    """The largest divisor of `count` up to `most`."""
+    """Return the largest divisor of `count` up to `most`."""
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)
 
 
 def links_between(cells: Set[Cell]) -> frozenset[tuple[Cell, Cell]]:
-    """All links from one of the cells to another."""
+    """Return all links between neighbours among the cells."""
     pairs = (((row, col), (row + down, col + right)) for row, col in cells for down, right in STEPS)
     return frozenset(pair for pair in pairs if pair[1] in cells)
 
 
 def rows_in_turn(region: Region, wafer: Wafer) -> int:
-    """Rows of a region whose cores may all send in turn: the last one of the wafer is left to streams that pass by.
+    """Return how many rows of a region may send in sequence; on a region of full height the last row stays
+    free for other streams.
 
-    Cells that send in turn close a color to others, so a column as high as the wafer would part it.
+    Cells that send in sequence block a color for other streams, so a column of the wafer's full height would
+    cut it in two.
     """
     return region.rows - (region.rows == wafer.rows > 1)
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Elements of a sample in word order: pixel by pixel for an image, None for other tensors.
+    """Return the elements of a sample in word order: pixel by pixel for an image, None for other tensors.
 
-    An image is what a convolution or a pooling reads or gives, and what comes of it element by element.
+    An image is a tensor that a convolution or a pooling reads or writes, or that elementwise work derives
+    from one.
     """
     if tensor not in _images(graph) or len(graph.tensors[tensor].shape) != IMAGE_AXES:
         return None
@@ -262,7 +269,7 @@ def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
 
 
 def _images(graph: KernelGraph) -> set[str]:
-    """Tensors that travel pixel by pixel."""
+    """Return the tensors that travel pixel by pixel."""
     ends = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in IMAGES]
     found = set[str]().union(*ends)
     passing = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in POINTWISE]
@@ -272,7 +279,7 @@ def _images(graph: KernelGraph) -> set[str]:
 
 
 def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int, of: int) -> IntArray:
-    """Elements of a row in the order of a bundle's words, by their places in the tensor; a row is a token or an image."""
+    """Return the element indices of a row (a token or an image) in the word order of a bundle."""
     order = stream_order(graph, tensor)
     wide = np.arange(features)[None] if order is None else order.reshape(-1, graph.tensors[tensor].shape[1])
     each = wide.shape[1] // of

@@ -1,14 +1,15 @@
-"""A convolution: a dense layer on the pixels of an image, whose inlets unfold it.
+"""A convolution: a dense layer on the pixels of an image, which its inlets unfold.
 
-Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and
-stride z; T = H' W' pixels of the result.  A sample is one row of words, pixel by pixel, channels in order::
+Symbols: an image of H x W pixels of C channels, padding q; N filters of r x s taps and stride z; T = H' W'
+pixels of the result. A sample is one row of words, pixel by pixel, channels in order::
 
-    inlet of every row   two images at rest; for every pixel of the result its part of r runs of s C elements  >
+    inlet of every row   stores two images; sends its part of r runs of s C elements for every pixel of the result  >
                          rows and columns of products and the last row as in a dense layer of T tokens
 
-An image comes to all inlets at once, or in G bundles of C / G channels side by side; a row then has one bundle.  Runs are
-filled up to whole words by an element of a pixel beside, which meets zero weights; so K = G r even(s C / G) inputs.  Zeros around are
-sent by instructions of their own (:mod:`wse_sim.whole.regions.windows`).
+An image arrives at all inlets as one stream, or in G parallel bundles of C / G channels, one per row. Runs
+are padded to whole words by an element of a neighbouring pixel, which is multiplied by zero weights; so K = G
+r even(s C / G) inputs. Padding zeros are sent by separate instructions
+(:mod:`wse_sim.whole.regions.windows`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ITEMS = ("bias", "relu")
 
 
 class Convolution(Dense):
-    """Filters at rest; unfolded pixels stream."""
+    """A convolution with stationary filters and streamed, unfolded pixels."""
 
     family = "conv2d"
     title = "convolutions"
@@ -51,12 +52,12 @@ class Convolution(Dense):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """An image is one row."""
+        """Return 1: an image is one row."""
         return 1
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """One image, an even number of filters; bias and ReLU."""
+        """Check for one image, an even number of filters, and no fused operations but bias and ReLU."""
         attrs, items = Conv2dAttributes.of(kernel.attrs), items_of(kernel)
         for item in items:
             if item not in ITEMS:
@@ -86,12 +87,12 @@ class Convolution(Dense):
 
     @property
     def inputs(self) -> int:
-        """K."""
+        """Number of inputs, K."""
         return self.streams * self._dim("r") * self.windows.run
 
     @property
     def features(self) -> int:
-        """N."""
+        """Number of filters, N."""
         return self._dim("k")
 
     def _dim(self, name: str) -> int:
@@ -99,7 +100,7 @@ class Convolution(Dense):
 
     @property
     def windows(self) -> Windows:
-        """Of the channels of a bundle."""
+        """The windows over the channels of one bundle."""
         found = Windows.of(self.kernel)
         return replace(found, channels=found.channels // self.streams).aligned()
 
@@ -107,7 +108,7 @@ class Convolution(Dense):
 
     @property
     def words(self) -> list[int]:
-        """Words of a pixel that every row takes; rows have one bundle each."""
+        """Words of a pixel that every row takes; a row has one bundle."""
         each, out = self.inputs // PAIR // self.streams, list[int]()
         for bundle in range(self.streams):
             rows = self.fed // self.streams + (bundle < self.fed % self.streams)
@@ -116,7 +117,7 @@ class Convolution(Dense):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to every row with inputs: all hear the image, or the bundle that their row has."""
+        """One inlet next to every row with inputs; all receive the image, or the bundle of their row."""
         each = self.inputs // PAIR // self.streams
         ends = [int(words[-1]) // each for words in self._dealt()[: self.fed]]
         return tuple(
@@ -125,16 +126,16 @@ class Convolution(Dense):
         )
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Deep queues at the inlets besides."""
+        """Write the region, with deep input queues at the inlets."""
         for color in set(ports.inward):
             b.input_queue(color, IMAGE_QUEUE)
         super().build(b, ports, samples)
 
     def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
-        """An inlet for every row, and the routes of what it unfolds."""
+        """Write an inlet per row, and the routes of the unfolded words."""
         rows, windows = slice(self.top, self.top + self.fed), self.windows
         cells, each = (rows, self.left - 1), self.inputs // PAIR // self.streams
-        # A word that fills up the last run is behind the image.
+        # The word that pads the last run is stored after the image.
         images = [b.buffer(f"{self.name}.image{turn}", windows.size + 1, "fp16", cells) for turn in (0, 1)]
         unfolding = Unfolding(b, self.name, cells, windows)
         for i, (words, place) in enumerate(zip(self._dealt(), self.inlets, strict=False)):
@@ -142,7 +143,7 @@ class Convolution(Dense):
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
 
             def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
-                # In addition to the deals, which go first: the image comes in while the row is busy.
+                # The image arrives while the row computes; dealing has priority.
                 target = images[turn].dsd(0, windows.size)
                 inlet.mov(
                     target, fabric_in(color),
@@ -157,9 +158,10 @@ class Convolution(Dense):
         self._route_rows(b, feed)
 
     def pace(self) -> float:
-        """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first.
+        """Return the cycles per sample; inlets receive an image and send a row's part of it.
 
-        What is sent counts twice: a word continues when the last of its readers takes it, and they send at different times.
+        With an odd number of channels they also move runs that cross a border. Sent words count twice: a word
+        advances when the last of its readers takes it, and inlets send at different times.
         """
         windows = self.windows
         odd = (
@@ -170,13 +172,14 @@ class Convolution(Dense):
         return max(self.issued_cycles(), float(inlet))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Filters and bias, a batch norm folded into them."""
+        """Return filters and bias with a batch norm folded into them."""
         return super().values(folded(self.kernel, weights))
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
-        """Filters (N, C, r, s) as (N, K): bundles of channels, runs of taps and channels in each, filled up.
+        """Return filters (N, C, r, s) as (N, K): bundles of channels, in each of them padded runs of taps and
+        channels.
 
-        A filter of a group has zeros for the channels of the others.
+        A filter of a group has zeros for the channels of other groups.
         """
         groups = Conv2dAttributes.of(self.kernel.attrs).groups
         filters = among_all(weights[self.kernel.parameters[0]], groups).transpose(0, 2, 3, 1)
@@ -189,7 +192,8 @@ class Convolution(Dense):
 
 
 def among_all(filters: Floats, groups: int) -> Floats:
-    """Filters (N, C / groups, r, s) of groups as filters (N, C, r, s) of all channels, with zeros for other groups."""
+    """Return grouped filters (N, C / groups, r, s) as (N, C, r, s), with zeros for the channels of other
+    groups."""
     if groups == 1:
         return filters
     wide = np.zeros((groups, len(filters) // groups, groups, *filters.shape[1:]), np.float32)
@@ -198,7 +202,8 @@ def among_all(filters: Floats, groups: int) -> Floats:
 
 
 def statistics_of(kernel: Kernel) -> tuple[str, ...]:
-    """Names of running mean and variance of the batch norm that is folded into a convolution; none without."""
+    """Return the names of running mean and variance of a batch norm that is folded into a convolution; ()
+    without one."""
     if kernel.family != "conv2d" or not Conv2dAttributes.of(kernel.attrs).eps:
         return ()
     module = kernel.parameters[1].rpartition(".")[0]
@@ -206,7 +211,7 @@ def statistics_of(kernel: Kernel) -> tuple[str, ...]:
 
 
 def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats]:
-    """The weights with a batch norm in filters and bias: w g / sqrt(var + eps), b - mean g / sqrt(var + eps)."""
+    """Return the weights with a batch norm folded in: w g / sqrt(var + eps), b - mean g / sqrt(var + eps)."""
     if not (names := statistics_of(kernel)):
         return weights
     filters, scale, shift = (np.asarray(weights[name]) for name in kernel.parameters)
@@ -220,10 +225,11 @@ def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats
 
 
 class FlowingConvolution(Flowing, Convolution):
-    """A convolution whose last row has no inputs."""
+    """A convolution whose last row has no inputs and only finishes outputs."""
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Of the image: bundles of as many whole words, and a row for each; an inlet holds two images of its channels."""
+        """Return the numbers of bundles of the image for which words are whole, every bundle has a row, and
+        an inlet can store two images."""
         if tensor != self.kernel.inputs[0]:
             return super().splits(tensor)
         channels = self._dim("c")

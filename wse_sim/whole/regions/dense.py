@@ -4,18 +4,19 @@ Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs o
 
     inlet of every row  >  its words of every token, one multicast  >
                            sums of the rows run down the columns
-                           last row: sums of all T tokens, then bias, residual, activation at once; they leave along it
+                           last row: sums of all T tokens, then bias, residual, activation at once; they leave along the row
 
-All inlets hear all words of the stream, or of their bundle of it.  They hold two samples: they deal out their row's words of one
-while the next comes in.  So rows do not wait for each other's words, nor for a producer that sends in bursts.
+All inlets receive all words of the stream, or of one bundle. They buffer two samples: they deal out their
+row's words of one while the next arrives. So rows wait neither for each other's words nor for a producer that
+sends in bursts.
 
-The last row finishes the T tokens of a sample with one start per item.  While it sums the tokens of a sample up, those
-of the sample before leave, one by one.  A residual arrives next to the last row in a store of two samples, which
-deals it out to the columns as they take their turns.  Features are in order from the outlet, the last column, to
-the first.  A result of several bundles has as many features in each; a column with features of two sends first into the one of
-which it is the outlet, then into the one that it ends::
+The last row finishes the T tokens of a sample with one vector start per operation. While it sums the tokens
+of a sample, those of the sample before leave, one by one. A residual arrives next to the last row in a store
+of two samples, which deals it out to the columns in sequence. Features are in order from the outlet, the last
+column, to the first. The bundles of a result have equal numbers of features; a column with features of two
+bundles sends first into the one of which it is the outlet, then into the one that it ends::
 
-    per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over items of (o + T v / rate)
+    per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over operations of (o + T v / rate)
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ SEND, RESIDUAL = 1, 2  # microthreads of the last row
 
 
 class Sent(NamedTuple):
-    """What a column sends of a token into a bundle: `length` elements from `first` on; the last word's effect on the switches."""
+    """What a column sends of a token into a bundle: `length` elements from `first`; `advance` is the switch
+    command of the last word."""
 
     color: int
     first: int
@@ -53,10 +55,10 @@ class Sent(NamedTuple):
 
 
 class Dense(DenseBeside):
-    """A product with a weight, and the work fused to it, on the last row."""
+    """A product with a weight; its last row runs the fused operations."""
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets, store, rows of products, last row."""
+        """Write inlets, store, rows of products, and the last row."""
         self._surround(b, ports, samples)
         for i in range(self.height - 1):
             core = b.core_class(f"{self.name} row {i}")
@@ -65,14 +67,14 @@ class Dense(DenseBeside):
         self._outlet(b, ports, samples)
 
     def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The last row in bundles of columns, each with its own way out."""
+        """Write the last row in bundles of columns, each with a separate output route."""
         sends: dict[Cell, tuple[Sent, ...]] = {}
         for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
             for i, cell in enumerate(cells):
                 first, end = self._sent_into(bundle, self.senders.index(cell))
-                # A column in two bundles is the outlet of the later one, and the last of the earlier one.
+                # A column in two bundles is the outlet of the later one and the end of the earlier one.
                 sends[cell] = (
                     Sent(color, first, end - first, advance_of(i, len(cells))),
                     *sends.get(cell, ()),
@@ -85,7 +87,7 @@ class Dense(DenseBeside):
                     b.place(core, cell)
 
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
-        """All but the programs of the compute cores and the way out."""
+        """Write everything except the programs of the compute cores and the output routes."""
         feed, *sums = ports.own[:3]
         self.relayed = list(ports.own[-2:])
         for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
@@ -121,12 +123,12 @@ class Dense(DenseBeside):
         )  # fmt: skip
 
     def _row(self, core: CoreClass, row: int, ports: Ports, samples: int) -> None:
-        """A row above the last, all samples."""
+        """Write the program of a row above the last, for all samples."""
         with core.loop(samples * self.tokens):
             self._pass_on(core, row, ports)
 
     def _pass_on(self, core: CoreClass, row: int, ports: Ports) -> None:
-        """A token of a row above the last: products, and sums on the way down."""
+        """Write one token of a row above the last: products, then the partial sums sent down."""
         here, above = ports.own[1 + row % 2], ports.own[2 - row % 2]
         self._products(core, ports.own[0], row)
         if row:
@@ -135,7 +137,7 @@ class Dense(DenseBeside):
             core.mov(fabric_out(here), self.y.dsd(), start="none")
 
     def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
-        """All samples: while the tokens of one are summed up, those of the one before leave."""
+        """Write the last row: while the tokens of a sample are summed, those of the sample before leave."""
 
         def send(out: Buffer) -> None:
             core.join(SEND)
@@ -169,7 +171,8 @@ class Dense(DenseBeside):
     def _finish(
         self, core: CoreClass, sums: Buffer, to: Buffer, items: Sequence[str], thread: int = RESIDUAL
     ) -> None:
-        """The items, the first one from the sums; the residual has come in on `thread`."""
+        """Apply the fused operations in order, the first one to the sums; the residual has arrived on
+        `thread`."""
         value, out = sums.dsd(), to.dsd()
         for item in items:
             if item == "bias":
@@ -185,7 +188,7 @@ class Dense(DenseBeside):
             value = out
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Weights (N, K) and bias (N,) as the buffers of the region."""
+        """Return weights (N, K) and bias (N,) as the buffers of the region."""
         v, most = self.outputs, PAIR * max(self.words)
         wide = np.zeros((self.cols * v, self.inputs), np.float32)
         weight = self._weight(weights)
@@ -206,11 +209,11 @@ class Dense(DenseBeside):
         return out
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
-        """The weight (N, K), its inputs in the order in which they come."""
+        """Return the weight (N, K) with its inputs in stream order."""
         order = stream_order(self.graph, self.kernel.inputs[0])
         weight = weights[self.kernel.parameters[0]]
         return weight if order is None else weight[:, order]
 
     def _biases(self, each: Floats) -> Floats:
-        """The bias (columns, v) of all tokens of a sample in the last row."""
+        """Return the bias (columns, v), repeated for all tokens of a sample, for the last row."""
         return np.tile(each, (1, self.tokens))[None]

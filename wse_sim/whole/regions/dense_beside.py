@@ -1,4 +1,4 @@
-"""What is next to the cores of a dense layer: inlets, cores that hand words on to them, stores of a residual.
+"""The cores next to a dense layer: inlets, relays that pass words on to them, and stores of a residual.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`.
 """
@@ -19,7 +19,7 @@ STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an
 
 
 class WayIn(NamedTuple):
-    """How words of a row come in: `length` of the `each` elements of a token that arrive, from `first` on."""
+    """How words of a row arrive: of `each` received elements of a token, the row uses `length` from `first`."""
 
     color: int
     slots: Sequence[Buffer]
@@ -29,12 +29,13 @@ class WayIn(NamedTuple):
 
 
 class DenseBeside(DenseShape):
-    """Programs of all cores next to those that compute."""
+    """Programs of all cores next to the compute cores."""
 
     relayed: list[int]
 
     def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
-        """Every row's inlet hears all words of some tokens, and deals out those of its row while the next come in."""
+        """Write the inlets: each receives all words of some tokens, and deals out those of its row while the
+        next arrive."""
         if self.is_narrow:
             self._only_inlet(b, colors[0], feed, samples)
             return
@@ -42,7 +43,8 @@ class DenseBeside(DenseShape):
         if self.is_relayed:
             colors = self._relay(b, colors, samples)
         for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
-            # Inlets hear a word together: a deep queue lets one deal out while the others continue.
+            # Inlets receive a word at the same time: a deep queue lets one deal out while the others
+            # continue.
             b.input_queue(color, 1)
         incoming = iter(colors)
         for i, heard in enumerate(bundles):
@@ -56,7 +58,8 @@ class DenseBeside(DenseShape):
                 ways: Sequence[WayIn] = ways,
                 threads: Sequence[int] = threads,
             ) -> None:
-                # In addition to the deals, which go first: a row does not wait for the words of others.
+                # Words arrive while the inlet deals out; dealing has priority, so a row does not wait for the
+                # words of others.
                 for thread, way in zip(threads, ways, strict=True):
                     receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
@@ -71,7 +74,8 @@ class DenseBeside(DenseShape):
         self._route_rows(b, feed)
 
     def _way(self, b: Builder, row: int, bundle: int, color: int) -> WayIn:
-        """How the words of a row in a bundle come: among all of the bundle, or alone."""
+        """Return how the words of a row in a bundle arrive: among all words of the bundle, or only those of
+        the row."""
         first, count = self._part(row, bundle)
         each = count if self.is_relayed else self.inputs // self.streams
         cell = (self.top + row, self.left - 1)
@@ -82,7 +86,8 @@ class DenseBeside(DenseShape):
         return WayIn(color, slots, 0 if self.is_relayed else first, count, each)
 
     def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
-        """The cores that hear a bundle each and hand every row its words; the colors on which inlets take them, row by row."""
+        """Write relays, which receive one bundle each and pass every row its words; return the colors on
+        which inlets receive, row by row."""
         rows = self.heard
         for g, (inlet, color) in enumerate(zip(self.inlets, colors, strict=False)):
             onward = self.relayed[g % 2]
@@ -98,7 +103,7 @@ class DenseBeside(DenseShape):
         return [self.relayed[g % 2] for heard in rows for g in heard]
 
     def _route_rows(self, b: Builder, feed: int) -> None:
-        """From every inlet along its row."""
+        """Route the words from every inlet along its row."""
         rows = slice(self.top, self.top + self.fed)
         b.route(feed, (rows, self.left - 1), rx="R", tx="E")
         for col in range(self.cols):
@@ -115,7 +120,8 @@ class DenseBeside(DenseShape):
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
-        """The stores from the one next to the last row: each receives a sample while it hands out the one before."""
+        """Write the stores, starting next to the last row: each receives a sample while it passes on the one
+        before."""
         size, count = self.stored, len(self.stores)
         beyond = (
             self.cols * self.outputs - self.features
@@ -145,7 +151,7 @@ class DenseBeside(DenseShape):
         self._route_residual(b, ports.own[-1])
 
     def _route_residual(self, b: Builder, color: int) -> None:
-        """From the last store along the last row."""
+        """Route the residual from the last store along the last row."""
         route_takers(b, color, self.stores[0], tuple(reversed(self.senders)), 0, "E")
 
     def _keep(
@@ -158,7 +164,8 @@ class DenseBeside(DenseShape):
         *,
         is_last: bool,
     ) -> None:
-        """One store: a whole sample to the next one, or the last one's to the columns."""
+        """Write one store: it passes whole samples to the next store, or deals them to the columns if it is
+        the last."""
 
         def receive(turn: int) -> None:
             receive_all(store, inward, slots[turn].dsd(0, self.stored), STORE, "low")
@@ -186,7 +193,7 @@ class DenseBeside(DenseShape):
             alternate(store, samples, receive, at_once, (STORE,))
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
-        """Of every token a share to each column."""
+        """Deal each column its part of every token."""
         v = self.outputs
         starts = [position * v for position in reversed(range(self.cols))]
         with store.loop(self.tokens):

@@ -1,17 +1,20 @@
-"""A dense layer with a residual whose rows finish tokens in turn, each next to a core that keeps its tokens of the residual.
+"""A dense layer with a residual whose rows finish tokens in rotation, each next to a core that stores its
+part of the residual.
 
-Symbols as in :mod:`wse_sim.whole.regions.dense`; F rows as in :mod:`wse_sim.whole.regions.dense_shared`, r = T / F::
+Symbols as in :mod:`wse_sim.whole.regions.dense`; F rows as in :mod:`wse_sim.whole.regions.dense_shared`, r =
+T / F::
 
-    residual > hands on > a token to the stores of every row in turn > keeper > along the row
-    result   < in turn over the column of the first stores < keeper < columns of the row in turn
+    residual > dealing core > tokens to the stores of every row, round-robin > keeper > along the row
+    result   < in sequence over the column of the first stores < keeper < columns of the row in sequence
 
-The keeper is the store next to the row.  It takes the results of its row as well, and sends them in turn with the others: words
-that wait for their turn in the one output queue of a core that multiplies would hold up sums.  So rows finish and send at the same
-time, and only the columns of a row wait for each other, which takes N / 2 cycles a round; sums in queues bridge 14 / v tokens of it::
+The keeper is the store next to the row. It also receives the results of its row and sends them in sequence
+with the other keepers: in the single output queue of a core that multiplies, waiting results would block
+sums. So rows finish and send at the same time, and only the columns of one row wait for each other, which
+takes N / 2 cycles per round; the queues of sums hide 14 / v tokens of it::
 
-    row          T (k ceil(v / w) + v) + r (v + v / 2 sent + v / 2 received + sum over items of (o + v / rate))
+    row          T (k ceil(v / w) + v) + r (v + v / 2 sent + v / 2 received + sum over operations of (o + v / rate))
     keeper       r (3 N / 2 + C v / 2 + 1)
-    handed       (T + r) (N / 2 + 2): the link next to the last row's keeper carries the results of that row as well
+    handed       (T + r) (N / 2 + 2): the link next to the last row's keeper also carries the results of that row
 """
 
 from __future__ import annotations
@@ -36,14 +39,15 @@ COLLECT = 2  # microthread of a keeper
 
 
 class KeptDense(SharedDense):
-    """A product with a weight and a residual that several rows finish."""
+    """A product with a weight and a residual, finished by several rows."""
 
     apart = 1
-    """The core next to a row hands tokens on."""
+    """One cell of the stores holds no samples: it deals tokens to the rows."""
 
     @property
     def own_colors(self) -> int:
-        """Inputs, two of sums, sums back up of even and odd rounds; a residual, results on their way to the keepers."""
+        """Colors for inputs, two for sums, sums sent back up in even and odd rounds, the residual, and
+        results to the keepers."""
         return 7
 
     @property
@@ -55,35 +59,36 @@ class KeptDense(SharedDense):
 
     @property
     def store_room(self) -> int:
-        """Cores of a row that may be stores."""
+        """Cores per row that may be stores."""
         return self.left - self.region.col - 1
 
     @property
     def depth(self) -> int:
-        """Stores next to a row, the keeper among them, two samples of its tokens in each."""
+        """Stores next to a row, including the keeper, each with two samples of the row's tokens."""
         return min(max(STORES, self.wanted_stores), self.store_room)
 
     @property
     def finishing(self) -> int:
-        """Rows that finish outputs, the last one among them; next to one above them is the core that hands the residual on."""
+        """Rows that finish outputs, including the last; the core that deals out the residual is next to a row
+        above them."""
         return divisor(self.tokens, self.height - 1)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """The result goes over one link."""
+        """Return 1 for the result, which leaves over one link."""
         return (1,) if tensor == self.kernel.outputs[0] else super().splits(tensor)
 
     @property
     def is_westward(self) -> bool:
-        """The first column sends first."""
+        """True: the first column sends first."""
         return True
 
     def late(self, place: int) -> int:
-        """Tokens of the next round after which a row finishes its token."""
+        """Return the number of tokens of the next round after which a row finishes its token."""
         return min(self.finishing - 1, self._back(place))
 
     @property
     def stores(self) -> tuple[Cell, ...]:
-        """Those of the last row from its keeper, then the core that hands tokens on to all rows."""
+        """The stores of the last row from its keeper on, then the core that deals tokens to all rows."""
         here = [(self.last, self.left - 2 - i) for i in range(self.depth)]
         return (*here, (self.last - self.finishing, self.left - self.depth))
 
@@ -99,22 +104,24 @@ class KeptDense(SharedDense):
 
     @cached_property
     def senders(self) -> tuple[Cell, ...]:
-        """The cells of the way out, the last row's first; then those from every keeper to it."""
+        """The cells of the output column from the last row up, then those between every keeper and that
+        column."""
         ends = [(row, self._way_out) for row in self._kept_rows]
         return (*ends, *((row, col) for row in self._kept_rows for col in self._between))
 
     @property
     def _between(self) -> range:
-        """Columns from the keepers to the way out."""
+        """Columns from the keepers to the output column."""
         return range(self.left - 2, self._way_out, -1)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """All: there is one bundle."""
+        """Return all senders: there is one bundle."""
         return self.senders
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Of what is handed on and of results, next to the rows; up the columns, where sums go back; along the last row."""
+        """Links of dealt tokens and of results next to the rows, of sums sent back up the columns, and of the
+        last row."""
         top, down, out = self.stores[-1][0], self.stores[-1][1], self._way_out
         pairs = list(pairwise(range(top, self.last + 1)))
         beside = {((a, col), (b, col)) for a, b in pairs for col in (down, out)}
@@ -131,7 +138,8 @@ class KeptDense(SharedDense):
         self.residual = b.buffer(f"{self.name}.residual", self.outputs, "fp16", (rows, self.columns), bank=2)
 
     def _routed(self, b: Builder, ports: Ports) -> dict[Cell, tuple[Sent, ...]]:
-        """Every row sends to its keeper, the first column first; keepers send in turn over the way out."""
+        """Route the results of every row to its keeper, first column first, and those of the keepers in
+        sequence to the output."""
         color, count = ports.own[6], self.cols
         sends: dict[Cell, tuple[Sent, ...]] = {}
         for row in self._rows_of_senders():
@@ -156,8 +164,9 @@ class KeptDense(SharedDense):
         return KeptFinisher(self, core, ports, place, sends)
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
-        """A core hands every row its tokens; they wait in the stores of the row, and leave along it."""
-        # Colors of sums, which are free next to the compute cores.
+        """Write the core that deals tokens to the rows, and the stores of each row, which buffer them and
+        pass them along the row."""
+        # Colors of sums are free next to the compute cores.
         onward, links, hands_on = ports.own[3], ports.own[1:3], b.core_class(f"{self.name} hands on")
         with hands_on.loop(samples * self.share):
             shares = [[(fabric_in(color), self.features)]] * self.finishing
@@ -186,7 +195,7 @@ class KeptDense(SharedDense):
             route_takers(b, ports.own[5], (row[0][0], self.left - 2), row, 0, "E")
 
     def _route_hand_on(self, b: Builder, color: int) -> None:
-        """Down to the last row, and from its store up: tokens come in the order of rows."""
+        """Route tokens down to the last row, and up from its store: tokens arrive in the order of rows."""
         top, col = self.stores[-1]
         b.route(color, (top, col), rx="R", tx="S", switch=KEEP)
         for row in range(top + 1, self.last):
@@ -199,7 +208,7 @@ class KeptDense(SharedDense):
 
     @property
     def stored(self) -> int:
-        """Elements of a sample in a store."""
+        """Elements of a sample in one store."""
         return self.share * self.features
 
     def _keepers(self, b: Builder, slots: Sequence[Buffer], inward: int, ports: Ports, samples: int) -> None:
@@ -217,29 +226,29 @@ class KeptDense(SharedDense):
     # ---- cycles ----------------------------------------------------------------------------------------------------
 
     def handed_cycles(self) -> float:
-        """Of the core that hands tokens on, or of a keeper."""
+        """Return the cycles per sample of the core that deals tokens out, or of a keeper."""
         return float(kept_cycles(self.tokens, self.features, self.finishing, self.outputs, self.wafer))
 
     def ahead_cycles(self) -> float:
-        """A residual of the tokens of a row."""
+        """Return the cycles to receive the residual of the tokens of a row."""
         return self.share * self.outputs / PAIR
 
     def held_up_cycles(self) -> float:
-        """The columns of a row wait for each other when they send."""
+        """Return the cycles in which columns of a row wait for each other to send."""
         each = max(self._products_cycles())
         return float(self.share * waits_for_columns(self.features, self.outputs, each))
 
     @property
     def is_spaced(self) -> bool:
-        """Rows wait for no other row."""
+        """True: rows wait for no other row."""
         return True
 
 
 class KeptFinisher(Finisher):
-    """The program of a core that finishes outputs next to a keeper."""
+    """Program of a core that finishes outputs next to a keeper."""
 
     def program(self, rounds: int) -> None:
-        """All rounds; the residual of the next one comes in meanwhile."""
+        """Write all rounds; the residual of the next round arrives meanwhile."""
         self._receive_residual()
         super().program(rounds)
 
@@ -266,9 +275,10 @@ class KeptFinisher(Finisher):
 
 
 class _Keeper:
-    """The program of a keeper: tokens of the residual to the columns of its row, results back and on when it is its turn.
+    """Program of a keeper: deals the residual to the columns of its row, and collects and forwards the
+    results in sequence.
 
-    A result leaves behind the residual of the next token, which the row may want before.
+    A result leaves after the residual of the next token, which the row may need earlier.
     """
 
     def __init__(
@@ -285,7 +295,7 @@ class _Keeper:
         self.inward, self.ports, self.is_end = inward, ports, is_end
 
     def program(self, samples: int) -> None:
-        """All samples; the first token has no result before it."""
+        """Write all samples; the first token has no result before it."""
         core = self.core
         self._receive(0)
         self._sample(0, more=samples > 1, is_first=True)
@@ -321,7 +331,8 @@ class _Keeper:
             self._token(now, share - 1, 1)
 
     def _token(self, now: int, number: int, step: int) -> None:
-        """The residual of a token, the result of the one before; so many tokens further in every turn of a loop."""
+        """Write the residual of a token and the result of the one before, advancing by `step` tokens per loop
+        iteration."""
         turn = (now * self.layer.share + number) % 2
         self._deal(now, number, step)
         self.core.join(COLLECT)

@@ -1,4 +1,4 @@
-"""Where a dense layer is on its region, how its words are dealt over the rows, and what it costs.
+"""Layout of a dense layer on its region: how its words are dealt to the rows, and what it costs.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`.
 """
@@ -38,16 +38,16 @@ QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queu
 
 
 class DenseShape(RegionKind):
-    """A dense layer as it lies."""
+    """Layout and cost of a dense layer on its region."""
 
     family = "gemm"
     title = "dense layers"
     relays = True
-    """Whether its colors suffice for cores that hand words on."""
+    """Whether enough colors are left for relay cores."""
     wanted_samples = 0
-    """Samples of a residual that have to wait, so that a skip does not set the pace."""
+    """Samples of a residual that must be buffered so that the skip does not limit the pace."""
     apart = 0
-    """Stores without samples."""
+    """Number of stores that hold no samples."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -62,12 +62,13 @@ class DenseShape(RegionKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return int(kernel.dims["m"]) // graph.samples
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """One activation and one weight (N, K), inputs over the rows; items that have a program."""
+        """Check for one activation and one weight (N, K), inputs over the rows, and supported fused
+        operations."""
         for item in items_of(kernel):
             if item not in ITEMS:
                 raise refused(
@@ -97,43 +98,44 @@ class DenseShape(RegionKind):
 
     @property
     def inputs(self) -> int:
-        """K, whole words: an odd one has an element of zeros behind it."""
+        """Inputs, K, rounded up to whole words: an odd K is padded with a zero."""
         return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
 
     @property
     def features(self) -> int:
-        """N, whole words: an odd one has a column of zeros behind it."""
+        """Outputs, N, rounded up to whole words: an odd N is padded with a column of zeros."""
         return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
 
     @property
     def items(self) -> tuple[str, ...]:
-        """Work on the outputs."""
+        """Operations fused to the outputs."""
         return items_of(self.kernel)
 
     @property
     def streams(self) -> int:
-        """Bundles in which the inputs come in."""
+        """Number of bundles of the inputs."""
         return self.bundles.get(self.kernel.inputs[0], 1)
 
     @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides."""
+        """Words of a token that every row takes; the last row takes fewer, to balance its work on the
+        outputs."""
         return self._shares(self.inputs // PAIR, self.fed, has_last=True)
 
     @property
     def heard(self) -> list[list[int]]:
-        """Bundles of the inputs that the inlet of every row hears: those in which it has words."""
+        """Bundles that the inlet of every row receives: those with words of the row."""
         each = self.inputs // PAIR // self.streams
         rows = self._dealt()[: self.fed]
         return [list(range(int(words[0]) // each, int(words[-1]) // each + 1)) for words in rows]
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
-        """Words of each of some rows, with the last one of the region among them or not."""
+        """Return the words of each of `rows` rows; `has_last` if they include the region's last row."""
         others = rows - has_last
         if not others:
             return [words]
         if not has_last and rows % self.streams == 0:
-            # As many rows for each bundle, so that none hears two.
+            # Equal numbers of rows per bundle, so that no row receives two.
             whole, rest = divmod(words // self.streams, rows // self.streams)
             return [whole + (i < rest) for i in range(rows // self.streams)] * self.streams
         last = 0
@@ -147,26 +149,27 @@ class DenseShape(RegionKind):
 
     @property
     def fed(self) -> int:
-        """Rows that take inputs."""
+        """Number of rows that take inputs."""
         return self.height
 
     @property
     def outputs(self) -> int:
-        """Of a column: whole words."""
+        """Outputs of a column, rounded up to whole words."""
         return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
 
     def extent(self) -> tuple[int, int]:
-        """Rows with at least a word, columns with at least an output."""
+        """Return the rows with at least one word and the columns with at least one output."""
         return min(self.region.rows, self.inputs // PAIR), int(ceil_div(self.features, self.outputs))
 
     @property
     def is_narrow(self) -> bool:
-        """Whether a residual leaves room for one inlet only: there is one moving column."""
+        """Whether there is one moving column only, so that a residual leaves room for one inlet."""
         return "residual" in self.items and self.height > 1 and self.left - 2 < self.region.col
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to every row that takes inputs, or next to the first; of a residual at the last store."""
+        """Inlets next to every row that takes inputs, or next to the first row only; the residual arrives at
+        the last store."""
         name, rows = self.kernel.inputs[0], [[0]] if self.is_narrow else self.heard
         if self.is_relayed:
             first = [next(i for i, heard in enumerate(rows) if g in heard) for g in range(self.streams)]
@@ -182,7 +185,8 @@ class DenseShape(RegionKind):
 
     @property
     def is_relayed(self) -> bool:
-        """Whether cores behind those next to the rows hear the bundles, and hand every row its words: where hearing all takes too long."""
+        """Whether relay cores receive the bundles and pass every row its words, because receiving all words
+        would take the inlets too long."""
         has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
         if not has_room or self.fed == 1:
             return False
@@ -190,7 +194,7 @@ class DenseShape(RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Those of inputs and sums; between cells next to the rows and those that hand words on to them."""
+        """Links of inputs and sums, and those between relays and inlets."""
         found = frozenset(self._inner_words)
         if not self.is_relayed:
             return found
@@ -199,12 +203,12 @@ class DenseShape(RegionKind):
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Inputs, sums and results."""
+        """Words per sample on the links of inputs, sums and results."""
         return {**super().link_words, **self._inner_words}
 
     @property
     def _inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Inputs along the rows, sums down the columns."""
+        """Words per sample of inputs along the rows and of sums down the columns."""
         columns, words = range(self.left, self.left + self.cols), self.words
         along = {
             ((self.top + i, col - 1), (self.top + i, col)): float(self.tokens * words[i])
@@ -218,9 +222,10 @@ class DenseShape(RegionKind):
 
     @property
     def stores(self) -> tuple[Cell, ...]:
-        """Where a residual waits, two samples in each: the one next to the last row deals it out, others stand above it.
+        """Cells that buffer a residual; the one next to the last row deals it out, the others are upstream of
+        it.
 
-        They stand behind the inlets, or below the only one.
+        They are behind the inlets, or below the only inlet.
         """
         first, rows = self.left - 1 - (not self.is_narrow), self.height - self.is_narrow
         columns = first - self.region.col + 1
@@ -233,14 +238,14 @@ class DenseShape(RegionKind):
 
     @property
     def store_room(self) -> int:
-        """Cores that may be stores."""
+        """Number of cores that may be stores."""
         return (self.left - (not self.is_narrow) - self.region.col) * (self.height - self.is_narrow)
 
     @property
     def slots(self) -> int:
-        """Samples in every other store: three where they are wanted and a core has room, and two where that is enough.
+        """Samples in every store but the last: three if needed and if memory allows, else two.
 
-        A store of three sends while it receives, which costs short samples some cycles.
+        A store of three samples sends while it receives, which costs some cycles for short samples.
         """
         each = 2.0 * (self.stored + self.cols * self.outputs)
         is_wanted = self.wanted_samples > LAST_SLOTS * (min(STORES, self.store_room) - self.apart)
@@ -254,12 +259,13 @@ class DenseShape(RegionKind):
 
     @property
     def wanted_stores(self) -> int:
-        """As many as hold the samples that a skip needs: two in the one next to the last row, three in every other."""
+        """Stores that hold the samples which a skip needs: two in the one next to the last row, `slots` in
+        each other."""
         return 1 + self.apart + max(0, ceil((self.wanted_samples - LAST_SLOTS) / self.slots))
 
     @property
     def takes_whole(self) -> bool:
-        """Every inlet holds whole samples."""
+        """Whether every inlet receives whole samples first."""
         return self.tokens > 1 and not self.is_narrow
 
     @property
@@ -268,57 +274,59 @@ class DenseShape(RegionKind):
         return 1 - 1 / self.tokens
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Make room in the stores of a residual."""
+        """Set the number of samples that the stores of a residual must hold."""
         if self.held_samples(tensor) is not None:
             self.wanted_samples = samples
 
     def held_samples(self, tensor: str) -> int | None:
-        """Count those of a residual in its stores."""
+        """Return the samples of a residual that the stores hold."""
         if "residual" not in self.items or tensor != self.kernel.inputs[-1]:
             return None
         return self.samples_in(len(self.stores))
 
     def samples_in(self, stores: int) -> int:
-        """Samples that a number of stores holds, one behind the other."""
+        """Return the samples that a number of stores holds in total."""
         return LAST_SLOTS + self.slots * (stores - self.apart - 1)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The last row, from its end."""
+        """The cells of the last row, from its end."""
         return tuple((self.last, self.left + col) for col in reversed(range(self.cols)))
 
     @property
     def is_westward(self) -> bool:
-        """Whether the outlet is the first column, next to the moving ones."""
+        """Whether the outlet is the first column, next to the moving columns."""
         return False
 
     @property
     def own_colors(self) -> int:
-        """Inputs, sums of even and of odd rows; a residual, or words of even and of odd bundles on their way to the rows."""
+        """Colors for inputs, sums of even and odd rows, and for a residual or the relays of even and odd
+        bundles."""
         return 3 + ("residual" in self.items) + 2 * self.is_relayed
 
     @property
     def held(self) -> int:
-        """Tokens that come in while as many are dealt out."""
+        """Tokens per buffer of an inlet: that many arrive while as many are dealt out."""
         return self.tokens
 
     def sent(self, position: int) -> int:
-        """Elements that the column at a position from the outlet sends."""
+        """Return the elements that the column at a position from the outlet sends."""
         return min(self.outputs, self.features - position * self.outputs)
 
     def _sent_into(self, bundle: int, position: int) -> tuple[int, int]:
-        """First element that the column at a position from the outlet sends into a bundle, and the one behind its last."""
+        """Return the range of elements, (first, end), that the column at a position from the outlet sends
+        into a bundle."""
         each = self.features // self.bundles.get(self.kernel.outputs[0], 1)
         before = position * self.outputs
         return max(0, bundle * each - before), min(self.sent(position), (bundle + 1) * each - before)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Columns that have features of a bundle."""
+        """Return the cells of the columns that have features of a bundle."""
         spans = [self._sent_into(bundle, position) for position in range(self.cols)]
         return tuple(cell for cell, (first, end) in zip(self.senders, spans, strict=True) if first < end)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Of inputs and result: bundles of as many whole words; of the result no more than columns have outputs for."""
+        """Return the numbers of bundles with whole words; for the result at most the number of columns."""
         if tensor == self.kernel.outputs[0]:
             most = self.features // self.outputs
             return tuple(count for count in range(1, most + 1) if self.features % (PAIR * count) == 0) or (1,)
@@ -331,7 +339,7 @@ class DenseShape(RegionKind):
         return tuple(count for count in range(1, most + 1) if words % count == 0)
 
     def _dealt(self) -> list[IntArray]:
-        """The words that every row takes of a token, by their places in the stream."""
+        """Return the word indices that every row takes of a token, in stream order."""
         if not self.is_narrow:
             ends = np.cumsum([0, *self.words])
             return [np.arange(first, end) for first, end in pairwise(ends)]
@@ -339,7 +347,7 @@ class DenseShape(RegionKind):
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
     def _deals(self) -> list[tuple[int, int]]:
-        """How a token is dealt out: to that many rows, with equal numbers of words; no more than wait in a row's queue."""
+        """Return how a token is dealt out, as (rows, words per row); no deal exceeds a row's queue."""
         out, done = [], 0
         for level in sorted(set(self.words)):
             takers = sum(count >= level for count in self.words)
@@ -350,13 +358,14 @@ class DenseShape(RegionKind):
         return out
 
     def _part(self, row: int, bundle: int) -> tuple[int, int]:
-        """First element of a row in a bundle of a token, and how many it has there."""
+        """Return the first element of a row in a bundle of a token, and their number."""
         words, size = self._dealt()[row], self.inputs // self.streams
         first, end = PAIR * int(words[0]) - bundle * size, PAIR * int(words[-1]) + PAIR - bundle * size
         return max(0, first), min(end, size) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """As the module states; a region of one row moves its sums instead of adding to those from above."""
+        """Return the issue cycles per sample of the busiest core; a region of one row moves its sums instead
+        of adding them."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
         o = ceil(wafer.vector_start_cycles)
@@ -366,16 +375,18 @@ class DenseShape(RegionKind):
         return float(max(self.tokens * max(each), last))
 
     def held_up_cycles(self) -> float:
-        """Cycles per sample that rows wait for the last one: it finishes outputs while queues between cores fill with sums."""
+        """Return the cycles per sample that rows wait for the last one, which finishes outputs while the
+        queues fill with sums."""
         if self.height == 1:
             return 0.0
         each = self.issued_cycles() / self.tokens
         return max(0.0, self._finish_cycles() - each * QUEUED_WORDS / self.outputs)
 
     def pace(self) -> float:
-        """An inlet hears a bundle and deals out its row's words; all columns of a bundle send over one link.
+        """Return the cycles per sample; limits are issue cycles, inlets that receive a bundle and deal out
+        their words, and output links.
 
-        A store of a residual takes every word in and hands it out (:mod:`wse_sim.kernels.blocks.word_rows`).
+        A store of a residual receives and sends every word (:mod:`wse_sim.kernels.blocks.word_rows`).
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
@@ -384,30 +395,32 @@ class DenseShape(RegionKind):
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
     def handed_cycles(self) -> float:
-        """Cycles per sample of the busiest core that keeps a residual or hands it on; 0 without."""
+        """Return the cycles per sample of the busiest core that stores or passes on a residual; 0 without
+        one."""
         return ("residual" in self.items) * self.tokens * float(stored_cycles(self.features, self.outputs))
 
     def ahead_cycles(self) -> float:
-        """A residual, on the last row."""
+        """Return the cycles to receive a residual on the last row."""
         return self.tokens * self.outputs / PAIR * ("residual" in self.items)
 
     def _last_more(self) -> float:
-        """What the last row issues per sample beyond the others."""
+        """Return the extra issue cycles per sample of the last row."""
         return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
-        """What the last row issues per sample in addition to products and sums."""
+        """Return the issue cycles per sample of the last row beyond products and sums."""
         size = self.tokens * self.outputs
         return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
 
     def _relay_cycles(self) -> float:
-        """Of a sample, in a core that hands a bundle on: an instruction a row and one that turns the rows back."""
+        """Return the cycles per sample of a relay: one instruction per row, and one that switches the rows
+        back."""
         most = max(sum(g in heard for heard in self.heard) for g in range(self.streams))
         words = self.inputs / PAIR / self.streams
         return self.tokens * (self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
 
     def _hearing_cycles(self) -> float:
-        """Of a sample, in a core next to a row that hears its bundles and deals out its words."""
+        """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""
         most = 1 if self.is_narrow else max(map(len, self.heard))
         words = most * self.inputs / PAIR / self.streams
         return self.tokens * float(hearing_cycles(words, max(self.words), self.wafer))

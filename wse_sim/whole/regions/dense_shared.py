@@ -1,19 +1,20 @@
-"""A dense layer whose rows share the work on the outputs, and send their tokens themselves.
+"""A dense layer whose rows share the work on the outputs and send their tokens themselves.
 
-Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R; a round is F tokens, one for each of F rows;
-row b counts from the last one::
+Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R; a round is F tokens, one
+for each of F rows; row b counts from the last one::
 
-    first row   its sums leave with the bias
-    last row    token t of a round: keeps the sums if t = 0, else sends them up the column as they come, to row t
-    row b       takes its token in during the products; activation; sends it when it is its turn
+    first row   adds the bias to its sums
+    last row    token t of a round: keeps the sums if t = 0, else sends them up the column to row t as they arrive
+    row b       receives its token during the products; applies the activation; sends it when its turn comes
 
-The tokens of a round are finished after m tokens of the next, when their last sums have come back.  Rows send in turn, and a core has
-one output queue: words that wait for their turn in it hold up sums.  So token t leaves before token m + t of the next round,
-where products take as long as its words on their link.  Where they do not, all rows send what they have before they finish the next
-round: the work on the outputs sends no sums.  Rows are ahead of those below them, and m grows with it.  Cores of a row
-send in turn, for every bundle of the result; r = T / F::
+The tokens of a round are finished after m tokens of the next, when their last sums have come back. Rows send
+in sequence, and a core has one output queue: waiting results would block sums. So token t leaves before token
+m + t of the next round, if products take at least as long as its words on their link. Otherwise all rows send
+what they have before they finish the next round: the work on the outputs sends no sums. Rows run ahead of
+those below them, and m grows accordingly. Cores of a row send in sequence, for every bundle of the result; r
+= T / F::
 
-    row         T (k ceil(v / w) + v) + r (v + v / 2 sent + sum over items of (o + v / rate))
+    row         T (k ceil(v / w) + v) + r (v + v / 2 sent + sum over operations of (o + v / rate))
     last row    the same, with r control words instead of r v
 """
 
@@ -40,20 +41,21 @@ TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 
 
 class SharedDense(Dense):
-    """A product with a weight whose outputs several rows finish."""
+    """A product with a weight whose outputs are finished by several rows."""
 
     relays = False
 
     @property
     def own_colors(self) -> int:
-        """Inputs, two of sums, sums back up of even and odd rounds."""
+        """Colors for inputs, two for sums, and sums sent back up in even and odd rounds."""
         return 5
 
     @property
     def is_possible(self) -> bool:
-        """Whether several rows can finish the tokens of a sample, each has an inlet, and the work is long.
+        """Whether several rows can finish the tokens of a sample, and the work on the outputs is long enough
+        to share.
 
-        Where it is short, rows that wait for their turns to send lose more than the last row has less to do.
+        For short work, rows lose more by waiting to send than the last row gains.
         """
         if SPECIAL_FUNCTIONS.isdisjoint(self.items) or "residual" in self.items:
             return False
@@ -61,7 +63,7 @@ class SharedDense(Dense):
 
     @property
     def finishing(self) -> int:
-        """Rows that finish outputs, the last one among them."""
+        """Number of rows that finish outputs, including the last."""
         return divisor(self.tokens, self.height)
 
     @property
@@ -71,18 +73,18 @@ class SharedDense(Dense):
 
     @property
     def share(self) -> int:
-        """Rounds of a sample: tokens that such a row finishes."""
+        """Rounds of a sample: the number of tokens that each finishing row finishes."""
         return self.tokens // self.finishing
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
         return super()._shares(words, rows, has_last=False)
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """A result that leaves next to its region goes over one link."""
+        """Return 1 for a result that leaves next to its region, over one link."""
         return (1,) if tensor == self.kernel.outputs[0] and self.is_westward else super().splits(tensor)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Row by row from the last, each from its end: columns that have features of a bundle."""
+        """Return the cells with features of a bundle, row by row from the last, each from its end."""
         return tuple(cell for row in self._rows_of(bundle) for cell in row)
 
     def _rows_of(self, bundle: int) -> list[list[Cell]]:
@@ -94,38 +96,41 @@ class SharedDense(Dense):
 
     @property
     def link_cycles(self) -> float:
-        """Cycles that a token is on its link."""
+        """Cycles that a token occupies its link."""
         words = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
         return self.wafer.wavelet_cycles * words
 
     @property
     def is_spaced(self) -> bool:
-        """Whether rows send during their products, one token after the other: all tokens of a round leave before it ends."""
+        """Whether rows send during their products, one token after the other: all tokens of a round leave
+        before it ends."""
         return self._late(self.finishing - 1) <= self.finishing - 1
 
     def late(self, place: int) -> int:
-        """Tokens of the next round after which a row finishes its token."""
+        """Return the number of tokens of the next round after which a row finishes its token."""
         return min(self.finishing - 1, self._late(place) if self.is_spaced else self._back(place))
 
     def _back(self, place: int) -> int:
-        """Tokens after which a row has its sums back; they come over as many links as it lies above the last row."""
+        """Return the number of tokens after which a row has its sums back; they travel one link per row above
+        the last."""
         each = max(self._products_cycles())
         return 1 + ceil((place * HOP_CYCLES + 2 * HOP_CYCLES + place) / each)
 
     def _late(self, place: int) -> int:
-        """The same, and after which the row below has sent its token."""
+        """Return the number of tokens after which a row has its sums back and the row below has sent its
+        token."""
         each = max(self._products_cycles())
         ahead = place * (HOP_CYCLES + max(0.0, self.link_cycles - each))
         return 1 + ceil((ahead + 2 * HOP_CYCLES + place) / each)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """Row by row from the last, each from its end."""
+        """The cells of all finishing rows, row by row from the last, each from its end."""
         return tuple(cell for row in self._rows_of_senders() for cell in row)
 
     @property
     def is_westward(self) -> bool:
-        """At the lower edge of the fabric: there is no way out below the last row."""
+        """Whether results leave westward, because there is no row below the last one."""
         return self.last == self.wafer.rows - 1
 
     def _rows_of_senders(self) -> list[list[Cell]]:
@@ -143,7 +148,7 @@ class SharedDense(Dense):
             self.bias = b.buffer(f"{self.name}.bias", v, "fp32", (self.top, self.columns), bank=2)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets, rows of products, of which the lowest finish outputs and send."""
+        """Write inlets and rows of products; the lowest rows also finish outputs and send them."""
         self._surround(b, ports, samples)
         self._route_back(b, ports)
         sends = self._routed(b, ports)
@@ -160,7 +165,7 @@ class SharedDense(Dense):
                         b.place(core, cell)
 
     def _route_back(self, b: Builder, ports: Ports) -> None:
-        """Sums from the last row up the columns to the row whose turn it is."""
+        """Route sums from the last row up the columns to the rows in sequence."""
         for col in range(self.left, self.left + self.cols):
             takers = [(self.last - place, col) for place in range(1, self.finishing)]
             for color in ports.own[3:5]:
@@ -170,7 +175,8 @@ class SharedDense(Dense):
         return Finisher(self, core, ports, place, sends)
 
     def _routed(self, b: Builder, ports: Ports) -> dict[Cell, tuple[Sent, ...]]:
-        """Routes of all senders, and what each sends of a token: a column in two bundles into the later one first."""
+        """Route all senders; return what each sends of a token. A column in two bundles sends into the later
+        one first."""
         sends: dict[Cell, tuple[Sent, ...]] = {}
         for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
             rows = self._rows_of(bundle)
@@ -201,21 +207,22 @@ class SharedDense(Dense):
 
     @property
     def work(self) -> tuple[str, ...]:
-        """Items that rows do on their tokens."""
+        """Fused operations that the finishing rows run on their tokens."""
         return tuple(item for item in self.items if item != "bias")
 
     def _products_cycles(self) -> list[float]:
-        """Of every row and a token: products and sums."""
+        """Return the cycles per token of every row for products and sums."""
         v = self.outputs
         each = int(ceil_div(v, self.wafer.fma_mixed_per_cycle))
         return [float(PAIR * words * each + v) for words in self.words]
 
     def held_up_cycles(self) -> float:
-        """No row is busy for long between two tokens, or all are."""
+        """Return 0: either no row is busy for long between two tokens, or all are."""
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module states; without work on the outputs they are moved at the pace of additions."""
+        """Return the issue cycles per sample; without operations on the outputs, moving them costs as much as
+        an addition."""
         size, each = self.share * self.outputs, self._products_cycles()
         work = self.share * (
             work_cycles(self.work, self.outputs, self.wafer)
@@ -223,14 +230,15 @@ class SharedDense(Dense):
         )
         work += size / PAIR * (1 + ("residual" in self.items))
         last = self.tokens * each[-1] + self.share * (self.finishing > PAIR) + work
-        # The first row that finishes outputs: its last column resets the way out.
+        # The first row that finishes outputs: its last column resets the output route.
         first = self.height - self.finishing
         rows = self.tokens * max(each[first:-1]) + size + work
         ends = self.tokens * each[first] + size + work + self.share
         return float(max(self.tokens * max(each), last, rows, ends))
 
     def pace(self) -> float:
-        """Rows that send before they finish wait for their turns where the words of a round take longer than the work on it."""
+        """Return the cycles per sample; rows that send before they finish wait if sending a round takes
+        longer than the work on it."""
         found, round_cycles = super().pace(), self.finishing * self.link_cycles
         if self.is_spaced:
             return found
@@ -239,7 +247,8 @@ class SharedDense(Dense):
 
 
 class Finisher:
-    """The program of a core that finishes outputs: in row `place` from the last, and what it `sends`."""
+    """Program of a core that finishes outputs: in row `place` counted from the last, with its outputs
+    `sends`."""
 
     def __init__(
         self, layer: SharedDense, core: CoreClass, ports: Ports, place: int, sends: Sequence[Sent]
@@ -250,7 +259,7 @@ class Finisher:
         self.resets = [one.color for one in sends if one.advance is None]
 
     def program(self, rounds: int) -> None:
-        """All rounds; the last of them leave when no products are left."""
+        """Write all rounds; the results of the last round leave after all products."""
         self._round(0, finishes=False, has_older=False)
         if rounds > 1:
             self._round(1, has_older=False)
@@ -263,7 +272,7 @@ class Finisher:
         self._round((rounds + 1) % 2, is_there=False, finishes=False)
 
     def _take_sums(self, turn: int) -> None:
-        """Let the sums of this row's token come in during the products of the round; the first row makes its own."""
+        """Receive the sums of this row's token during the products of the round; the last row makes its own."""
         if self.place:
             sums = fabric_in(self.ports.own[3 + turn])
             self.core.mov(self.layer.got[turn].dsd(), sums, start="none", thread=TAKE[turn], priority="high")
@@ -271,7 +280,7 @@ class Finisher:
     def _round(
         self, turn: int, *, is_there: bool = True, finishes: bool = True, has_older: bool = True
     ) -> None:
-        """The products of a round, while the one before is finished, and what is finished leaves."""
+        """Write the products of a round; meanwhile the round before is finished and its results leave."""
         layer = self.layer
         if is_there:
             self._take_sums(turn)
@@ -309,20 +318,20 @@ class Finisher:
             core.control(back, Command.RESET, start="none")
 
     def _send(self, token: int, *, turn: int, is_first: bool) -> None:
-        """Before a token of the next round: the token of this row if it is its turn."""
+        """Before a token of the next round, send this row's token if it is next in sequence."""
         if self.resets and token == 0 and not is_first:
             self._reset()
         if token == self.place:
             self._emit(turn)
 
     def _emit(self, turn: int) -> None:
-        """What is finished leaves concurrently with the main thread."""
+        """Send the finished results concurrently with the main thread."""
         self.core.join(SEND)
         for part in self.sends:
             part.emit(self.core, self.layer.given[turn])
 
     def _reset(self) -> None:
-        """Behind the last row's token: all rows from the first again."""
+        """Reset the switches after the last row's token, so that the first row sends next."""
         self.core.join(SEND)
         for color in self.resets:
             self.core.control(color, Command.RESET, start="none")

@@ -1,12 +1,12 @@
-"""A convolution with a filter for every channel: channels over a column of cores, as those that pool have them.
+"""A convolution with one filter per channel: channels over a column of cores, as in pooling.
 
-Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it, T pixels of the result; P cores in a
-column, e channels on each, whole words::
+Symbols: an image of H x W pixels of C channels, padding q, T pixels of the result; P cores in a column, e
+channels on each, whole words::
 
-    inlet of every core   >  of every pixel the words of its core, zeros between lines   core: :mod:`wse_sim.kernels.blocks.depthwise`   > in turn
+    inlet of every core   >  of every pixel the words of its core, zeros between lines   core: :mod:`wse_sim.kernels.blocks.depthwise`   > in sequence
 
-Filters, bias and a batch norm folded into them are at rest on the core of their channel.  Inlets send the zeros between lines, so that a
-tap meets whole images in one instruction.
+Filters, bias and a folded batch norm are stored on the core of their channel. Inlets send the zeros between
+lines, so that a tap multiplies the whole image in one instruction.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ BANKS = {SUMS: 0, IMAGE: 3}  # whole words of channels: a tap never begins in th
 
 
 class Depthwise(Pooling):
-    """Such a convolution in inference."""
+    """A depthwise convolution in inference."""
 
     family = "conv2d"
     title = Convolution.title
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As any convolution."""
+        """Check the kernel like any convolution."""
         Convolution.check(graph, kernel)
 
     @staticmethod
     def is_for(kernel: Kernel) -> bool:
-        """Whether a kernel is one."""
+        """Return whether a kernel is a depthwise convolution."""
         return kernel.family == "conv2d" and has_own_filters(
             kernel.dims, Conv2dAttributes.of(kernel.attrs).groups
         )
 
     @cached_property
     def windows(self) -> Windows:
-        """Over the lines and columns of an image."""
+        """Windows over the lines and columns of an image."""
         return Windows.of(self.kernel)
 
     @property
@@ -60,7 +60,7 @@ class Depthwise(Pooling):
         return "relu" in items_of(self.kernel)
 
     def pace(self) -> float:
-        """Cores wait for their turns to send, inlets hear all words of a bundle."""
+        """Return the cycles per sample; cores wait to send in sequence, inlets receive all words of a bundle."""
         core = self._core(self.words)
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
@@ -83,7 +83,8 @@ class Depthwise(Pooling):
         return images, own
 
     def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
-        """Every inlet hands on its core's words of a pixel between zeros, and takes in the others."""
+        """Write the inlets: each forwards its core's words of a pixel, adds the zeros, and discards the other
+        words."""
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cells, (lines, columns) = (self.rows, self.left - 1), (self.windows.lines, self.windows.columns)
         between = 2 * columns.around  # zeros from line to line
@@ -93,7 +94,7 @@ class Depthwise(Pooling):
             inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
             before = i * self.words - place.bundle * heard
             parts = ((before, False), (own, True), (heard - before - own, False))
-            # Where it hears no others, a line is one instruction.
+            # If it receives no other words, a line is one instruction.
             at_once = columns.size if own == heard else 1
 
             def line(
@@ -155,7 +156,7 @@ class Depthwise(Pooling):
         own: Mapping[str, Buffer],
         tap: tuple[int, int],
     ) -> None:
-        """One tap of all channels, one after the other; the first adds to the bias."""
+        """Write one tap of all channels, channel by channel; the first tap adds to the bias."""
         (line, column), each, stride = tap, held.each, self.windows.lines.stride
         turns, length = held.vector
         place, at = line * self.windows.columns.taps + column, line * held.wide + column
@@ -170,7 +171,7 @@ class Depthwise(Pooling):
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Filters tap by tap, channels in each, and the bias."""
+        """Return the filters (tap by tap, channels within a tap) and the bias."""
         held = folded(self.kernel, weights)
         first, *more = (np.asarray(held[name], np.float32) for name in self.kernel.parameters[:2])
         filters = first.reshape(len(first), -1)  # (C, taps)

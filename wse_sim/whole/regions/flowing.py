@@ -1,13 +1,13 @@
-"""A dense layer whose results leave as they are summed: the last row has no inputs.
+"""A dense layer that streams its results out as they are summed: the last row has no inputs.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 rows::
 
     first row    products; its sums leave with the bias in fp32
     other rows   products; their sums with those from above
-    last row     ReLU of the sums that arrive, one token after the other, and out at the same time
+    last row     ReLU of the sums that arrive, token by token, and out at the same time
 
-Where a last row multiplies as well, it finishes the outputs of a whole sample with one start per item, and nothing leaves
-meanwhile.  Here neither bias nor ReLU is its own instruction::
+If the last row multiplies as well, it finishes the outputs of a whole sample with one start per operation,
+and nothing leaves meanwhile. Here neither bias nor ReLU is a separate instruction::
 
     row         T (k ceil(v / w) + v)
     last row    T (v / min(1, rate of maxima) + v / 2)
@@ -25,28 +25,29 @@ from wse_sim.whole.regions.dense import Dense, Sent
 
 
 class Flowing(Dense):
-    """A product with a weight; bias at the head of the sums, ReLU at their end."""
+    """A product with a weight; the first row adds the bias to the sums, the last row applies ReLU."""
 
     items_covered = ("bias", "relu")
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a row next to the last, and nothing is fused but bias and ReLU."""
+        """Whether there is a row above the last, and only bias and ReLU are fused."""
         return self.height > 1 and set(self.items) <= set(self.items_covered)
 
     def extent(self) -> tuple[int, int]:
-        """Rows with at least a word and a last one, columns with at least an output."""
+        """Return the rows with at least one word plus the last row, and the columns with at least one output."""
         cols = super().extent()[1]
         return min(self.region.rows, self.inputs // PAIR + 1), cols
 
     @property
     def fed(self) -> int:
-        """All rows but the last."""
+        """Number of rows that take inputs: all but the last."""
         return self.height - 1
 
     @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes, as many each; the last one none; rows have one bundle each."""
+        """Words of a token that every row takes, evenly spread; the last row takes none. A row has one
+        bundle."""
         return [*super().words, 0]
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
@@ -66,7 +67,7 @@ class Flowing(Dense):
         core.add(fabric_out(ports.own[1]), self.y.dsd(), self.bias.dsd(), start="none")
 
     def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
-        """Token after token in two buffers: while one leaves, the next arrives."""
+        """Write the last row, token by token in two buffers: while one leaves, the next arrives."""
         sums = fabric_in(ports.own[1 + self.height % 2])
 
         def token(out: Buffer) -> None:
@@ -93,16 +94,16 @@ class Flowing(Dense):
         return 0.0
 
     def held_up_cycles(self) -> float:
-        """No row is busy for long between two tokens, or all are."""
+        """Return 0: either no row is busy for long between two tokens, or all are."""
         return 0.0
 
     def issued_cycles(self) -> float:
-        """As the module states."""
+        """Return the issue cycles per sample, by the formulas of the module."""
         v, wafer = self.outputs, self.wafer
         each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
         return float(self.tokens * max(each, self._last_cycles()))
 
     def _last_cycles(self) -> float:
-        """Of the last row and a token."""
+        """Return the cycles of the last row per token."""
         rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
         return self.outputs / rate + self.outputs / PAIR

@@ -1,4 +1,4 @@
-"""Work fused to a product: which of it has a program, and what it costs."""
+"""Operations fused to a product: which have a program, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
 
 
 def work_cycles(items: Sequence[str], size: int, wafer: Wafer) -> float:
-    """The work on `size` outputs: one start per item."""
+    """Return the cycles of the operations on `size` outputs, with one vector start each."""
     cycles = 0.0
     for item in items:
         cycles += ceil(wafer.vector_start_cycles)
@@ -26,6 +26,6 @@ def work_cycles(items: Sequence[str], size: int, wafer: Wafer) -> float:
 
 
 def items_of(kernel: Kernel) -> tuple[str, ...]:
-    """The work fused to a product."""
+    """Return the operations fused to a product, in order."""
     parts = (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))
     return tuple(part for part in parts if part)

@@ -1,8 +1,8 @@
-"""Rows of a parameter in front of the tokens of every sample, such as a class token: one core that sends both.
+"""Rows of a parameter in front of the tokens of every sample, such as a class token: one core sends both.
 
 Symbols: n rows of the parameter, T tokens of D features::
 
-    inlet > T D / 2 words >  core: n D elements at rest, then what comes   > (n + T) D / 2 words out
+    inlet > T D / 2 words >  core: n D stored elements, then the received ones   > (n + T) D / 2 words out
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKEN_AXES = 3  # samples, tokens, features
 
 
 class JoinedRows(RegionKind):
-    """Such rows, in inference."""
+    """Rows of a parameter in front of the tokens, in inference."""
 
     family = "layout"
     title = "rows in front of tokens"
@@ -29,15 +29,15 @@ class JoinedRows(RegionKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample that leave."""
+        """Return the rows of a sample of the output."""
         return int(graph.tensors[kernel.outputs[0]].shape[-2])
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """A parameter in front of one tensor of tokens, with as many features."""
+        """Check for one parameter in front of one tensor of tokens with the same number of features."""
         shapes = [graph.tensors[name].shape for name in (*kernel.parameters, *kernel.inputs, *kernel.outputs)]
         is_joined = (
-            kernel.takes == (*kernel.parameters, *kernel.inputs)
+            kernel.access.order == (*kernel.parameters, *kernel.inputs)
             and len(kernel.parameters) == len(kernel.inputs) == 1
             and all(len(shape) in (TOKEN_AXES - 1, TOKEN_AXES) for shape in shapes)
             and len({shape[-1] for shape in shapes}) == 1
@@ -51,7 +51,7 @@ class JoinedRows(RegionKind):
             )
 
     def extent(self) -> tuple[int, int]:
-        """One core."""
+        """Return one core."""
         return 1, 1
 
     @property
@@ -62,7 +62,7 @@ class JoinedRows(RegionKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to the core."""
+        """One inlet, next to the core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
     @property
@@ -71,7 +71,7 @@ class JoinedRows(RegionKind):
         return ((self.top, self.left),)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The inlet hands all words on; the core sends its own rows first."""
+        """Write the inlet, which forwards all words, and the core, which sends its stored rows first."""
         (own, coming), feed, cell = self.sizes, ports.own[0], self.inlets[0].cell
         b.route(feed, cell, rx="R", tx="E")
         b.route(feed, self.senders[0], rx="W", tx="R")
@@ -88,6 +88,6 @@ class JoinedRows(RegionKind):
         b.place(core, self.senders[0])
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The parameter."""
+        """Return the parameter as a buffer."""
         rows = np.asarray(weights[self.kernel.parameters[0]], np.float32)
         return {f"{self.name}.rows": rows.reshape(1, 1, -1)}

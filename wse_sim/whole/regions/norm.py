@@ -1,20 +1,20 @@
 """Layer and RMS norm: whole tokens on all cores of the region, block by block.
 
-Symbols: T tokens of D features a sample on n cores, at most T of R C, whose columns wind; blocks of b tokens::
+Symbols: T tokens of D features per sample on n cores, at most T of R C, in a serpentine over the columns;
+blocks of b tokens::
 
     inlet > block by block, from core to core >      core: statistics, scale, shift      > back along the cores and out
 
-A core needs no other, so there are no collectives.  In a round every core takes a block, n b tokens in all; in the last round
-of a sample the tokens that are left, which no core has two more of than another: the first cores have one more,
-and cores without any are left out.  The order of turns is the order of tokens, both ways, and the outlet is the core that takes
-first.  Instructions, blocks and price are those of the kernel itself (:mod:`wse_sim.kernels.blocks.token_blocks`), words
-included.
+Cores are independent, so there are no collectives. In a round every core takes a block, n b tokens in all.
+The last round of a sample spreads the remaining tokens evenly: the first cores have one more, and cores
+without any are skipped. Cores receive and send in token order, and the outlet is the core that receives
+first. Instructions, blocks and price, words included, are those of the kernel itself
+(:mod:`wse_sim.kernels.blocks.token_blocks`).
 
-A core's tokens lie one behind the other as they came, so one instruction receives a block and one sends it; the vectors of a
-feature are strided.  Of two blocks of tokens and two of results every fourth element is of the same one: so all elements of
-a block are in one memory bank, and the statistics in another.
-
-One link brings the tokens: T D / 2 words a sample, which the price of the plan has as `link_words`.
+A core stores its tokens contiguously as they arrived, so one instruction receives a block and one sends it;
+the vectors of a feature are strided. Two blocks of tokens and two of results are interleaved, four elements
+apart: so all elements of a block are in one memory bank, and the statistics in another. One link carries the
+tokens: T D / 2 words per sample, which the price of the plan includes as `link_words`.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ SIDES = 4  # two blocks of tokens, two of results
 
 
 def affine_parts(kernel: Kernel) -> dict[str, object]:
-    """The attribute of a norm that has fewer parameters than its kind: a scale alone, or nothing."""
+    """Return the attribute of a norm with fewer parameters than its kind: only a scale, or none."""
     if kernel.family != "norm" or len(kernel.parameters) >= len(affine_of(kernel.attrs)):
         return {}
     return {"affine": ("none", "scale")[len(kernel.parameters)]}
 
 
 class NormPlace(PlacedKernel):
-    """A normalisation of the features of every token, on cores which take tokens in turn."""
+    """A normalization over the features of every token, on cores that receive tokens in sequence."""
 
     family = "norm"
     title = "layer and RMS norms"
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return int(kernel.dims["rows"]) // graph.samples
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Layer or RMS norm of one operand; a shift only together with a scale."""
+        """Check for a layer or RMS norm of one operand; a shift requires a scale."""
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
@@ -99,17 +99,18 @@ class NormPlace(PlacedKernel):
 
     @property
     def features(self) -> int:
-        """Of a token."""
+        """Features of a token."""
         return int(self.kernel.dims["cols"])
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to the first core."""
+        """One inlet, next to the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
 
 def apart(work: RowWork) -> RowWork:
-    """The same instructions; the last one writes to a buffer of results, and not over the token."""
+    """Return the same instructions, except that the last one writes to a result buffer instead of over the
+    token."""
     *before, last = work.vectors
     return RowWork((*before, replace(last, to="result")), {**work.shapes, "result": work.shapes["x"]})
 
@@ -120,32 +121,32 @@ class NormRegion(NormPlace, RegionKind):
     own_colors = 1
 
     def extent(self) -> tuple[int, int]:
-        """Columns that wind, as many as tokens need."""
+        """Return the rows and columns of the serpentine that the tokens need."""
         rows = rows_in_turn(self.region, self.wafer)
         count = min(self.tokens, rows * self.compute_cols)
         return min(count, rows), ceil_div(count, rows)
 
     @cached_property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores that have tokens, the first token's first."""
+        """All cores that have tokens, in token order."""
         count = min(self.tokens, rows_in_turn(self.region, self.wafer) * self.compute_cols)
         return winding(self.top, self.left, self.height, count)
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Tokens along the cores, those of the cores behind, and results back."""
+        """Words per sample of tokens passed along the cores, and of results on their way back."""
         words, count = self.tokens * self.features / PAIR, len(self.senders)
         links = pairwise([self.inlets[0].cell, *self.senders])
         return {**super().link_words, **{link: words * (count - i) / count for i, link in enumerate(links)}}
 
     @cached_property
     def blocks(self) -> TokenBlocks:
-        """The price of the kernel itself.
+        """The kernel's own price.
 
         Raises
         ------
         ModelError
-            If a token does not fit a core.
+            If a token does not fit in a core.
         """
         dims, place = self.kernel.dims, Tiling(1, 1, "stationary")
         found = blocks_of(dims, place, self.wafer, Phase.FORWARD, "fp16", self.kernel.attrs)
@@ -159,12 +160,14 @@ class NormRegion(NormPlace, RegionKind):
 
     @cached_property
     def work(self) -> RowWork:
-        """The instructions; the last one writes to a buffer of results, so that the next token can come meanwhile."""
+        """The instructions; the last one writes to a result buffer, so that the next token can arrive
+        meanwhile."""
         return apart(self.blocks.work)
 
     @cached_property
     def rounds(self) -> tuple[int, int, tuple[int, ...]]:
-        """Full rounds of a sample, tokens of their blocks, and tokens of every core in a last round (none if there is none)."""
+        """Full rounds of a sample, tokens per block in them, and tokens of every core in the last round
+        (empty without one)."""
         cores = len(self.senders)
         block = self.blocks.sizes(ceil_div(self.tokens, cores))[0]
         full, left = divmod(self.tokens, cores * block)
@@ -172,7 +175,7 @@ class NormRegion(NormPlace, RegionKind):
         return full, block, tuple(least + (i < more) for i in range(cores)) if left else ()
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The inlet, and a class for every kind of turn among the cores."""
+        """Write the inlet, and one core class per send order."""
         full, block, last = self.rounds
         feed, source = ports.own[0], fabric_in(ports.inward[0])
         takers, count = [size for size in last if size], len(self.senders)
@@ -191,7 +194,8 @@ class NormRegion(NormPlace, RegionKind):
         for i, cell in enumerate(self.senders):
             sizes = [block] * full + ([last[i]] if last and last[i] else [])
             turn = advance_of(i, count)
-            # Cores without a token leave the last round early: its last core sends a word behind its own that turns the others back.
+            # Cores without a token leave the last round early: its last core sends a control word after its
+            # token that switches the others back.
             is_early = bool(takers) and len(takers) < count
             end = advance_of(i, len(takers)) if is_early and i < len(takers) else turn
             kind = (tuple(sizes), turn, end, is_early and i < len(takers))
@@ -201,7 +205,8 @@ class NormRegion(NormPlace, RegionKind):
             b.place(kinds[kind], cell)
 
     def _declare(self, b: Builder) -> None:
-        """Tokens and results of both turns in one buffer, element by element in turn; what else the instructions read."""
+        """Declare one buffer with the interleaved tokens and results of both halves, and the buffers of all
+        other operands."""
         where = (self.rows, self.columns)
         block = self.rounds[1] if self.rounds[0] else max(self.rounds[2])
         layout = self.work.layout(block, self.features, self.wafer)
@@ -221,7 +226,7 @@ class NormRegion(NormPlace, RegionKind):
         return self.tokens_held.dsd(side, tokens * self.features, SIDES)
 
     def _lines(self, turn: int, tokens: int) -> Lines:
-        """The instructions on that many tokens of a turn."""
+        """Return the instructions on `tokens` tokens of a half."""
         layout = self.work.layout(tokens, self.features, self.wafer)
         steps = (SIDES, SIDES * self.features) if layout.by_row else (SIDES * self.features, SIDES)
         places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}
@@ -259,7 +264,7 @@ class NormRegion(NormPlace, RegionKind):
         blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Scale and shift in every core."""
+        """Return scale and shift for every core."""
         names = affine_of(self.kernel.attrs)
         return {
             f"{self.name}.{name}": np.broadcast_to(

@@ -1,21 +1,20 @@
-"""Elementwise work and activations that no product does to its own results: x + y, silu(g) u, relu(x), x + p.
+"""Elementwise work and activations that are not fused to a product: x + y, silu(g) u, relu(x), x + p.
 
-Symbols: E elements of a sample, P cores in a snake over the R rows and C columns; e elements of a core, whole words and no more
-than E over all cores, rounded up; the last core has what is left::
+Symbols: E elements of a sample, P cores in a serpentine over the R rows and C columns; e elements of a core,
+whole words, E divided by the number of cores and rounded up; the last core has the rest::
 
-    an inlet per operand  >  e elements to every core of the snake in turn  >  operators  >  back along the snake and out
+    an inlet per operand  >  e elements to every core of the serpentine in sequence  >  operators  >  back and out
 
-Each core has the same part of every operand, so it needs no other.  It takes the parts of the next sample while it
-works, in two buffers per operand.  Parameters rest on the cores, as large as the result.  Per sample and core, for n operands
-from regions::
+Each core has the same part of every operand, so cores are independent. A core receives the parts of the next
+sample while it works, in two buffers per operand. Parameters are stored on the cores, expanded to the size of
+the result. Per sample and core, for n operands from regions::
 
     e / 2 (n + 1) words + sum over operators of (o + e / rate, or e special elements)
 
-An operand that comes earlier than another, by a shorter way through the model, waits in stores before its inlet: cores
-that hold two samples each.
-
-Operands and result may come and go in S bundles side by side.  The region is S bands of R / S rows then, each with a snake, inlets
-and its own stores for the features of its bundle.
+An operand that arrives earlier than another, over a shorter path of the model, waits in stores before its
+inlet: cores that buffer two samples each. Operands and result may travel in S parallel bundles. The region
+then consists of S bands of R / S rows, each with a serpentine, inlets and stores for the features of its
+bundle.
 """
 
 from __future__ import annotations
@@ -75,11 +74,11 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def takes_whole(self) -> bool:
-        """A slow function: its last core begins with the last words."""
+        """Whether a slow function is applied: the last core then begins with the last words."""
         return not SPECIAL_FUNCTIONS.isdisjoint(operators_of(self.kernel))
 
     def _make_room(self) -> None:
-        """Where moving columns do not suffice for the inlets, they take the place of compute columns."""
+        """Turn compute columns into moving columns if there are too few for the inlets."""
         columns = ceil(len(self.kernel.inputs) / self.region.rows)
         if (missing := columns - (self.left - self.region.col)) > 0:
             if missing >= self.compute_cols:
@@ -92,14 +91,14 @@ class PointwisePlace(PlacedKernel):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample; an image is one row."""
+        """Return the rows of a sample; an image is one row."""
         if stream_order(graph, kernel.outputs[0]) is not None:
             return 1
         return prod(graph.tensors[kernel.outputs[0]].shape[:-1]) // graph.samples
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Operators with programs, and an operand for each that takes one, as large as the result."""
+        """Check that all operators have programs, and that each has its operand, in the shape of the result."""
         ops = operators_of(kernel)
         for op in ops:
             if op not in (*BINARY, *MAPPED, *FUNCTIONS):
@@ -110,7 +109,7 @@ class PointwisePlace(PlacedKernel):
                     f"a whole model on the fabric does {known}, one after another",
                 )
         result = graph.tensors[kernel.outputs[0]]
-        takes = len(taken_by(kernel)) if kernel.steps else 1 + sum(op in BINARY for op in ops)
+        takes = len(taken_by(kernel)) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
         given = len(kernel.inputs) + len(kernel.parameters)
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
@@ -118,15 +117,17 @@ class PointwisePlace(PlacedKernel):
                 f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
                 "give each operator its own tensor, and take no power beyond a square",
             )
-        is_told = bool(kernel.steps) and "div" not in ops
+        is_told = bool(kernel.access.steps) and "div" not in ops
         if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
             raise refused(
                 kernel,
                 f"does '{','.join(ops)}', and which operand comes first is not known",
                 "let a difference or a quotient of two results stand alone",
             )
-        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.takes or kernel.steps)
-        bends_first = bool(kernel.takes) and kernel.takes[0] not in kernel.inputs and ops[0] not in BINARY
+        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.access.order or kernel.access.steps)
+        bends_first = (
+            bool(kernel.access.order) and kernel.access.order[0] not in kernel.inputs and ops[0] not in BINARY
+        )
         if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
             raise refused(
                 kernel,
@@ -146,12 +147,12 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """In their order."""
+        """The operators in order."""
         return operators_of(self.kernel)
 
     @property
     def others(self) -> tuple[Taken, ...]:
-        """What the operators take besides the value so far: number of an "operand" or "parameter", or a "number" itself."""
+        """Second operands of the operators: the index of an "operand" or "parameter", or a "number" itself."""
         inputs, parameters = self.kernel.inputs, self.kernel.parameters
 
         def one(taken: str | float) -> Taken:
@@ -167,11 +168,11 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def elements(self) -> int:
-        """Of a sample."""
+        """Elements of a sample."""
         return self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
 
     def extent(self) -> tuple[int, int]:
-        """Full columns of the snake, as many as hold its cores."""
+        """Return the rows and full columns of the serpentine."""
         cores, rows = self._cores(), rows_in_turn(self.region, self.wafer)
         return min(cores, rows), ceil(cores / rows)
 
@@ -180,7 +181,7 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def each(self) -> int:
-        """Elements of a core, but the last."""
+        """Elements of every core but the last."""
         cores = rows_in_turn(self.region, self.wafer) * self.compute_cols
         return PAIR * ceil_div(self.elements, PAIR * cores)
 
@@ -190,12 +191,12 @@ class PointwisePlace(PlacedKernel):
         return self.elements - (self._cores() - 1) * self.each
 
     def count_of(self, position: int) -> int:
-        """Elements of the core at a position of the snake."""
+        """Return the elements of the core at a position of the serpentine."""
         return self.rest if position == self._cores() - 1 else self.each
 
     @property
     def snake(self) -> tuple[Cell, ...]:
-        """Down the first column, up the second, and so on."""
+        """Cells of the serpentine: down the first column, up the second, and so on."""
         rows = rows_in_turn(self.region, self.wafer)
         cells = [
             (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
@@ -205,12 +206,13 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores."""
+        """All cores of the serpentine."""
         return self.snake
 
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:
-        """By operand the core that deals it out, and further ones in which it waits; the last is its inlet."""
+        """By operand, the core that deals it out, and further stores that buffer it; the last one is its
+        inlet."""
         names, cells = self.kernel.inputs, self._moving_cells()
         room = max(0, len(cells) - len(names))
         out: dict[str, tuple[Cell, ...]] = {}
@@ -223,7 +225,7 @@ class PointwisePlace(PlacedKernel):
         return out
 
     def _moving_cells(self) -> tuple[Cell, ...]:
-        """Cells next to the compute cores, neighbours in a snake: down the nearest column, up the next."""
+        """Return the moving cells as a serpentine of neighbours: down the nearest column, up the next."""
         rows = range(self.top, self.top + self.region.rows)
         columns = range(self.left - 1, self.region.col - 1, -1)
         return tuple(
@@ -231,41 +233,42 @@ class PointwisePlace(PlacedKernel):
         )
 
     def waits(self, tensor: str) -> bool:
-        """Whether an operand comes earlier than another one and is no input of the model."""
+        """Return whether an operand arrives earlier than another one; inputs of the model never wait."""
         if self.graph.tensors[tensor].kind is TensorKind.INPUT:
             return False
         return self.kernels_before(tensor) > 0
 
     def kernels_before(self, tensor: str) -> int:
-        """By how many kernels the longest way to another operand is longer than that to this one."""
+        """Return by how many kernels the longest path to any operand exceeds that to this one."""
         depths = {name: depth_of(self.graph, name) for name in self.kernel.inputs}
         return max(depths.values()) - depths[tensor]
 
     def most_stores(self, tensor: str) -> int:
-        """Cores in which an early operand waits, where the region has room."""
+        """Return the largest number of stores for an early operand."""
         return STORES
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to the first column."""
+        """The inlets, next to the first column."""
         return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
 
     def ahead_cycles(self) -> float:
-        """All operands but the last to come."""
+        """Return the cycles to receive all operands but the last."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
 
     wanted_samples: Mapping[str, int] = frozen()
-    """Samples of an early operand that have to wait, so that a skip does not set the pace."""
+    """Samples of an early operand that must be buffered so that the skip does not limit the pace."""
     band = 0
     share = 1
-    """Which bundle of the elements its cores have, of how many."""
+    """The number of bundles (`share`), and which of them this band has."""
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 
     def take_in(
         self, b: Builder, name: str, color: int, feed: int, links: Sequence[int], samples: int
     ) -> None:
-        """The cores that take an operand in on `color` and deal it out on `feed`; stores hand on by `links`."""
+        """Write the cores that receive an operand on `color` and deal it out on `feed`; stores pass samples
+        on by `links`."""
         cells = self.stores[name]
         if self.waits(name):
             self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
@@ -277,11 +280,11 @@ class PointwisePlace(PlacedKernel):
         self.route_feed(b, feed, cells[0])
 
     def route_feed(self, b: Builder, feed: int, cell: Cell) -> None:
-        """From the core that deals out to the snake."""
+        """Route the elements from the core that deals them out to the serpentine."""
         route_takers(b, feed, cell, self.snake, 0, "E")
 
     def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
-        """A sample to the cores in turn, as it arrives on a color or from where it rests."""
+        """Deal a sample to the cores in sequence, from a color as it arrives or from a buffer."""
 
         def send(first: int, count: int, step: int, advance: str | None) -> None:
             part = (
@@ -300,10 +303,11 @@ class PointwisePlace(PlacedKernel):
             core.control(feed, Command.RESET, start="none")
 
     def _store(self, b: Builder, cells: tuple[Cell, ...], colors: list[int], feed: int, samples: int) -> None:
-        """Each store hands earlier samples on while it receives one: to the next, the first one to the snake.
+        """Write the stores; each passes earlier samples on while it receives one, the first store to the
+        serpentine.
 
-        `colors` bring a sample to each of them.  The first one deals before it receives: what it deals shares links with other
-        operands, and its words come in while those go.
+        `colors` bring a sample to each of them. The first store deals before it receives, because its words
+        share links with other operands; incoming words wait meanwhile.
         """
         for i, cell in enumerate(cells):
             store = b.core_class(f"{self.name} store {cell}")
@@ -345,14 +349,14 @@ class PointwisePlace(PlacedKernel):
     # ---- values ------------------------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Every core's part of the parameters, spread over the elements of a sample."""
+        """Return every core's part of the parameters, broadcast to the elements of a sample."""
         return {
             f"{self.name}.parameter{i}": self.parts(weights[name])
             for i, name in enumerate(self.kernel.parameters)
         }
 
     def parts(self, parameter: Floats) -> Floats:
-        """A parameter as (rows, columns, e) of the cores, in the order of the stream."""
+        """Return a parameter as (rows, columns, e) of the cores, in stream order."""
         shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
         whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
         rows = whole.reshape(self.tokens, -1)
@@ -366,7 +370,7 @@ class PointwisePlace(PlacedKernel):
 
 
 class Pointwise(PointwisePlace, RegionKind):
-    """Such work in inference."""
+    """Elementwise work in inference."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -376,16 +380,17 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def streams(self) -> int:
-        """Bundles of every operand and of the result."""
+        """Number of bundles of every operand and of the result."""
         return self.bundles.get(self.kernel.outputs[0], 1)
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """All operands and the result."""
+        """All operands and the result have the same number of bundles."""
         return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Whole words of a token or pixel each, and rows for the inlets and stores of every band."""
+        """Return the numbers of bundles with whole words of a token or pixel, and enough rows for inlets and
+        stores in every band."""
         name = self.kernel.outputs[0]
         shape = self.graph.tensors[name].shape
         features = shape[1] if stream_order(self.graph, name) is not None else shape[-1]
@@ -396,7 +401,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def bands(self) -> tuple[Pointwise, ...]:
-        """The rows of every bundle as its own region."""
+        """One region per bundle, each with its rows."""
         if self.streams == 1:
             return (self,)
         rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
@@ -414,12 +419,12 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def elements(self) -> int:
-        """Of a sample, or of a bundle of it."""
+        """Elements of a sample, or of a bundle of it."""
         return super().elements // self.share
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Band by band."""
+        """The inlets, band by band."""
         return tuple(
             Inlet(name, cells[-1], band.band) for band in self.bands for name, cells in band.stores.items()
         )
@@ -430,34 +435,36 @@ class Pointwise(PointwisePlace, RegionKind):
         return tuple(cell for band in self.bands for cell in band.snake)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Those of a band."""
+        """Return the cores of a band."""
         return self.bands[bundle].snake
 
     def pace(self) -> float:
-        """Operands of a band share the links of its snake."""
+        """Return the cycles per sample; operands of a band share the links of its serpentine."""
         words = self.elements / self.streams / PAIR
         return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
 
     @property
     def own_colors(self) -> int:
-        """One per operand, two between stores."""
+        """One color per operand, and two between stores."""
         return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
 
     def most_stores(self, tensor: str) -> int:
-        """One for every two kernels on the longer way and the one that deals; with more an operand comes late.
+        """Return one store for every two kernels on the longer path plus the one that deals; more stores
+        would delay the operand.
 
-        More where it has to wait longer.
+        If more samples have to wait, there are more.
         """
         wanted = ceil((self.wanted_samples.get(tensor, 0) - LAST_SLOTS - CORE_SLOTS) / RELAY_SLOTS)
         return max(min(STORES, 1 + ceil(self.kernels_before(tensor) / 2)), 1 + wanted)
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Make room for an operand that comes early."""
+        """Set the number of samples that the stores of an early operand must hold."""
         if self.waits(tensor):
             self.wanted_samples = {**self.wanted_samples, tensor: samples}
 
     def held_samples(self, tensor: str) -> int | None:
-        """In the stores of an early operand, and on the cores, which take the next sample in."""
+        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
+        ahead."""
         if not self.waits(tensor):
             return None
         fewest = min(len(band.stores[tensor]) for band in self.bands)
@@ -465,7 +472,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Of the operands on their way to the first core and along the snake, and of the result on its way back."""
+        """Links of the operands to and along the serpentine, and of the result on its way back."""
         if self.streams > 1:
             return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
         snake = [*pairwise(self.snake)]
@@ -478,14 +485,14 @@ class Pointwise(PointwisePlace, RegionKind):
         return self.elements / PAIR / self.streams
 
     def _dealing(self, cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-        """Links from the core that deals an operand out to the first of the snake."""
+        """Return the links from the core that deals an operand out to the first core of the serpentine."""
         first, (row, col) = cells[0], self.snake[0]
         up = [(r, first[1]) for r in range(first[0], row, -1)]
         return [*pairwise([*up, *((row, c) for c in range(first[1], col + 1))])]
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Operands on their way to the snake and along it, those of the cores behind, and results back."""
+        """Words per sample of operands to and along the serpentine, and of results on their way back."""
         if self.streams > 1:
             return {link: words for band in self.bands for link, words in band.link_words.items()}
         words, count = self.elements / PAIR, len(self.snake)
@@ -501,14 +508,14 @@ class Pointwise(PointwisePlace, RegionKind):
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Band by band."""
+        """Write all bands."""
         count = len(self.kernel.inputs)
         ways = [(ports.outward, ports.towards), *ports.others]
         for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
             band.build_band(b, Ports(ports.inward[number * count :][:count], *way, ports.own), samples)
 
     def build_band(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Inlets and stores, then the cores of the snake."""
+        """Write inlets and stores, then the cores of the serpentine."""
         feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
         for name, color, feed in zip(self.kernel.inputs, ports.inward, feeds, strict=True):
             self.take_in(b, name, color, feed, links, samples)
@@ -525,7 +532,7 @@ class Pointwise(PointwisePlace, RegionKind):
                     b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
-        """The running value lies two banks off what meets it."""
+        """Declare the buffers; the running value is two banks away from the other operands."""
         where = (self.rows, self.columns)
 
         def buffer(name: str, bank: int) -> Buffer:
@@ -570,45 +577,45 @@ class Pointwise(PointwisePlace, RegionKind):
         alternate(core, samples, receive, work, threads)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Every core's part of the parameters."""
+        """Return every core's part of the parameters."""
         if self.share > 1 or self.streams == 1:
             return super().values(weights)
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
 
     def issued_cycles(self) -> float:
-        """As the module states."""
+        """Return the issue cycles per sample, by the formulas of the module."""
         each = self.bands[0].each
         words = each / PAIR * (len(self.kernel.inputs) + 1)
         return words + operators_cycles(self.operators, each, self.wafer)
 
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:
-    """Operators of such a kernel, in their order."""
-    if kernel.steps:
-        return tuple(op for op, _ in kernel.steps[1:])
+    """Return the operators of an elementwise kernel in order."""
+    if kernel.access.steps:
+        return tuple(op for op, _ in kernel.access.steps[1:])
     return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
 
 
 def taken_by(kernel: Kernel) -> tuple[str, ...]:
-    """Tensors in the order in which the operators take them, that of the first value first."""
-    if kernel.steps:
-        return tuple(taken for _, taken in kernel.steps if isinstance(taken, str) and taken)
-    if not kernel.takes:
+    """Return the tensors in the order in which the operators read them, starting with the first value."""
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps if isinstance(taken, str) and taken)
+    if not kernel.access.order:
         return (*kernel.inputs, *kernel.parameters)
-    first, second, *rest = kernel.takes
+    first, second, *rest = kernel.access.order
     # The operands of the first operator may change places: a difference stands alone.
     return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
 
 
 def met_by(kernel: Kernel) -> tuple[str | float, ...]:
-    """Tensors and numbers in the order in which the operators take them, behind the first value."""
-    if kernel.steps:
-        return tuple(taken for _, taken in kernel.steps[1:] if taken != "")
+    """Return tensors and numbers in the order in which the operators read them, without the first value."""
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps[1:] if taken != "")
     return taken_by(kernel)[1:]
 
 
 def depth_of(graph: KernelGraph, tensor: str) -> int:
-    """Kernels on the longest way from an input of the model to a tensor."""
+    """Return the number of kernels on the longest path from an input of the model to a tensor."""
     depths: dict[str, int] = {}
     for kernel in graph.kernels:
         here = 1 + max((depths.get(name, 0) for name in kernel.inputs), default=0)
@@ -624,7 +631,7 @@ def emit_operators(
     others: Sequence[Operand],
     wafer: Wafer,
 ) -> None:
-    """The operators from `value` to `to`; each that takes an operand takes the next of `others`."""
+    """Write the operators from `value` to `to`; each binary operator reads the next of `others`."""
     special, selected = (
         round(1000 * cycles) for cycles in (wafer.special_element_cycles, 1 / wafer.max_fp16_per_cycle)
     )
@@ -651,7 +658,7 @@ def emit_operators(
 
 
 def operators_cycles(operators: tuple[str, ...], count: int, wafer: Wafer) -> float:
-    """Cycles that the operators issue for `count` elements: one start each."""
+    """Return the issue cycles of the operators for `count` elements, with one vector start each."""
     rates = {
         **dict.fromkeys(("add", "sub"), wafer.add_fp16_per_cycle),
         **dict.fromkeys(("mul", "square"), wafer.fma_fp16_per_cycle),

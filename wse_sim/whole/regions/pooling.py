@@ -1,14 +1,15 @@
-"""Pooling: channels over a column of cores, each of which keeps its channels of a whole image.
+"""Pooling: channels over a column of cores; each core stores its channels of a whole image.
 
-Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on each, whole words::
+Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on
+each, whole words::
 
-    inlet of every core   >  of every pixel the words of its core     core: :mod:`wse_sim.kernels.blocks.pooled`     > out in turn
+    inlet of every core   >  of every pixel the words of its core     core: :mod:`wse_sim.kernels.blocks.pooled`     > out in sequence
 
-An inlet hears all channels, or those of a bundle, and leaves out what other cores have.  The next image comes in while one
-is worked on.  Means are scaled as they leave::
+An inlet receives all channels, or those of a bundle, and drops those of other cores. The next image arrives
+while the current one is processed. Means are scaled as they leave::
 
     core     H W e / 2 received + T e / 2 sent + sum over instructions of (o + elements / rate)
-    inlet    H W C / 2, of the channels that it hears
+    inlet    H W C / 2, of the channels that it receives
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class PoolingPlace(PlacedKernel):
 
     @cached_property
     def windows(self) -> Windows:
-        """Over the lines and columns of an image."""
+        """Windows over the lines and columns of an image."""
         return Windows.sized(self.kernel.dims, Pool2dAttributes.of(self.kernel.attrs).around)
 
     @property
     def is_max(self) -> bool:
-        """Maximum, or mean."""
+        """Whether it takes the maximum instead of the mean."""
         return Pool2dAttributes.of(self.kernel.attrs).kind == "max"
 
     @property
@@ -57,17 +58,17 @@ class PoolingPlace(PlacedKernel):
 
     @property
     def words(self) -> int:
-        """Of a pixel, on the fullest core."""
+        """Words of a pixel on the fullest core."""
         return int(words_apart(self.windows.channels, self.region.rows))
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """An image is one row."""
+        """Return 1: an image is one row."""
         return 1
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """One image, whole windows, an even number of channels."""
+        """Check for one image, whole windows, and an even number of channels."""
         attrs = Pool2dAttributes.of(kernel.attrs)
         if attrs.uneven:
             raise refused(
@@ -83,38 +84,39 @@ class PoolingPlace(PlacedKernel):
             )
 
     def extent(self) -> tuple[int, int]:
-        """A column of cores."""
+        """Return the size of a column of cores."""
         return int(ceil_div(self.channel_words, self.words)), 1
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores, the first channels' first."""
+        """All cores, in channel order."""
         return tuple((self.top + i, self.left) for i in range(self.height))
 
     def words_of(self, core: int) -> int:
-        """Words of a pixel that a core keeps."""
+        """Return the words of a pixel that a core stores."""
         return min(self.words, self.channel_words - core * self.words)
 
 
 class Pooling(PoolingPlace, RegionKind):
-    """Such work in inference."""
+    """Pooling in inference."""
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to every core."""
+        """One inlet next to every core."""
         tensor, each = self.kernel.inputs[0], self.height // self.bundles.get(self.kernel.inputs[0], 1)
         return tuple(Inlet(tensor, (self.top + i, self.left - 1), i // each) for i in range(self.height))
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """As many whole cores each."""
+        """Return the numbers of bundles for which every bundle has the same number of whole cores."""
         if self.channel_words % self.height:
             return (1,)
         return tuple(count for count in range(1, self.height + 1) if self.height % count == 0)
 
     def pace(self) -> float:
-        """Cores wait for their turns to send; words of a bundle come in while none of its cores computes, at worst.
+        """Return the cycles per sample; cores wait to send in sequence, and at worst words arrive only while
+        no core of a bundle computes.
 
-        A vector instruction without words is one step, in which a core takes none.
+        A vector instruction without fabric operands is one step, in which a core receives no word.
         """
         core = self._core(self.words)
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
@@ -128,7 +130,7 @@ class Pooling(PoolingPlace, RegionKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """The inlets, and a class for every kind of turn and number of channels."""
+        """Write the inlets, and one core class per send order and number of channels."""
         feed, where = ports.own[0], (self.rows, self.columns)
         b.route(feed, (self.rows, self.left - 1), rx="R", tx="E")
         b.route(feed, where, rx="W", tx="R")
@@ -148,7 +150,7 @@ class Pooling(PoolingPlace, RegionKind):
                         b.place(core, cell)
 
     def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
-        """Two images, and what a core holds besides."""
+        """Declare two image buffers, and all other buffers of a core."""
         full, dtype = self._core(self.words), "fp16" if self.is_max else "fp32"
         own = {
             key: b.buffer(f"{self.name}.{key}", full.held, dtype, where, bank=BANKS[key])
@@ -161,7 +163,7 @@ class Pooling(PoolingPlace, RegionKind):
         return images, own
 
     def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
-        """Every inlet hands on its core's words of a pixel, and takes in the others."""
+        """Write the inlets: each forwards its core's words of a pixel and discards the other words."""
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cells, pixels = (self.rows, self.left - 1), self._core(self.words).pixels
         others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
@@ -224,12 +226,12 @@ class Pooling(PoolingPlace, RegionKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """What is next to the lines of a maximum."""
+        """Return the padding next to the lines of a maximum."""
         if not self.is_max:
             return {}
         size = self._core(self.words).held
         return {f"{self.name}.{LINES}": np.full((self.height, self.cols, size), LEAST, np.float32)}
 
     def issued_cycles(self) -> float:
-        """As the module states, of the first core, which has the most channels."""
+        """Return the issue cycles of the first core, which has the most channels."""
         return self._core(self.words).issued_cycles()

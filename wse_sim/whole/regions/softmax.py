@@ -1,7 +1,9 @@
-"""Softmax or its logarithm over the features of every token: whole tokens on all cores, block by block, as a norm lies.
+"""Softmax or log softmax over the features of every token: whole tokens on all cores, block by block, laid
+out like a norm.
 
-The instructions are those of the kernel's own program for whole rows: maximum, difference, exponentials, sum, quotient (or the
-logarithm of the sum, and its difference).  Symbols and price as in :mod:`wse_sim.whole.regions.norm`.
+The instructions are those of the kernel's own program for whole rows: maximum, difference, exponentials, sum,
+quotient (or the logarithm of the sum, and its difference). Symbols and price as in
+:mod:`wse_sim.whole.regions.norm`.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from wse_sim.whole.regions.norm import NormRegion
 
 
 class SoftmaxRegion(NormRegion):
-    """A softmax of every token in inference."""
+    """Softmax of every token, in inference."""
 
     family = "softmax"
     title = "softmax"
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Over the last dimension of one operand."""
+        """Check for a softmax over the last dimension of one operand."""
         shapes = [graph.tensors[name].shape for name in (*kernel.inputs, *kernel.outputs)]
         if len(shapes) != 2 or shapes[0] != shapes[1] or shapes[0][-1] != kernel.dims["cols"]:
             raise refused(kernel, "is no softmax of one tensor over its last dimension", "give it dim=-1")
@@ -37,9 +39,9 @@ class SoftmaxRegion(NormRegion):
 
     @cached_property
     def blocks(self) -> TokenBlocks:
-        """The price of the kernel itself."""
+        """The kernel's own price."""
         return whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """None: a softmax has no parameters."""
+        """Return no buffers: a softmax has no parameters."""
         return {}

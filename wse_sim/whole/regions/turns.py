@@ -1,11 +1,11 @@
-"""Cells that take words in turn, and cells that send in turn, on one color.
+"""Cells that receive words in sequence, and cells that send in sequence, on one color.
 
-take in turn   the first router lets words into its core (or row of cores); the last word of a share turns it, and
-               it passes on what follows.  A control word resets all of them.
-send in turn   the outlet's router takes from its own core until its last word turns it; then from the cell behind.
-               The last word of the farthest cell turns all of them back.
-rows in turn   cells of a row send in turn into its end, the ends of rows one after the other.  The last word of a row's farthest
-               cell turns back the row and turns its end on; a control word behind the last row's turns all back.
+receive in sequence   the first router passes words to its core (or row of cores); the last word of a part switches it, and
+                      it forwards what follows. A control word resets all of them.
+send in sequence      the outlet's router takes words from its own core until the last one switches it; then from the next cell.
+                      The last word of the farthest cell switches all of them back.
+rows in sequence      cells of a row send in sequence into its end, the ends of rows one after the other. The last word of a
+                      row's farthest cell resets the row and advances its end; a control word after the last row resets all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command
 from wse_sim.whole.paths import BACK, Cell, direction
 
-# Routers of one position take a command, and one core's leave to overlook it, off a control word, unless told not to.
+# By default a router with one position consumes a command of a control word; `pop="never"` prevents that.
 KEEP = Switch([], pop="never")
 RELAY_SLOTS = 3  # samples that a core holds which hands them on
 
@@ -28,9 +28,11 @@ RELAY_SLOTS = 3  # samples that a core holds which hands them on
 def route_takers(
     b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str, beside: str = ""
 ) -> None:
-    """Routes from `inlet` along `takers`, neighbours on a way; each hands on to `across` more cells in direction `spread`.
+    """Route from `inlet` along `takers`, which are neighbours; each passes words to `across` more cells in
+    direction `spread`.
 
-    In direction `beside` it hands on to its neighbour alone.  The way to the first taker goes up or down first, then along its row.
+    Each also passes words to its single neighbour in direction `beside`. The route to the first taker goes
+    vertically first, then along its row.
     """
     (row, col), first = inlet, takers[0]
     down, along = np.sign(first[0] - row), np.sign(first[1] - col)
@@ -56,9 +58,11 @@ def route_takers(
 
 
 def route_rows_of_senders(b: Builder, color: int, rows: Sequence[Sequence[Cell]], towards: str) -> None:
-    """Routes of rows that send in turn, the outlet's first; the cells of a row, its end first, send in turn as well.
+    """Route rows that send in sequence, the outlet's first; the cells of a row, its end first, send in
+    sequence as well.
 
-    The end of a row takes from its core, from its row, then from the rows behind; it stays there until a command resets it.
+    The end of a row takes words from its core, from its row, then from the rows behind; it stays there until
+    a command resets it.
     """
     for i, row in enumerate(rows):
         beyond = direction(row[0], rows[i + 1][0]) if i < len(rows) - 1 else ""
@@ -71,7 +75,8 @@ def route_rows_of_senders(b: Builder, color: int, rows: Sequence[Sequence[Cell]]
 
 
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
-    """Send a share to each of the first cells: operands with their elements; the last word of a share turns the router."""
+    """Send a part to each of the takers in sequence: operands with their lengths; the last word of a part
+    switches the router."""
     for i, share in enumerate(shares):
         for part, (source, length) in enumerate(share):
             turns = part == len(share) - 1 and i < takers - 1
@@ -87,7 +92,8 @@ def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, i
 
 
 def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str, pop: str = "always") -> None:
-    """Routes of cells that send in turn, the outlet first; a control word turns all of them back if none of them pops it."""
+    """Route cells that send in sequence, the outlet first; a control word resets all of them if none of them
+    pops it."""
     for i, cell in enumerate(senders):
         onward = direction(cell, senders[i - 1]) if i else towards
         behind = direction(cell, senders[i + 1]) if i < len(senders) - 1 else ""
@@ -96,7 +102,8 @@ def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str,
 
 
 def winding(top: int, left: int, rows: int, count: int) -> tuple[Cell, ...]:
-    """So many cells of columns of `rows`, down the first one and up the next: neighbours on a way."""
+    """Return `count` neighbouring cells in a serpentine over columns of `rows`: down the first column, up the
+    next."""
     out: list[Cell] = []
     for j in range(-(-count // rows)):
         column = [(top + i, left + j) for i in range(rows)]
@@ -105,14 +112,14 @@ def winding(top: int, left: int, rows: int, count: int) -> tuple[Cell, ...]:
 
 
 def advance_of(position: int, count: int) -> str | None:
-    """What the last word of the sender at a position does to the switches."""
+    """Return the switch command of the last word of the sender at a position."""
     if count == 1:
         return None
     return "path" if position == count - 1 else "local"
 
 
 def receive_all(core: CoreClass, color: int, target: Operand, thread: int, priority: str = "high") -> None:
-    """Take in all elements of `target` concurrently with the main thread."""
+    """Receive all elements of `target` concurrently with the main thread."""
     core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread, priority=priority)
 
 
@@ -123,7 +130,8 @@ def alternate(
     work: Callable[[int], None],
     threads: Sequence[int],
 ) -> None:
-    """`count` turns on two buffers: while one is worked on, `threads` receive the next into the other."""
+    """Process `count` items in two buffers: while one is processed, `threads` receive the next into the
+    other."""
 
     def turn(now: int, *, more: bool) -> None:
         for thread in threads:
@@ -149,9 +157,10 @@ def blocks_in_turn(
     work: Callable[[int, int, bool], None],
     thread: int,
 ) -> None:
-    """Blocks of `sizes` of every sample on two buffers: while one is worked on, `thread` receives the next into the other.
+    """Process blocks of `sizes` of every sample in two buffers: while one is processed, `thread` receives the
+    next into the other.
 
-    `receive` is told buffer and size, `work` also whether the block is the last of its sample.
+    `receive` gets buffer and size; `work` also gets whether the block is the last of its sample.
     """
 
     def sample(now: int, *, more: bool) -> int:
@@ -191,7 +200,8 @@ def relay(
     send: Callable[[int], None],
     threads: tuple[int, int],
 ) -> None:
-    """`count` samples through three slots: one leaves and one waits while the next comes in, on a thread each."""
+    """Pass `count` samples through three buffers: one leaves and one waits while the next arrives, on a
+    thread each."""
     coming, leaving = threads
 
     def turn(now: int, *, more: bool) -> None:

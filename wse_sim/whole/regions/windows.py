@@ -1,11 +1,13 @@
-"""What the windows of a convolution or a pooling meet in an image at rest, pixel after pixel of the result.
+"""The elements that the windows of a convolution or pooling read from a stored image, pixel by pixel of the
+result.
 
-Symbols: an image of H x W pixels of C channels; windows of r lines and s columns, stride z; q lines and columns of zeros
-around.  A window meets r *runs* of s C elements, each filled up to whole words.
+Symbols: an image of H x W pixels of C channels; windows of r lines and s columns, stride z; padding q. A
+window reads r *runs* of s C elements, each padded to whole words.
 
-Zeros around are not at rest.  Windows that reach over the border have their own instructions: a run outside is sent
-from zeros; of a run that is partly outside, the part inside goes between zeros.  With an odd C a word may hold a zero
-and an element, so the part inside is moved between zeros at rest first.
+Padding zeros are not stored in the image. Windows that cross the border have separate instructions: a run
+outside the image is sent from a buffer of zeros; of a run that is partly outside, the inner part is sent
+between zeros. With an odd C a word may contain a zero and an element, so the inner part is first moved
+between stored zeros.
 """
 
 from __future__ import annotations
@@ -23,21 +25,23 @@ Part = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class At:
-    """A pixel of the result, plus what the loops around an instruction count: lines (y), columns (x), the innermost last."""
+    """A pixel of the result, plus the loop counters of an instruction: lines (y), columns (x), the innermost
+    last."""
 
     line: int
     column: int
     counted: str = ""
 
     def part(self, held: Buffer, place: int, count: int, steps: tuple[int, int]) -> Operand:
-        """`count` elements from `place`; `steps` are elements from one window to the next down and along."""
+        """Return `count` elements from `place`; `steps` are the elements from one window to the next,
+        vertically and horizontally."""
         down, along = steps
         apart = [along if axis == "x" else down for axis in reversed(self.counted)] + [0, 0]
         return held.dsd(place, count, step=apart[0], outer_step=apart[1])
 
 
 class Unfolding:
-    """The instructions with which inlets send what windows meet of images at rest on them."""
+    """The instructions with which inlets send the window elements of their stored images."""
 
     def __init__(self, b: Builder, name: str, where: Place, windows: Windows) -> None:
         self.windows = windows
@@ -46,7 +50,7 @@ class Unfolding:
         self.edges = b.buffer(f"{name}.edges", windows.run * max(1, slots), "fp16", where)
 
     def emit(self, core: CoreClass, color: int, image: Buffer, begin: int, end: int) -> None:
-        """Elements `begin` to `end` of what the windows meet, for one pixel of the result after the other."""
+        """Send the window elements `begin` to `end`, pixel by pixel of the result."""
         self.emit_parts(core, color, image, list(self.parts(begin, end)))
 
     def emit_parts(
@@ -57,7 +61,7 @@ class Unfolding:
         parts: Sequence[Part],
         beside: Callable[[At], None] | None = None,
     ) -> None:
-        """The same for any parts of runs; `beside` is called after every pixel ("yx") and every line ("y")."""
+        """Send any parts of runs; `beside` is called after every pixel ("yx") and every line ("y")."""
         for line, lines in self.windows.lines.spans():
             with core.loop(lines):
                 for column, columns in self.windows.columns.spans():
@@ -71,7 +75,7 @@ class Unfolding:
                     beside(At(line, 0, "y"))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:
-        """The runs between two elements: line under the window, first element of the run, number."""
+        """Yield the runs between two elements, as (line under the window, first element of the run, number)."""
         while begin < end:
             tap, inside = divmod(begin, self.windows.run)
             count = min(end - begin, self.windows.run - inside)

@@ -1,4 +1,4 @@
-"""What all cores of a streamed model share: colors, buffers, and the columns of the lanes in their kinds."""
+"""Resources that all cores of a streamed model share: colors, buffers, and the kinds of columns in a lane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.whole.streaming.layout import StreamedLayer, StreamedLayout
 
 @dataclass(frozen=True)
 class Colors:
-    """One color each, or two that alternate from core to core."""
+    """Colors of the program; a pair alternates from core to core."""
 
     weights: int = 0  # down the columns
     gradients: int = 1  # along the lanes, by every core in turn
@@ -39,12 +39,12 @@ QUEUES = {
     4: COLORS.along,
     5: (*COLORS.between[0], *COLORS.between[1]),
 }
-"""Input queues of the colors: none of those that share one meet on a core."""
+"""Input queues of the colors; colors that share a queue never meet on a core."""
 
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """Cores with one program: their place in the lane, and in the line of sums along the columns."""
+    """Cores with the same program: their position in the lane, and in the chain of sums along the columns."""
 
     is_first: bool  # of the columns of a lane
     is_last: bool
@@ -55,11 +55,12 @@ class ColumnKind:
 
 
 MOST_AT_ONCE = 64
-"""Elements of fp32 between the steps of a function: more would not be felt compared with its cycles, but in the memory of a core."""
+"""Most fp32 elements between the steps of a function: more would save few cycles and cost memory."""
 
 
 def _opposite(bank: int) -> int:
-    """Values lie where :class:`Slopes` has slopes, and the other way round: x meets sums in the same order in products."""
+    """Return the opposite bank: values are where :class:`Slopes` has slopes and vice versa, so that products
+    read x and sums in order."""
     return 2 - bank
 
 
@@ -92,7 +93,8 @@ class Cores:
         return self.b.buffer(name, length, dtype, self.where, bank=bank)
 
     def _slopes(self) -> None:
-        """Slopes of functions that do not follow from their outputs, and what is between while they are computed."""
+        """Declare stored derivatives of functions, unless they follow from the outputs, and scratch buffers
+        to compute them."""
         lay = self.layout
         curved = [layer for layer in lay.layers if layer.function not in (None, "relu")]
         self.slopes = {
@@ -107,13 +109,16 @@ class Cores:
         ]
 
     def scratch_of(self, slopes: Slopes, size: int) -> list[Operand]:
-        """What is between of one function: the first vectors, since the banks of all functions begin alike."""
+        """Return the scratch buffers of one function: the first ones, since all functions start with the same
+        banks."""
         return [buffer.dsd(0, size) for buffer in self._scratch[: len(slopes.scratch)]]
 
     def bent_at_once(self, layer: StreamedLayer) -> tuple[int, int, int]:
-        """Elements of an activation at once, how far the next ones are, and how often.
+        """Return the elements of an activation per instruction, the distance to the next ones, and the number
+        of instructions.
 
-        A function is dear, so none of what fills up; but few elements are dear as well, since every step has a start.
+        A function is expensive, so padding should be skipped; but short vectors are expensive as well, since
+        every instruction has a start.
         """
         lay, whole = self.layout, layer.outputs * self.layout.apart
         one, every = (
@@ -124,14 +129,14 @@ class Cores:
         return lay.held, lay.apart, layer.outputs
 
     def per_column(self, count: Callable[[int], int]) -> Param:
-        """A number of every core that its column in the lane tells."""
+        """Return a per-core parameter that depends only on the column in the lane."""
         lay = self.layout
         values = np.zeros((self.b.rows, self.b.cols), np.int32)
         values[self.where] = np.tile([count(col) for col in range(lay.cols)], lay.lanes)
         return self.b.param(values)
 
     def kinds(self) -> dict[ColumnKind, list[tuple[int, int]]]:
-        """Kinds of cores, and their cells of the fabric."""
+        """Return the kinds of cores with their fabric cells."""
         lay, found = self.layout, dict[ColumnKind, list[tuple[int, int]]]()
         last_owners = [layer.n - 1 for layer in lay.layers]
         for col in range(lay.cols):
@@ -149,7 +154,7 @@ class Cores:
         return found
 
     def place(self, core: CoreClass, cells: Iterable[tuple[int, int]]) -> None:
-        """Let cells run a class."""
+        """Assign a core class to cells."""
         mask = np.zeros((self.b.rows, self.b.cols), bool)
         mask[tuple(np.array(list(cells)).T)] = True
         self.b.place(core, mask)

@@ -1,14 +1,14 @@
-"""Outer rows: feeders take weights in, collectors gather gradients; host streams at both edges.
+"""Outer rows: feeders receive weights, collectors gather gradients; host streams at both edges.
 
 Symbols: a stream serves the columns j_0 .. j_{p-1} of every lane; w words per column and round::
 
-    feeder of j_i      of every p w words it hears: leave i w, keep w, leave the rest; sends them while it hears the next
-    collector of j_i   adds to its sums those of the lane before (of every p w words: leave i w, add w, leave the rest);
-                       sends them in turn to the next lane, or from the last one to the host, in fp16
+    feeder of j_i      of every p w words it receives: drops i w, keeps w, drops the rest; sends them while the next arrive
+    collector of j_i   adds to its sums those of the lane before (of every p w words: drops i w, adds w, drops the rest);
+                       sends them in sequence to the next lane, or from the last lane to the host, in fp16
 
-It leaves two words a cycle, so a feeder takes less than the p w cycles in which the words of a round come.  Words that turn
-switches from one feeder to the next would cost it less, but no switch has positions enough for the same columns in
-several lanes.
+It drops two words per cycle, so a feeder takes less than the p w cycles in which the words of a round arrive.
+Words that switch from one feeder to the next would cost less, but no switch has enough positions to serve the
+same columns in several lanes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAKER = SENDER + 1  # microthread that takes the sums of a column
 
 
 def arriving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
-    """(words of a column, times) of the rounds that come in, in order."""
+    """Yield (words per column, repetitions) of the rounds that arrive, in order."""
     for one in layout.passes:
         if one.is_product:
             if one.kind == "forward" and one.layer.bias:
@@ -37,7 +37,7 @@ def arriving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
 
 
 def leaving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
-    """(elements of a column, times) of the rounds of gradients that leave, in order."""
+    """Yield (elements per column, repetitions) of the rounds of gradients that leave, in order."""
     for one in layout.passes:
         if one.kind == "weights":
             if one.layer.bias:
@@ -46,7 +46,7 @@ def leaving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
 
 
 def write_edges(b: Builder, layout: StreamedLayout) -> None:
-    """All feeders, collectors and host streams."""
+    """Write all feeders, collectors and host streams."""
     left = max(size for size, _ in arriving_blocks(layout))
     left = max([left, *(ceil_div(size, PAIR) for size, _ in leaving_blocks(layout))])
     most = PAIR * left * max(len(stream.columns) for stream in layout.streams)
@@ -102,7 +102,8 @@ def _in_turns(
     buffers: int = 2,
     first: int = 0,
 ) -> int:
-    """All rounds of blocks (size, times); they use the buffers in turn, from `first` on.  The one whose turn is next."""
+    """Write all rounds of blocks (size, repetitions), cycling through the buffers from `first`; return the
+    next buffer."""
     turn = first
     for size, times in blocks:
         with core.loop(times // buffers):
@@ -115,13 +116,13 @@ def _in_turns(
 
 
 def _leave(core: CoreClass, color: int, scrap: Buffer, count: int) -> None:
-    """Words for others, two a cycle."""
+    """Drop words for other cores, two per cycle."""
     if count:
         core.mov(scrap.dsd(0, PAIR * count), fabric_in(color), dtype="fp16", wire="fp16x4", start="none")
 
 
 def _route_from_edge(b: Builder, color: int, row: int, edge: str, cells: set[int]) -> None:
-    """From the edge past all cells that listen."""
+    """Route words from the edge past all cells that receive them."""
     onward = "E" if edge == "W" else "W"
     end = max(cells) if edge == "W" else min(cells)
     for col in range(end + 1) if edge == "W" else range(end, b.cols):
@@ -129,10 +130,12 @@ def _route_from_edge(b: Builder, color: int, row: int, edge: str, cells: set[int
 
 
 def _route_down(b: Builder, layout: StreamedLayout, stream: EdgeStream, col: int) -> None:
-    """From the feeder to all cores of the column; those of the row below go up first, and a core above turns them around.
+    """Route from the feeder to all cores of the column; words of the row below go up first, and a core above
+    reverses them.
 
-    Words that run up some columns and down others keep all waiting: the first row has those of one column long before
-    those of its neighbour, the last row the other way round, and every row must take each word.
+    If words ran up some columns and down others, the program would deadlock: the first row would have those
+    of one column long before those of its neighbour, the last row the other way round, and every row must
+    receive each word.
     """
     area = layout.area
     top, end = area.row - 1, area.row + area.rows - 1
@@ -155,7 +158,8 @@ def _route_down(b: Builder, layout: StreamedLayout, stream: EdgeStream, col: int
 
 
 def _collect(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer) -> None:
-    """Collectors of one stream.  Lanes pass sums on towards the edge; the one nearest to it sends to the host."""
+    """Write the collectors of one stream. Lanes pass sums towards the edge; the one nearest to it sends to
+    the host."""
     side = "WE".index(stream.edge)
     row, columns = stream.gradients_row, stream.columns
     words = sum(len(columns) * ceil_div(size, PAIR) * times for size, times in leaving_blocks(layout))
@@ -184,7 +188,7 @@ def _collect(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buff
 
 @dataclass(frozen=True)
 class _Collector:
-    """A core that gathers the sums of a column and sends them when its turn comes, in fp16."""
+    """A core that gathers the sums of a column and sends them in sequence, in fp16."""
 
     core: CoreClass
     sums: list[Buffer]
@@ -193,17 +197,18 @@ class _Collector:
     advance: str | None
 
     def take_and_send(self, turn: int, size: int) -> None:
-        """A round without lanes before this one."""
+        """Write a round of the first lane, which has no sums to add."""
         self.core.mov(self.sums[turn].dsd(0, size), fabric_in(self.along), start="none")
         self._send(turn, size)
 
     def add_lanes(
         self, blocks: Iterable[tuple[int, int]], behind: int, scrap: Buffer, place: int, count: int
     ) -> None:
-        """All rounds: a microthread takes the sums of the next round while those of the lanes before are added.
+        """Write all rounds: a microthread receives the sums of the next round while those of the lanes before
+        are added.
 
-        Those of the round before leave in the meantime: three buffers.  What is taken into was sent before them, since a
-        microthread starts to send when its last words are out.
+        Those of the round before leave meanwhile, so there are three buffers. A buffer is free when it is
+        received into, because a microthread starts to send only after its last words are out.
         """
         buffers, first = len(self.sums), 0
         for size, times in blocks:
@@ -245,7 +250,8 @@ def _route_to_collector(b: Builder, layout: StreamedLayout, stream: EdgeStream, 
 def _route_lane(
     b: Builder, layout: StreamedLayout, stream: EdgeStream, color: int, lane: int, *, is_last: bool
 ) -> None:
-    """The collectors of a lane send towards the edge in turn, the nearest first; then past those of the next lane."""
+    """Route a lane's collectors, which send towards the edge in sequence, the nearest first; then past those
+    of the next lane."""
     row, onward, back = stream.gradients_row, stream.edge, "E" if stream.edge == "W" else "W"
     step = -1 if stream.edge == "W" else 1
     senders = [layout.fabric_col(lane, col) for col in stream.columns]  # the nearest to the edge first

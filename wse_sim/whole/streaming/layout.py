@@ -1,4 +1,4 @@
-"""Where a streamed model lies: tokens and features of every core, and which stream feeds which columns."""
+"""Placement of a streamed model: tokens and features of every core, and which stream feeds which columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.whole.regions.fused import items_of
 
 @dataclass(frozen=True)
 class StreamedLayer:
-    """A dense layer; `inputs` and `outputs` of a core."""
+    """A dense layer; `inputs` and `outputs` are those of one core."""
 
     number: int
     name: str
@@ -31,9 +31,10 @@ class StreamedLayer:
 
 @dataclass(frozen=True)
 class Pass:
-    """A phase of the step: "forward", "loss", "weights" (their gradient) or "inputs" (their gradient) of a layer.
+    """A phase of the step: "forward", "loss", "weights" (their gradient) or "inputs" (their gradient) of a
+    layer.
 
-    In a product `rest` features of a core meet the weights, and `owned` results of each owner come out.
+    In a product, a core has `rest` stationary features, and every owner gets `owned` results.
     """
 
     kind: str
@@ -46,17 +47,17 @@ class Pass:
 
     @property
     def rest(self) -> int:
-        """Features at rest on a core."""
+        """Stationary features of a core."""
         return self.layer.outputs if self.kind == "inputs" else self.layer.inputs
 
     @property
     def rounds(self) -> int:
-        """Rounds: results, or outputs of a gradient of weights."""
+        """Number of rounds: results, or outputs of a weight gradient."""
         return self.layer.k if self.kind == "inputs" else self.layer.n
 
     @property
     def owned(self) -> int:
-        """Rounds of one owner; the last one may have fewer."""
+        """Rounds of one owner; the last owner may have fewer."""
         return self.layer.inputs if self.kind == "inputs" else self.layer.outputs
 
     @property
@@ -65,19 +66,20 @@ class Pass:
         return ceil_div(self.rounds, self.owned)
 
     def turns(self) -> Iterator[int]:
-        """The results of a product in their order: one of every owner, from the last column to the first, then the next."""
+        """Yield the results of a product in order: one of every owner, from the last column to the first,
+        then the next."""
         for turn in range(self.owned):
             for col in reversed(range(self.owners)):
                 yield from self.rounds_of(col)[turn : turn + 1]
 
     def rounds_of(self, col: int) -> range:
-        """Rounds that a column owns."""
+        """Return the rounds that a column owns."""
         return range(min(self.rounds, col * self.owned), min(self.rounds, (col + 1) * self.owned))
 
 
 @dataclass(frozen=True)
 class EdgeStream:
-    """Words between the host and one outer row over one edge: of the columns (of each lane) that it serves."""
+    """Words between the host and one outer row over one edge, for the columns (of each lane) that it serves."""
 
     number: int
     edge: str  # "W" or "E"
@@ -89,7 +91,7 @@ class EdgeStream:
 
 @dataclass(frozen=True)
 class StreamedLayout:
-    """The whole of it; rows and columns count from the first core of the program rectangle."""
+    """The complete placement; rows and columns count from the first core of the program rectangle."""
 
     area: Region
     lanes: int
@@ -120,16 +122,16 @@ class StreamedLayout:
         return (self.layers[0].inputs, *(layer.outputs for layer in self.layers))
 
     def stream_of(self, col: int) -> EdgeStream:
-        """The stream that feeds a column of the lanes."""
+        """Return the stream that feeds a column of the lanes."""
         return next(one for one in self.streams if col in one.columns)
 
     def fabric_col(self, lane: int, col: int) -> int:
-        """Column of the fabric."""
+        """Return the fabric column of a column in a lane."""
         return self.area.col + lane * self.cols + col
 
 
 def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
-    """The layout of a plan that is covered."""
+    """Return the layout of a supported plan."""
     area = program_region(plan.used, plan.lanes)
     cols = area.cols // plan.lanes
     kernels = [kernel for kernel in plan.graph.kernels if kernel.phase is Phase.FORWARD]
@@ -173,9 +175,11 @@ def _passes(layers: list[StreamedLayer], *, training: bool) -> tuple[Pass, ...]:
 
 
 def _streams(area: Region, rows: int, cols: int, *, training: bool) -> tuple[EdgeStream, ...]:
-    """Neighbouring columns share a stream, since they lag behind each other least; the nearest rows first.
+    """Return the edge streams, nearest rows first; adjacent columns share a stream, because their skew is
+    smallest.
 
-    In training all sums of gradients run down: rows that wait for each other in both directions keep all waiting.
+    In training all sums of gradients run down: rows that wait for each other in both directions would
+    deadlock.
     """
     above, below = area.row, rows - area.row - area.rows
     places = []
@@ -196,5 +200,5 @@ def _streams(area: Region, rows: int, cols: int, *, training: bool) -> tuple[Edg
 
 
 def _order(columns: range, edge: str) -> tuple[int, ...]:
-    """The nearest to the edge first."""
+    """Return the columns with the nearest to the edge first."""
     return tuple(columns) if edge == "W" else tuple(reversed(columns))

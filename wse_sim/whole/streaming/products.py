@@ -1,22 +1,25 @@
 """Products of streamed weights on the cores of the lanes: forward, and the gradient of the inputs.
 
-Symbols: x the features at rest on a core, W their weights of one round, t tokens, c columns of a lane, j a column::
+Symbols: x the stationary features of a core, W their weights of one round, t tokens, c columns of a lane, j a
+column::
 
-    y = x W                    by words as they come
-    j = 0       y, sent on: here the chain begins
-    j > 0       y + what comes from the west, sent on
+    y = x W                    computed as words arrive
+    j = 0       y, sent on: the chain starts here
+    j > 0       y + the sum from the west, sent on
     j = c - 1   the result, sent back to its owner (or kept)
 
-Every core so takes t cycles for the sums of a round, and an owner t more for each of its results.  Owners take turns, one
-round each, from the last column to the first: each lags behind its neighbour in the west by the hop alone, and none waits
-for the time that an owner takes.  A router lets results pass when its own core has had one, until a control word ends the turn.
+So every core takes t cycles for the sums of a round, and an owner t more for each of its results. Owners
+alternate, one round each, from the last column to the first: each lags behind its western neighbour by one
+hop only, and none waits for the extra time of an owner. A router forwards results once its own core has
+received one, until a control word ends the cycle.
 
-Sums from both ends towards the owner were tried first: it adds twice, 2 t cycles, and all others wait for it.  Then a
-ring that begins behind the owner: the owner is a way around the ring behind its neighbour, both hear one stream of
-weights, and so all columns wait for it where they are many.
+Alternatives that were tried: sums from both ends towards the owner add twice, 2 t cycles, and all other cores
+wait for it. In a ring that starts after the owner, the owner is one trip around the ring behind its neighbour
+although both receive one stream of weights, so on long lanes all columns wait for it.
 
-The bias b of an output is on its owner, which adds it to the result.  After all rounds, forward: the activation; gradient of the
-inputs: times the slope of the activation.  That of ReLU follows from its outputs; other functions leave theirs next to them.
+The bias b of an output is stored on its owner, which adds it to the result. After all rounds, the forward
+pass applies the activation; the gradient of the inputs is multiplied by its derivative. That of ReLU follows
+from the outputs; other functions store theirs next to them.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ BIAS_APART = 2  # elements of fp32: operands of a sum are in different banks
 
 
 def write_product(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
-    """All rounds of a product, and the work on its results."""
+    """Write all rounds of a product, and the work on its results."""
     number = one.layer.number
     forward = one.kind == "forward"
     if forward and one.layer.bias:
@@ -59,7 +62,8 @@ def write_product(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) ->
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The rounds of a product on the cores of one kind; `rest` meets the weights, `result` is kept in fp16."""
+    """The rounds of a product on the cores of one kind; `rest` is multiplied by the weights, `result` is
+    stored in fp16."""
 
     cores: Cores
     core: CoreClass
@@ -76,13 +80,13 @@ class _Rounds:
         return fabric_in(COLORS.sums[1 - self.kind.parity])
 
     def alone(self) -> None:
-        """A lane of one column."""
+        """Write a lane of one column."""
         with self.core.loop(self.one.rounds):
             _multiply(self.cores, self.core, self.one, self.rest)
             self._keep(self._own)
 
     def begin_or_pass(self) -> None:
-        """All columns but the last: sums go east; a microthread takes the results that come back."""
+        """Write all columns but the last: sums go east; a microthread receives the results that come back."""
         lay, core, most = self.cores.layout, self.core, self.one.owned
         at_end = int(self.kind.is_first)  # of its results: nothing is left to do but to wait for it
 
@@ -107,7 +111,7 @@ class _Rounds:
             self._keep(fabric_in(COLORS.back), taken(0))
 
     def end(self) -> None:
-        """The last column: results to their owners, the nearest first."""
+        """Write the last column: results go to their owners, the nearest first."""
         lay, core, one = self.cores.layout, self.core, self.one
         own, shortest = len(one.rounds_of(lay.cols - 1)), len(one.rounds_of(one.owners - 1))
         others = min(one.owners, lay.cols - 1)
@@ -124,7 +128,8 @@ class _Rounds:
             self._keep(self.cores.raw.dsd(0, lay.held, step=lay.held))
 
     def _turn(self, owners: int) -> None:
-        """A result for each of that many owners: its last word turns the router there to let those of the others pass."""
+        """Send a result to each of `owners` owners; its last word switches the router there to forward the
+        results of the others."""
         with self.core.loop(self.cores.layout.cols - 1 - owners):  # columns without a result
             self.core.control(COLORS.back, Command.ADVANCE, start="none")
         with self.core.loop(owners):
@@ -136,7 +141,7 @@ class _Rounds:
         self.core.add(fabric_out(COLORS.back, "path"), self._own, self._behind(), start="none")
 
     def _keep(self, source: Operand, first: int = 0) -> None:
-        """A sum and its bias become a result, number `first` and on in the turns of the loop around."""
+        """Add the bias to a sum and store the result, at number `first` plus the loop counter."""
         lay = self.cores.layout
         kept = self.result.dsd(first * lay.apart, lay.held, step=lay.apart)
         if self.one.kind == "forward" and self.one.layer.bias:
@@ -147,7 +152,7 @@ class _Rounds:
 
 
 def _multiply(cores: Cores, core: CoreClass, one: Pass, rest: Buffer) -> None:
-    """Every word triggers the products of two features."""
+    """Multiply; every word triggers the products of two features."""
     held, apart = cores.layout.held, cores.layout.apart
     meets = Meets(cores.y.dsd(0, held), lambda i: rest.dsd(i * apart, held), held, apart)
     meets.write(core, COLORS.weights, 0, one.rest)
@@ -155,7 +160,8 @@ def _multiply(cores: Cores, core: CoreClass, one: Pass, rest: Buffer) -> None:
 
 @dataclass(frozen=True)
 class Meets:
-    """What arriving elements meet: element i the vector `vector(i)` of length `inner`, `apart` from the next."""
+    """Multiply-accumulate on arriving elements: element i with the vector `vector(i)` of length `inner`,
+    `apart` from the next."""
 
     sums: Operand
     vector: Callable[[int], Operand]
@@ -163,9 +169,9 @@ class Meets:
     apart: int
 
     def write(self, core: CoreClass, color: int, first: int, end: int) -> None:
-        """Elements `first` to `end` arrive, two a word; the first of all replaces the sums.
+        """Receive elements `first` to `end`, two per word; the very first one overwrites the sums.
 
-        A last word of one element has its own instruction, which takes the time of one.
+        A last word with one element has a separate instruction that takes the time of one element.
         """
         pairs = first + PAIR * ((end - first) // PAIR)
         for start, stop, wire in ((first, pairs, "fp16x2"), (pairs, end, "fp16")):
@@ -178,7 +184,8 @@ class Meets:
 
 
 def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
-    """Forward: the activation of all results of a core; backward: times the slope of the one before."""
+    """Forward: apply the activation to all results of a core; backward: multiply by the derivative of the
+    layer before."""
     lay, function = cores.layout, one.layer.function
     if one.kind == "inputs":
         _times_slope(cores, core, one.layer.number - 1, result)
@@ -199,7 +206,7 @@ def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
 
 
 def _times_slope(cores: Cores, core: CoreClass, number: int, gradients: Buffer) -> None:
-    """Gradients of the outputs of a layer become those of its sums."""
+    """Convert gradients of a layer's outputs to gradients of its sums."""
     layer = cores.layout.layers[number]
     values = gradients.dsd(0, layer.outputs * cores.layout.apart)
     if layer.function == "relu":
@@ -211,9 +218,10 @@ def _times_slope(cores: Cores, core: CoreClass, number: int, gradients: Buffer) 
 
 
 def write_loss(cores: Cores, core: CoreClass, one: Pass) -> None:
-    """The gradient of half the squared error: outputs less what is wanted, times the slope of the last layer's activation.
+    """Write the gradient of half the squared error: (outputs - labels) times the derivative of the last
+    layer's activation.
 
-    It is nothing of tokens that fill up.
+    It is zero for padding tokens.
     """
     lay = cores.layout
     count = one.owned * lay.apart
@@ -225,7 +233,7 @@ def write_loss(cores: Cores, core: CoreClass, one: Pass) -> None:
 
 
 def route_sums(cores: Cores) -> None:
-    """Sums from neighbour to neighbour in every lane, and results from its last column back to their owners."""
+    """Route sums from neighbour to neighbour in every lane, and results from its last column back to their owners."""
     lay, b = cores.layout, cores.b
     rows = slice(lay.area.row, lay.area.row + lay.area.rows)
     last = lay.cols - 1

@@ -1,6 +1,7 @@
-"""A plan of weight streaming as one program, and its values in and out.
+"""A weight-streaming plan as one program, with conversion of its inputs and outputs.
 
-Symbols: token m of T is in lane ``m div (R t)``, row ``(m div t) mod R``; feature k of a layer in column ``k div f``.
+Symbols: token m of T is in lane ``m div (R t)``, row ``(m div t) mod R``; feature k of a layer in column ``k
+div f``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class StreamedProgram:
-    """A plan as one program; `layout.passes` are those that it does."""
+    """A plan as one program; `layout.passes` are the passes that it includes."""
 
     plan: WeightStreamingPlan
     layout: StreamedLayout
@@ -40,13 +41,14 @@ class StreamedProgram:
 
     @property
     def edge_bytes_per_s(self) -> float:
-        """What all streams can carry: a word a cycle each."""
+        """Capacity of all edge streams: one word per cycle each."""
         return BYTES_PER_WAVELET * len(self.layout.streams) * self.plan.wafer.clock_hz
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64] | None = None
     ) -> dict[str, Floats]:
-        """Buffers of a run: parameters by name, rows of samples (T, K), labels (T,) in training."""
+        """Return the input buffers of a run by name, from parameters by name, rows of samples (T, K), and
+        labels (T,) in training."""
         lay = self.layout
         out = {"x0": self.laid(values, lay.layers[0].inputs)}
         ones = np.ones((lay.area.rows, lay.area.cols, lay.apart), np.float32)
@@ -67,7 +69,7 @@ class StreamedProgram:
         return out
 
     def laid(self, values: Floats, size: int) -> Floats:
-        """(T, features) as (rows, cols, size x apart) of the cores, zeros where nothing is."""
+        """Return values (T, features) as (rows, cols, size x apart) of the cores, padded with zeros."""
         lay = self.layout
         wide = np.zeros((lay.lanes * lay.area.rows * lay.held, lay.cols * size), np.float32)
         wide[: len(values), : values.shape[1]] = values
@@ -77,13 +79,13 @@ class StreamedProgram:
         return out.reshape(lay.area.rows, lay.area.cols, size * lay.apart)
 
     def gathered(self, held: Floats, features: int) -> Floats:
-        """The other way: (T, features)."""
+        """Return (T, features) from the buffers of the cores; the inverse of :meth:`laid`."""
         lay = self.layout
         cells = held.reshape(lay.area.rows, lay.lanes, lay.cols, -1, lay.apart)[..., : lay.held]
         return cells.transpose(1, 0, 4, 2, 3).reshape(-1, lay.cols * cells.shape[3])[: lay.tokens, :features]
 
     def gradients(self, result: FabricResult) -> dict[str, Floats]:
-        """Summed gradients by the names of the parameters, as they crossed the edge in fp16."""
+        """Return summed gradients by parameter, in the fp16 precision of the host streams."""
         lay = self.layout
         found: dict[str, Floats] = {}
         read = {
@@ -113,7 +115,7 @@ class StreamedProgram:
 def _taken(
     read: Mapping[int, NDArray[np.float16]], done: dict[int, int], stream: EdgeStream, size: int, times: int
 ) -> NDArray[np.float16]:
-    """The next block of a stream: (times, its columns, size)."""
+    """Return the next block of a stream: (times, its columns, size)."""
     padded, count = PAIR * ceil_div(size, PAIR), len(stream.columns)
     first = done[stream.number]
     done[stream.number] = first + times * count * padded
@@ -122,7 +124,7 @@ def _taken(
 
 
 def _sent(layout: StreamedLayout, one: Pass, weights: Mapping[str, Floats]) -> list[Floats]:
-    """Blocks of a product in order: (rounds, columns of a lane, elements of a column)."""
+    """Return the blocks of a product in order: (rounds, columns of a lane, elements of a column)."""
     layer, cols = one.layer, layout.cols
     matrix = weights[layer.weight] if one.kind == "forward" else weights[layer.weight].T
     wide = np.zeros((one.rounds, cols * one.rest), np.float32)
@@ -136,13 +138,13 @@ def _sent(layout: StreamedLayout, one: Pass, weights: Mapping[str, Floats]) -> l
 
 
 def _paired(values: Floats) -> Floats:
-    """Whole words."""
+    """Pad the last axis to whole words."""
     short = values.shape[-1] % PAIR
     return np.concatenate([values, np.zeros((*values.shape[:-1], short), np.float32)], axis=-1)
 
 
 def streamed_program(plan: WeightStreamingPlan, passes: int | None = None) -> StreamedProgram:
-    """The program of the whole step, or of its first `passes`.
+    """Build the program of the complete step, or of its first `passes`.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""A batch of a streamed model on the fabric: values, and its time compared with the event engine's.
+"""A batch of a streamed model on the fabric: its values, and its time compared with the event engine's.
 
-Symbols: c(i) cycles of a program of the first i passes.  Pass i takes ``c(i) - c(i - 1)`` cycles: what it adds to the step.
-
-The engine's phases take no launch floor here: the floor is time of the host that prepares a launch, and no property of
-the fabric.  Gradients are means over the batch, as those of PyTorch's loss with ``reduction="mean"``.
+With c(i) the cycles of a program of the first i passes, pass i takes ``c(i) - c(i - 1)`` cycles: what it adds
+to the step. The engine's phases have no launch floor here, because the floor is host time for a launch and
+not a property of the fabric. Gradients are means over the batch, like those of a PyTorch loss with
+``reduction="mean"``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class StreamedRun:
-    """What one batch gave: outputs (T, N); in training the mean loss, mean gradients and new weights by parameter."""
+    """Results of one batch: outputs (T, N); in training also mean loss, and mean gradients and new weights by
+    parameter."""
 
     made: StreamedProgram
     outputs: Floats
@@ -44,7 +45,7 @@ class StreamedRun:
 
 @dataclass(frozen=True)
 class PassCycles:
-    """Cycles of one pass: as the engine counts them, and what it adds to the step on the fabric."""
+    """Cycles of one pass: in the engine, and what it adds to the step on the fabric."""
 
     name: str
     engine: float
@@ -55,8 +56,9 @@ class PassCycles:
 class ComparedStreaming:
     """Cycles of one step, from the first word of weights to the last of the program.
 
-    `engine_times` and `times` are cycles busy, stalled on input, stalled on output and idle: of every core in the engine,
-    and of the mean core of the program rectangle.  `link_words` cross the busiest link of that rectangle: plan, fabric.
+    `engine_times` and `times` are cycles busy, stalled on input, stalled on output and idle: of every core in
+    the engine, and of the mean core of the program rectangle. `link_words` are the words on the busiest link
+    of that rectangle, in the plan and on the fabric.
     """
 
     tokens: int
@@ -72,17 +74,17 @@ class ComparedStreaming:
 
     @property
     def difference(self) -> float:
-        """Step of the fabric over that of the engine, less one."""
+        """Relative difference of the step times: fabric / engine - 1."""
         return self.fabric_step / self.engine_step - 1
 
     def as_json(self) -> dict[str, object]:
-        """Plain numbers."""
+        """Return all numbers as a JSON-serializable dictionary."""
         kept = (one for one in dataclasses.fields(self) if one.name != "fabric")
         plain = {one.name: getattr(self, one.name) for one in kept}
         return {**plain, "passes": [dataclasses.asdict(one) for one in self.passes]}
 
     def text(self) -> str:
-        """A few lines for the screen."""
+        """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a step of {self.tokens} rows in {self.lanes} "
             f"lanes, {self.engine_step:.6g} by the event engine without launch floors ({self.difference:+.1%}); "
@@ -97,7 +99,7 @@ class ComparedStreaming:
 
 
 def run_streamed(plan: WeightStreamingPlan, weights: Mapping[str, Floats], values: Floats) -> StreamedRun:
-    """The outputs of all rows `values` (T, K), with `weights` by the names of the graph's parameters.
+    """Return the outputs for all rows `values` (T, K); `weights` are by parameter name of the graph.
 
     Raises
     ------
@@ -119,9 +121,9 @@ def train_streamed(
     *,
     rate: float,
 ) -> StreamedRun:
-    """One step of stochastic gradient descent on half the squared error to one-hot `labels` (T,).
+    """Run one step of stochastic gradient descent on half the squared error to one-hot `labels` (T,).
 
-    The update is the host's, as it is MemoryX's: fp32 weights less `rate` times the mean gradient.
+    The host updates the weights, as MemoryX does: fp32 weights minus `rate` times the mean gradient.
 
     Raises
     ------
@@ -163,9 +165,11 @@ def _stepped(
 
 
 def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
-    """Step and passes of both simulators; samples are on the wafer, launches cost nothing.
+    """Compare step and pass times of the fabric and the event engine; samples are already on the wafer,
+    launches cost nothing.
 
-    A small wafer has few rows next to its programs: the engine's edges carry no more than their streams do.
+    A small wafer has few rows next to its programs, so the engine's edge bandwidth is limited to that of
+    their streams.
 
     Raises
     ------
@@ -212,7 +216,8 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
 
 
 def engine_step(plan: WeightStreamingPlan, edge_bytes_per_s: float) -> tuple[float, StreamingRun]:
-    """Cycles of the first step in the event engine and its run: edges of that rate, launches cost nothing."""
+    """Return the cycles of the first step in the event engine, and the run, with the given edge bandwidth and
+    free launches."""
     phases = tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
     wafer = plan.wafer.derive(io_bytes_per_s=edge_bytes_per_s)
     free = dataclasses.replace(plan, wafer=wafer, phases=phases)
@@ -227,7 +232,8 @@ def _name(one: Pass) -> str:
 
 
 def _belongs(plan: WeightStreamingPlan, phase: StreamedPhase, one: Pass, whole: StreamedProgram) -> bool:
-    """Whether the engine's phase is (part of) a pass; a gradient of the inputs includes the slope before it, the loss the last."""
+    """Return whether an engine phase belongs to a pass; input gradients include the derivative before them,
+    the loss the last one."""
     kernel = plan.graph.kernel(phase.kernel)
     forward = kernel.forward or kernel.name
     if kernel.family != "gemm":

@@ -1,9 +1,10 @@
 """The gradient of the weights on the cores of the lanes.
 
-Symbols: x the f inputs of a core, g the gradients of the round's output, t tokens; a *sum* is over the tokens of a column::
+Symbols: x the f inputs of a core, g the gradients of the round's output, t tokens; a *sum* is over the tokens
+of a column::
 
-    the owner     sends g along its lane, two elements a word; the control word behind its last turns to the next owner
-    every core    y = sum over t of x g by words as they come; y + what comes along the column, sent on
+    the owner     sends g along its lane, two elements per word; a control word after its last switches to the next owner
+    every core    y = sum over t of x g as words arrive; y + the sum from the column, sent on
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wse_sim.whole.streaming.products import Meets
 
 
 def write_weight_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
-    """The gradients of the bias, then all rounds."""
+    """Write the gradients of the bias, then all rounds."""
     if one.layer.bias:
         _bias_gradient(cores, core, kind, one)
     sender = _Sender(cores, core, kind, one)
@@ -66,7 +67,7 @@ def _pass_on(cores: Cores, core: CoreClass, kind: ColumnKind, count: int) -> Non
 
 
 def _bias_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
-    """Sums over tokens of the gradients that a core owns."""
+    """Sum the gradients that a core owns over tokens."""
     lay = cores.layout
     gradients = cores.g[one.layer.number + 1].dsd(0, one.owned, stride=lay.apart)
     core.fmac_vectors(
@@ -77,9 +78,10 @@ def _bias_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -
 
 
 class _Sender:
-    """Rounds of an owner: it sends the gradients from a microthread, `ahead` elements before its main thread.
+    """Rounds of an owner: a microthread sends the gradients, `ahead` elements before the main thread uses
+    them.
 
-    So many wait in its own input queue and router: the output queue is free for sums.
+    That many elements fit in the core's input queue and router, so the output queue stays free for sums.
     """
 
     def __init__(self, cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
@@ -93,15 +95,16 @@ class _Sender:
         self._meets = Meets(cores.y.dsd(0, count), lambda i: x.dsd(i, count, stride=lay.apart), count, 1)
 
     def products(self, first: int, end: int) -> None:
-        """Every word triggers the products of two tokens."""
+        """Receive words; each triggers the products of two tokens."""
         self._meets.write(self._core, COLORS.gradients, first, end)
 
     def begin(self) -> None:
-        """The first words of the first round."""
+        """Send the first words of the first round."""
         self._send(0, self._ahead, 0)
 
     def round(self, *, is_last: bool) -> None:
-        """Words that were not sent ahead, products; before the last products the next round, or the next owner."""
+        """Send the remaining words and compute; before the last products, start the next round or switch to
+        the next owner."""
         later = PAIR * ((self._held - self._ahead) // PAIR)
         if self._held > self._ahead:
             offset = (self.rounds - 1) * self._apart if is_last else 0
@@ -127,7 +130,7 @@ class _Sender:
 
 
 def route_weight_gradients(cores: Cores) -> None:
-    """Gradients along the lanes by every core in turn; sums along the columns."""
+    """Route gradients along the lanes from every core in sequence, and sums along the columns."""
     lay, b, area = cores.layout, cores.b, cores.layout.area
     rows = slice(area.row, area.row + area.rows)
     for lane in range(lay.lanes):

@@ -1,22 +1,22 @@
-"""Training of networks of regions: every kernel of a model forward and backward on its region, its loss and its update.
+"""Training of networks of regions: forward and backward passes, loss and updates of all kernels of a model.
 
-contract.py   what a kind of region that trains is
-kinds.py      the kinds by kernel family
-products.py   compute cores of products
-streamed.py   ... whose gradients stream token by token
-shared.py     ... whose rows share an activation
-dense.py      dense layers; dense_moving.py their cores for the products
-convolution.py convolutions; pixels.py their compute cores; folding.py where the gradients of their images add up
-rows.py       work of a core on one token after another
-norm.py       layer and RMS norm
-pointwise.py  elementwise work and activations
-attention.py  softmax attention
-slots.py      what a core keeps of samples in flight
-collectors.py cores that take sums in and send them in their turn
-order.py      in which order gradients leave, and why nothing stops
-sums.py       cores that add gradients up, stores in which early ones wait
-loss.py       the loss of a sample of several rows
-network.py    regions, trees, ways of gradients, sums and loss as one fabric program
+contract.py      the interface of a trainable kind of region
+kinds.py         the kinds by kernel family
+products.py      compute cores of products
+streamed.py      compute cores whose gradients stream token by token
+shared.py        compute cores whose rows share an activation
+dense.py         dense layers; dense_moving.py has the cores next to their products
+convolution.py   convolutions; pixels.py has their compute cores, folding.py the sums of their image gradients
+rows.py          work of a core on one token after another
+norm.py          layer and RMS norm
+pointwise.py     elementwise work and activations
+attention.py     softmax attention
+slots.py         what a core stores of samples in flight
+collectors.py    cores that collect sums and send them in sequence
+order.py         the order in which gradients leave, and why it is free of deadlocks
+sums.py          cores that add gradients, and stores that buffer early ones
+loss.py          the loss of a sample of several rows
+network.py       regions, trees, gradient routes, sums and loss as one fabric program
 """
 
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts

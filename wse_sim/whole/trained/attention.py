@@ -1,31 +1,32 @@
-"""Attention that trains: queries over the rows, keys and values over the columns, forward and backward.
+"""Trainable attention: queries over the rows, keys and values over the columns, forward and backward.
 
-Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core, blocks of tokens that follow each other, as in
-inference; p softmax of the scores, m a number per query::
+Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core, contiguous blocks of
+tokens unlike in inference; p softmax of the scores, m a number per query::
 
-    forward    as in inference; queries, keys, values and p (fp16) rest in the slot of their sample
+    forward    as in inference; queries, keys, values and p (fp16) stay in the slot of their sample
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
                m  = sum of p dp                                          along the row and back
                ds = scale p (dp - m)
                dq = sum of ds k                                          along the row, to a core next to it
                dk = sum of ds q,  dv = sum of p do                       down the column, to a core below it
 
-Collectors next to the rows send results and dq, those below the columns dk and dv, token by token, each in its turn.  They
-do nothing else: a core has one output queue, and words that wait for their turn hold up the words behind them.  (Where the
-first column sends dq, the last row dk and dv, sums of the next sample wait for all of their turns: 2,240 cycles a sample
-where the cores need 1,400, on 16 x 16 cores.)  Sums along columns run in a microthread, during the next sample's work.
+Collectors next to the rows send results and dq, those below the columns dk and dv, token by token, in
+sequence. They do nothing else: a core has one output queue, in which waiting words block the words behind
+them. (If the first column sent dq, and the last row dk and dv, sums of the next sample would wait behind
+them: 2,240 cycles per sample instead of the 1,400 that the cores need, on 16 x 16 cores.) Sums along columns
+run in a microthread, during the next sample's work.
 
-Order: words of a sample's sums wait for those of the same or of earlier samples alone.  Sums end in collectors, which have room
-for two samples, and a core sends no third before its sums down the column are on their way.  So whichever of the
-three streams a reader takes first, the others come as far as that one needs.
+Order: sums of a sample wait only for words of the same or of earlier samples. Sums end in collectors, which
+buffer two samples, and a core starts no third sample before its sums down the column are on their way. So
+whichever of the three streams a reader takes first, the others advance as far as that one needs.
 
-Sums along rows could come back while a core works on the next sample: 1,390 cycles instead of 1,680, on 16 x 16 cores.  But
-then a result waits for the operands of the next sample, and a skip around attention would have to hold one more: two
-blocks of a transformer stopped.
-
-Weighed: a core per query (and head), which hears all keys and values, has no sums along the row.  But the scalar code of the
-softmax (240 cycles per score forward, 60 backward) is most of the work: T scores on a core take longer than H on one with
-a pair of tokens (8 tokens, 2 heads: 1,920 cycles against 480), and the words of all keys come to each core as well.
+Alternatives that were measured: with sums along rows that return while a core works on the next sample, a
+sample takes 1,390 cycles instead of 1,680, on 16 x 16 cores. But then a result waits for the operands of the
+next sample, and a skip around attention would have to buffer one more: two transformer blocks deadlocked.
+With one core per query (and head) that receives all keys and values, there are no sums along the row. But the
+scalar code of the softmax (240 cycles per score forward, 60 backward) dominates: T scores on one core take
+longer than H on a core with one pair of tokens (8 tokens, 2 heads: 1,920 cycles against 480), and each core
+would receive the words of all keys.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
 
 @dataclass(frozen=True)
 class _Role:
-    """What a core is: its row and column in the region, its queries and keys."""
+    """A core's row and column in the region, and its numbers of queries and keys."""
 
     row: int
     col: int
@@ -84,7 +85,7 @@ class _Role:
 
 
 class TrainedAttention(AttentionByPairs, TrainedKind):
-    """The region of a batch."""
+    """Attention on its region, for a batch of training."""
 
     own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
     reads = ()
@@ -96,7 +97,8 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         self.left = max(self.left, self.region.col + BESIDE)
 
     def extent(self) -> tuple[int, int]:
-        """As many as the parts need; a row and two columns of the region deal and collect."""
+        """Return the rows and columns that the partition needs; one row and two columns of the region deal
+        and collect."""
         rows, cols = self.region.rows - 1, min(self.compute_cols, self.region.cols - BESIDE)
         if rows < 1 or cols < 1:
             raise refused(
@@ -108,7 +110,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Left of the collectors: queries next to the second row, keys and values next to the first."""
+        """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
         return tuple(Inlet(inlet.tensor, (inlet.cell[0], self.left - BESIDE)) for inlet in super().inlets)
 
     @property
@@ -122,7 +124,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return self.inlets[QUERY].cell
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The collectors next to the rows, or below the columns."""
+        """Return the collectors next to the rows (queries) or below the columns (keys, values)."""
         if tensor == self.kernel.inputs[QUERY]:
             return self.senders
         return tuple((self.last + 1, self.left + j) for j in range(self.cols))
@@ -136,21 +138,21 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     @property
     def query_elements(self) -> int:
-        """Of the fullest core and a sample."""
+        """Query elements of the fullest core per sample."""
         return self.queries * self.features
 
     @property
     def key_elements(self) -> int:
-        """Of the fullest core and a sample."""
+        """Key elements of the fullest core per sample."""
         return self.keys * self.features
 
     @property
     def pairs(self) -> int:
-        """Scores of the fullest core and a sample."""
+        """Scores of the fullest core per sample."""
         return self.heads * self.queries * self.keys
 
     def most_in_flight(self) -> int:
-        """By a core that computes."""
+        """Return the samples in flight that fit in a compute core."""
         a, b, s = self.query_elements, self.key_elements, self.pairs
         numbers = (
             FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries) + FP16_BYTES * s
@@ -186,7 +188,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Two inlets, and a class for every kind of core."""
+        """Write the inlets, one core class per kind of core, and the collectors."""
         self._inlets(b, ports, batch)
         route_senders(b, ports.outward, self.senders, ports.towards)
         for tensor, (color, towards) in ports.gradient_out.items():
@@ -206,7 +208,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         self._collect_columns(b, ports, batch)
 
     def _collect_rows(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Results, then gradients of queries."""
+        """Write the collectors of results and of query gradients."""
         color, where = ports.own[2], (self.rows, self.left - 1)
         b.route(color, (self.rows, self.left), rx="R", tx="W")
         b.route(color, where, rx="E", tx="R")
@@ -218,7 +220,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
 
     def _collect_columns(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Gradients of keys and values."""
+        """Write the collectors of key and value gradients."""
         streams = [*self._leaving(KEY, ports), *self._leaving(VALUES, ports)]
         if not streams:
             return
@@ -253,43 +255,44 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
 
     def is_needed(self, operand: int) -> bool:
-        """Whether the gradient of an operand is requested."""
+        """Return whether the gradient of an operand is needed."""
         return self.kernel.inputs[operand] in self.needs
 
     @property
     def pairs_needed(self) -> int:
-        """How many of the gradients of keys and values are requested."""
+        """Number of gradients needed of keys and values: 0 to 2."""
         return self.is_needed(KEY) + self.is_needed(VALUES)
 
     def _leaving(self, operand: int, ports: TrainedPorts) -> tuple[int, ...]:
-        """The color on which the gradient of an operand leaves, if it is requested."""
+        """Return the color on which the gradient of an operand leaves, as a tuple that is empty if it is not
+        needed."""
         return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
 
     # ---- parts and cycles -----------------------------------------------------------------------------------------
 
     def parts(self, lines: int) -> list[IntArray]:
-        """Tokens that follow each other."""
+        """Return contiguous blocks of tokens for every row, or for every column."""
         return np.array_split(np.arange(self.tokens), lines)
 
     def elements(self, lines: int) -> list[int]:
-        """Of the tokens of every row, or of every column."""
+        """Return the elements in the tokens of every row, or of every column."""
         return [len(part) * self.features for part in self.parts(lines)]
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """It has no parameters."""
+        """Return empty results: attention has no parameters."""
         return {}, {}
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes the classes of cores."""
+    """Writes the programs of the compute cores."""
 
     region: TrainedAttention
     ports: TrainedPorts
     batch: Batch
 
     def write(self, core: CoreClass, role: _Role) -> None:
-        """All rounds of a core: a sample comes in while the one before is worked on."""
+        """Write all rounds of a core: a sample arrives while the one before is processed."""
         own = self.ports.own
 
         def operands(turn: Turn) -> None:
@@ -316,7 +319,8 @@ class _Writer:
             self._all(core, backward)
 
     def _held(self, role: _Role, turn: Turn) -> Held:
-        """What a core holds of the sample of a turn: the first elements of buffers that are as large as the fullest core needs."""
+        """Return a core's buffers for the sample of a turn: their first elements, since buffers have the size
+        of the fullest core."""
         at, t, n = self.region, role.queries, role.keys
         pairs = at.heads * t * n
         scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
@@ -325,11 +329,11 @@ class _Writer:
         return Held(t, n, q, kv, scores, weights, mask, out)
 
     def _gradient(self, role: _Role, turn: Turn) -> Slotted:
-        """Of the results of a sample."""
+        """Return the buffer for the gradient of a sample's results."""
         return turn.of(replace(self.region.do, size=role.queries * self.region.features))
 
     def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
-        """A part of a round: `one` of every sample."""
+        """Write one pass of a round: `one` for every sample."""
         d = self.batch.in_flight
         if d > 1:
             with core.loop(d - 1):
@@ -337,7 +341,7 @@ class _Writer:
         one(Turn(d - 1, is_last=True))
 
     def _come_in(self, core: CoreClass, turn: Turn, receive: Callable[[Turn], None]) -> None:
-        """The sample is there; the next one may come."""
+        """Wait for the current sample, and start to receive the next one."""
         core.join(QUERIES)
         if not turn.is_last:
             receive(replace(turn, first=turn.first + 1))
@@ -363,7 +367,7 @@ class _Writer:
     def _scalar_rest(
         self, core: CoreClass, role: _Role, lines: Lines, vectors: Sequence[Vector], phase: Phase
     ) -> None:
-        """What instructions over the scores do not issue of a special element's cycles."""
+        """Add the cycles of special elements that the vector instructions over the scores do not cover."""
         at, rows = self.region, self.region.heads * role.queries
         cycles = special_cycles(at.wafer, at.kernel.attrs, phase) * rows * role.keys
         lines.scalar_rest(core, vectors, cycles, rows)
@@ -374,11 +378,12 @@ class _Writer:
         return Lines(shapes, {**buffers, "statistic": statistic}, layout, ALONE, at.wafer, apart=role.keys)
 
     def _statistic(self, role: _Role) -> Buffer:
-        """A number per query and head."""
+        """Return the buffer with one number per query and head."""
         return part_of(self.region.statistic, self.region.heads * role.queries)
 
     def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None]) -> None:
-        """A statistic along the row to its first core, and back; a microthread takes it when it comes."""
+        """Reduce a statistic along the row to its first core and multicast it back; a microthread receives
+        it."""
         at, x = self.region, self._statistic(role).dsd()
         here, behind = self._along(role)
         if at.cols == 1:
@@ -394,17 +399,17 @@ class _Writer:
             core.mov(fabric_out(self.ports.own[4]), x)
 
     def _come_back(self, core: CoreClass, role: _Role) -> None:
-        """The statistic is there."""
+        """Wait for the reduced statistic."""
         if role.col:
             core.join(TAKE)
 
     def _along(self, role: _Role) -> tuple[int, int]:
-        """Colors of sums along the row: that on which a core sends, that on which it receives."""
+        """Return the colors of sums along the row on which a core sends and receives."""
         even, odd = self.ports.own[2:4]
         return (odd, even) if role.col % 2 else (even, odd)
 
     def _along_row(self, core: CoreClass, role: _Role) -> None:
-        """Sums of `out` to the collector."""
+        """Send the sums of `out` along the row to the collector."""
         here, behind = self._along(role)
         out = self.region.out.dsd(0, role.queries * self.region.features)
         if role.col < self.region.cols - 1:
@@ -437,7 +442,7 @@ class _Writer:
         self._along_column(core, role)
 
     def _to_keys(self, core: CoreClass, role: _Role, operand: int, rows: Vectors, weights: Vectors) -> None:
-        """The sum of rows of queries, weighted, for every key: gradient of keys or of values."""
+        """Sum the query rows, weighted, for every key: the gradient of keys or values."""
         at = self.region
         t, n, d = role.queries, role.keys, at.width
         first = n * at.features if operand == VALUES and at.is_needed(KEY) else 0
@@ -450,7 +455,7 @@ class _Writer:
                 weighted(core, out, row, weight, d, is_first=a == 0)
 
     def _along_column(self, core: CoreClass, role: _Role) -> None:
-        """Sums down the column, to the collector."""
+        """Send the sums down the column, to the collector."""
         own = self.region.dkv.dsd(0, role.keys * self.region.features * self.region.pairs_needed)
         here, behind = (self.ports.own[5 + (role.row + odd) % 2] for odd in (0, 1))
         if not own.length:

@@ -1,9 +1,8 @@
-"""Collectors: cores that take sums in and send them on, each in its turn, and do nothing else.
+"""Collectors: cores that only receive sums and send them in sequence.
 
-A core has one output queue for all colors.  Words that wait for their turn hold up the words behind them, so a core that
-sends in turn should not send the sums that others wait for.
-
-A collector has two buffers: it takes the sums of a sample while those of the one before leave.
+A core has one output queue for all colors. Words that wait to be sent block the words behind them, so a core
+that sends in sequence should not also send sums that others need. A collector has two buffers: it receives
+the sums of a sample while those of the one before leave.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ SEND = 1  # microthread
 
 @dataclass(frozen=True)
 class Collected:
-    """What comes per sample in one direction: the color of the sums, and the streams on which its parts leave in turn.
+    """Sums that arrive per sample on one color, and the streams on which their parts leave in sequence.
 
-    `parts` are colors with their elements, in the order of the sums.
+    `parts` are pairs of color and elements, in the order of the sums.
     """
 
     color: int
@@ -32,7 +31,7 @@ class Collected:
 
     @property
     def size(self) -> int:
-        """Elements of a sample."""
+        """Elements per sample."""
         return sum(size for _, size in self.parts)
 
 
@@ -44,7 +43,10 @@ def write_collectors(
     batch: Batch,
     passes: Sequence[tuple[Collected, ...]],
 ) -> None:
-    """Classes of `cells`, which send in this order; `where` is all of them, `passes` what comes to each in a round, one after the other."""
+    """Write the core classes of `cells`, which send in this order.
+
+    `where` covers all cells; `passes` lists for each cell what arrives in a round, in order.
+    """
     size = max(one.size for own in passes for one in own)
     held = [b.buffer(f"{name}{i}", size, "fp16", where) for i in (0, 1)]
     kinds: dict[tuple[str | None, tuple[Collected, ...]], list[Cell]] = {}
@@ -64,7 +66,8 @@ def write_collectors(
 def _take_all(
     core: CoreClass, one: Collected, held: Sequence[Buffer], advance: str | None, samples: int, done: int
 ) -> None:
-    """The sums of `samples`, on two buffers in turn; `done` samples have gone before."""
+    """Receive and forward the sums of `samples` samples in two alternating buffers, after `done` earlier
+    samples."""
 
     def sample(number: int) -> None:
         buffer, first = held[(done + number) % 2], 0

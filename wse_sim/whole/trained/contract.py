@@ -1,19 +1,22 @@
-"""What a region that trains is: a kernel forward and backward on the rectangle that the plan gives it, and its update.
+"""Interface of a trainable region: a kernel forward and backward on the rectangle that the plan assigns to
+it, and its update.
 
-Symbols: B samples of a batch of T rows each; d of them in flight, where d divides B.  Every core runs ::
+Symbols: B samples of a batch of T rows each; d of them in flight, where d divides B. Every core runs::
 
     B / d rounds    forward of samples 0 .. d - 1, then backward of the same samples in the same order
     at the end      the update
 
-No forward pass of a round needs a gradient, so the forward part is a pipeline that runs by itself, and the backward part
-the same pipeline reversed.  What a backward pass needs (inputs, slopes, statistics) has d slots; sample i uses slot
-``i mod d``.
+No forward pass of a round needs a gradient, so the forward part is an independent pipeline, and the backward
+part is the same pipeline reversed. What a backward pass needs (inputs, slopes, statistics) has d slots;
+sample i uses slot ``i mod d``.
 
-In addition to what every region has (:mod:`wse_sim.whole.regions.contract`), a kind that trains has one gradient inlet, where the gradient of
-its result ends, and an outlet for the gradient of every operand that needs one.  Gradients travel as their tensors do:
-two fp16 elements a word, token by token, features in order.  A core may hold words back only for words of the same
-sample or of earlier ones; and every inlet takes in a whole sample, whatever the others wait for: the readers of one tensor get
-its words together, and a skip comes long before the branch.  Then no order of readers can stop a batch.
+In addition to the interface of every region (:mod:`wse_sim.whole.regions.contract`), a trainable kind has one
+gradient inlet, where the gradient of its result arrives, and an outlet for the gradient of every operand that
+needs one. Gradients travel like their tensors: two fp16 elements per word, token by token, features in order.
+
+Two rules prevent deadlocks. A core may delay words only until words of the same or of earlier samples arrive.
+And every inlet receives a whole sample, whatever else waits, because the readers of one tensor get its words
+at the same time, and a skip arrives long before the branch. Then no order of readers can deadlock a batch.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, PlacedKernel
 
 HELD_FRACTION = 0.7
-"""Of a core's memory that samples in flight may take; the rest is for weights, instructions and what passes."""
+"""Fraction of a core's memory for samples in flight; the rest is for weights, instructions and passing data.
+"""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of a batch, those in flight (a divisor), and the factor of a summed gradient: - rate / rows of the batch."""
+    """A batch: its samples, those in flight (a divisor), and the update factor of a summed gradient, - rate /
+    rows of the batch."""
 
     samples: int
     in_flight: int
@@ -43,26 +48,26 @@ class Batch:
 
     @property
     def rounds(self) -> int:
-        """Times that forward and backward alternate."""
+        """Number of rounds of forward and backward passes."""
         return self.samples // self.in_flight
 
 
 @dataclass(frozen=True)
 class TrainedPorts:
-    """Colors of a region that trains, and the ports by which its outlets send on.
+    """Colors of a trainable region, and the ports by which its outlets send.
 
     Attributes
     ----------
     inward : Sequence[int]
         Colors of the operands, in the order of the inlets.
     outward, towards
-        Color of the result, ports by which its outlet sends on.
+        Color of the result, ports by which its outlet sends.
     gradient_in : int
-        Color of the gradient of the result, which ends at the gradient inlet.
+        Color of the gradient of the result, which arrives at the gradient inlet.
     gradient_out : Mapping[str, tuple[int, str]]
-        By operand that needs a gradient: its color, and the ports by which its outlet sends on.
+        By operand that needs a gradient: its color, and the ports by which its outlet sends.
     own : Sequence[int]
-        The region's own colors.
+        Colors that the region uses internally.
     """
 
     inward: Sequence[int]
@@ -74,7 +79,7 @@ class TrainedPorts:
 
 
 class TrainedKind(PlacedKernel):
-    """A kernel that trains, on its region; `needs` are the operands whose gradients are requested."""
+    """A trainable kernel on its region; `needs` are the operands whose gradients are needed."""
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
@@ -85,25 +90,25 @@ class TrainedKind(PlacedKernel):
     @property
     @abstractmethod
     def gradient_inlet(self) -> Cell:
-        """Where the gradient of the result ends."""
+        """Cell at which the gradient of the result arrives."""
 
     @property
     def gradient_order(self) -> tuple[str, ...]:
-        """Operands whose gradients leave, in the order in which those of one sample come."""
+        """Operands whose gradients leave, in the order in which the gradients of one sample are sent."""
         return tuple(tensor for tensor in self.operands if tensor in self.needs)
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Tensors that come in, in the order of the inlets."""
+        """Tensors that arrive, in the order of the inlets."""
         return tuple(dict.fromkeys(inlet.tensor for inlet in self.inlets))
 
     @abstractmethod
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Cells that send the gradient of an operand in turn, the outlet first."""
+        """Return the cells that send the gradient of an operand in sequence, the outlet first."""
 
     @property
     def moving(self) -> frozenset[Cell]:
-        """Cells next to the compute cores that have a program; kinds with further ones (stores) add them."""
+        """Cells next to the compute cores that have a program; kinds with stores add theirs."""
         ends = [inlet.cell for inlet in self.inlets] + [self.gradient_inlet]
         for tensor in self.gradient_order:
             ends += self.gradient_senders(tensor)
@@ -111,17 +116,18 @@ class TrainedKind(PlacedKernel):
 
     @abstractmethod
     def most_in_flight(self) -> int:
-        """Samples that the fullest core can hold."""
+        """Return the number of samples that the fullest core can store."""
 
     @abstractmethod
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Write buffers, classes and routes of a batch and its update."""
+        """Write buffers, core classes and routes of a batch and its update."""
 
     @property
     @abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """Buffers that :meth:`read` needs."""
+        """Names of the buffers that :meth:`read` needs."""
 
     @abstractmethod
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """(gradients summed over the batch, new weights) by parameter, from buffers (rows, cols, elements) by name."""
+        """Return gradients summed over the batch and new weights, both by parameter, from buffers (rows,
+        cols, elements) by name."""

@@ -1,8 +1,9 @@
-"""A convolution that trains: a product that trains on the pixels of the result, between cores that unfold images and fold gradients.
+"""A trainable convolution: a product over the pixels of the result, between cores that unfold images and fold
+gradients.
 
-Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and stride z;
-T = H' W' pixels of the result; a row of cores has k of the K = r even(s C) taps and channels.  In addition to every row lies one
-core, which keeps the images in flight::
+Symbols: an image of H x W pixels of C channels, padding q; N filters of r x s taps and stride z; T = H' W'
+pixels of the result; a row of cores has k of the K = r even(s C) taps and channels. Next to every row is one
+core that stores the images in flight::
 
     forward     an image arrives during the work on the one before;  k elements of it per pixel of the result   > row
     backward    the same elements again, all pixels                                                            > row
@@ -42,7 +43,7 @@ INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no we
 
 
 class TrainedConvolution(TrainedKind):
-    """Filters at rest; unfolded pixels stream, forward and backward."""
+    """A convolution with stationary filters; unfolded pixels stream, forward and backward."""
 
     family = "conv2d"
     title = Convolution.title
@@ -65,12 +66,12 @@ class TrainedConvolution(TrainedKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """An image is one row."""
+        """Return 1: an image is one row."""
         return 1
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As in inference, but without a batch norm, whose statistics change in training."""
+        """Check the kernel as in inference; groups, large strides and a folded batch norm are not supported."""
         Convolution.check(graph, kernel)
         if Conv2dAttributes.of(kernel.attrs).groups != 1:
             raise refused(
@@ -93,16 +94,16 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def features(self) -> int:
-        """N."""
+        """Number of filters, N."""
         return int(self.kernel.dims["k"])
 
     @property
     def has_dx(self) -> bool:
-        """Whether the gradient of the image is requested."""
+        """Whether the gradient of the image is needed."""
         return self.kernel.inputs[0] in self.needs
 
     def extent(self) -> tuple[int, int]:
-        """Rows with words and the last one, columns with at least an output."""
+        """Return the rows with words plus the last row, and the columns with at least one output."""
         return len(self.words) + 1, int(ceil_div(self.features, self._outputs))
 
     @property
@@ -130,10 +131,10 @@ class TrainedConvolution(TrainedKind):
 
     @cached_property
     def words(self) -> list[IntArray]:
-        """First elements of the words of every row among the runs of a window.
+        """First elements of the words of every row, as indices into the runs of a window.
 
-        Pair by pair of channels, so that few rows share one, and none has two where that makes no row longer; with an odd
-        number of channels run by run.
+        Words are assigned by pair of channels, so that few rows share a pair, and no row has two if that
+        makes no row longer. With an odd number of channels they are assigned run by run.
         """
         run, channels = self.windows.run, self.windows.channels
         first = np.arange(0, self.windows.lines.taps * run, PAIR)
@@ -152,7 +153,7 @@ class TrainedConvolution(TrainedKind):
         return (np.concatenate(self.words)[:, None] + np.arange(PAIR)).reshape(-1)
 
     def _parts(self, row: int) -> list[Part]:
-        """Of the runs of a window, what a row takes."""
+        """Return the parts of a window's runs that a row takes."""
         out: list[Part] = []
         for word in self.words[row].tolist():
             line, inside = divmod(word, self.windows.run)
@@ -164,39 +165,39 @@ class TrainedConvolution(TrainedKind):
 
     @cached_property
     def folding(self) -> Folding:
-        """Where the gradient of the image adds up."""
+        """Geometry of the cores that sum the gradient of the image."""
         return Folding(self.windows, self.words)
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to every row but the last: all hear the image."""
+        """One inlet next to every row but the last; all receive the image."""
         cells = [(self.top + i, self.left - 1) for i in range(self.height - 1)]
         return tuple(Inlet(self.kernel.inputs[0], cell) for cell in cells)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The last row."""
+        """The cells of the last row."""
         return self.products.senders
 
     @property
     def gradient_inlet(self) -> Cell:
-        """Next to the last row."""
+        """The cell next to the last row."""
         return self.last, self.left - 1
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The highest of the inlets, and those below it whose words it passes on."""
+        """Return the topmost inlet, and the inlets below whose words it forwards."""
         return self.folding.cells(self.inlets[0].cell)
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Those that bring every row its words."""
+        """Links along the rows of inputs."""
         cols = range(self.left - 1, self.left + self.cols - 1)
         return frozenset(((row, col), (row, col + 1)) for row in range(self.top, self.last) for col in cols)
 
     def most_in_flight(self) -> int:
-        """As many images as an inlet holds in addition to those that pass, and results as the last row holds."""
+        """Return the samples in flight: limited by images in an inlet and by results in the last row."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
@@ -206,13 +207,13 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def _image(self) -> int:
-        """Elements of an image, and of the one that fills up the last run."""
+        """Elements of an image, including the one that pads the last run."""
         return int(even(self.windows.size + 1))
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Products, the inlets next to them, and the inlet of gradients."""
+        """Write products, the inlets next to them, and the inlet of gradients."""
         self.products.build(b, ports, batch)
         self._declare(b, batch)
         back = ports.gradient_out[self.kernel.inputs[0]] if self.has_dx else None
@@ -240,11 +241,11 @@ class TrainedConvolution(TrainedKind):
         ]
 
     def _inlet(self, core: CoreClass, row: int, color: int, folds: FoldingCores | None, batch: Batch) -> None:
-        """Keeps images and unfolds them, forward and backward."""
+        """Write an inlet: it stores images and unfolds them, forward and backward."""
         feed, parts = self.products.feed, self._parts(row)
 
         def receive(image: Buffer) -> None:
-            # In addition to the deals, which go first: the next image comes in while the row is busy.
+            # The next image arrives while the row computes; dealing has priority.
             target = image.dsd(0, self.windows.size)
             core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low")
 
@@ -264,7 +265,8 @@ class TrainedConvolution(TrainedKind):
                     folds.end(core, row)
 
     def _gradient_inlet(self, b: Builder, color: int, batch: Batch) -> None:
-        """Deals the gradients of a pixel to the columns of the last row; places beyond N take zeros."""
+        """Write the core that deals the gradients of a pixel to the columns of the last row; outputs beyond N
+        get zeros."""
         products, cell = self.products, self.gradient_inlet
         core = b.core_class(f"{self.name} gradients in")
         shares: list[list[tuple[Operand, int]]] = []
@@ -283,7 +285,7 @@ class TrainedConvolution(TrainedKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up; the bias (N,)."""
+        """Return filters (N, C, r, s) as (N, K), in padded runs of taps and channels, and the bias (N,)."""
         windows, (name, *bias) = self.windows, self.kernel.parameters
         lines = windows.lines.taps
         runs = weights[name].transpose(0, 2, 3, 1).reshape(self.features, lines, -1)
@@ -294,11 +296,11 @@ class TrainedConvolution(TrainedKind):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Gradients and new weights."""
+        """Buffers with gradients and new weights."""
         return self.products.reads
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """As the contract says; filters (N, C, r, s)."""
+        """Return gradients and new weights by parameter, with filters as (N, C, r, s)."""
         windows = self.windows
         lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
         back = np.argsort(self._order)

@@ -1,4 +1,4 @@
-"""What trains on the fabric as a network of regions, checked before anything is compiled; every refusal is one sentence."""
+"""Checks of what can train on the fabric as a network of regions, before compilation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.whole.trained.kinds import TRAINED
 
 
 def check_any(graph: KernelGraph) -> None:
-    """The graph is covered, in inference or in training.
+    """Check that inference or training supports the graph.
 
     Raises
     ------
@@ -27,7 +27,8 @@ def check_any(graph: KernelGraph) -> None:
 
 
 def check_trained(graph: KernelGraph) -> None:
-    """The graph trains: a chain of dense layers, or a network of kinds that train, updated by sgd.
+    """Check that the graph can train: a chain of dense layers, or a network of trainable kinds, updated by
+    sgd.
 
     Raises
     ------

@@ -1,17 +1,18 @@
-"""A dense layer that trains on samples of several tokens: a product that trains, and the cores next to it.
+"""A trainable dense layer on samples of several tokens: a trainable product, and the cores next to it.
 
-Symbols: T tokens of K inputs and N outputs; R rows of cores; k inputs and v outputs of a core; d samples in flight::
+Symbols: T tokens of K inputs and N outputs; R rows of cores; k inputs and v outputs of a core; d samples in
+flight::
 
     moving columns              compute columns
     inlets    > x, twice >>>>   rows of k inputs: forward for the products, backward for the weight gradient
-                                sums of dx run west along the rows; the inlets take them and send them on in turn
+                                sums of dx run west along the rows; the inlets receive them and send them in sequence
     residual, then g > > > > >  last row: finishes the T tokens of a sample at once; backward multiplies their
                                 gradients by the slope and sends them up the columns, twice
 
-Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_moving`.  Every row has an inlet, and all of them
-hear the inputs, so a token needs K / 2 cycles, whatever the rows.  The gradient of a residual is that of the outputs: a
-core behind the end of the last row hears it, and sends it on.  Where an activation follows on the residual, the last
-row itself sends it.
+Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_moving`. Every row has an inlet,
+and all inlets receive all inputs, so a token needs K / 2 cycles for any number of rows. The gradient of a
+residual equals that of the outputs: a core behind the end of the last row receives a copy and forwards it. If
+an activation follows the residual, the last row sends this gradient.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FP16_BYTES = 2
 
 
 class TrainedDense(TrainedKind):
-    """A product with a weight, the work fused to it, and all gradients."""
+    """A product with a weight, the operations fused to it, and all gradients."""
 
     family = "gemm"
     title = Dense.title
@@ -57,12 +58,12 @@ class TrainedDense(TrainedKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return Dense.tokens_of(graph, kernel)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As forward; and all items have a slope."""
+        """Check the kernel as in inference; all fused operations must have a derivative."""
         Dense.check(graph, kernel)
         for item in items_of(kernel):
             if item not in ("bias", "residual", *ACTIVATIONS):
@@ -73,18 +74,18 @@ class TrainedDense(TrainedKind):
                 )
 
     def extent(self) -> tuple[int, int]:
-        """Rows with at least a word and the last one, columns with at least an output."""
+        """Return the rows with at least one word plus the last row, and the columns with at least one output."""
         rows = min(self.region.rows - 1, self.inputs // PAIR) + 1
         return rows, int(ceil_div(self.features, self._outputs))
 
     @property
     def inputs(self) -> int:
-        """K."""
+        """Number of inputs, K."""
         return int(self.kernel.dims["k"])
 
     @property
     def features(self) -> int:
-        """N."""
+        """Number of outputs, N."""
         return int(self.kernel.dims["n"])
 
     @property
@@ -93,7 +94,7 @@ class TrainedDense(TrainedKind):
 
     @property
     def items(self) -> tuple[str, ...]:
-        """Work on the outputs."""
+        """Operations fused to the outputs."""
         return items_of(self.kernel)
 
     @cached_property
@@ -122,14 +123,15 @@ class TrainedDense(TrainedKind):
 
     @property
     def has_dx(self) -> bool:
-        """Whether the gradient of the inputs is requested."""
+        """Whether the gradient of the inputs is needed."""
         return self.kernel.inputs[0] in self.needs
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to every row but the last: all hear the inputs; of a residual next to the last row."""
+        """One inlet next to every row but the last, all receiving the inputs; the residual arrives next to
+        the last row."""
         own = [Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height - 1)]
         if self.has_residual:
             own.append(Inlet(self.kernel.inputs[1], self.gradient_inlet))
@@ -137,39 +139,41 @@ class TrainedDense(TrainedKind):
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The last row, from the first column."""
+        """The cells of the last row, from the first column."""
         return self.products.senders
 
     @property
     def gradient_inlet(self) -> Cell:
-        """Next to the last row."""
+        """The cell next to the last row."""
         return self.last, self.left - 1
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Those of the last row, which takes gradients and sends results."""
+        """Links of the last row, which receives gradients and sends results."""
         return links_between({(self.last, col) for col in range(self.left - 1, self.left + self.cols)})
 
     @property
     def gradient_order(self) -> tuple[str, ...]:
-        """The residual's first: it is what comes in."""
+        """Operands whose gradients leave: the residual's first, since it is the arriving gradient itself."""
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Of the inputs: their inlets.  Of a residual: behind the gradient inlet; where an activation follows, the last row."""
+        """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
+        (residual)."""
         if tensor == self.kernel.inputs[0]:
             return tuple((self.top + i, self.left - 1) for i in range(self.height - 1))
         return ((self.last, self.left - 2),) if self.residual_is_last else self.senders
 
     @property
     def residual_is_last(self) -> bool:
-        """Whether the gradient of the residual is that of the result, and not that before an activation."""
+        """Whether no activation follows the residual, so that its gradient equals that of the result."""
         return self.has_residual and self.items[-1] == "residual"
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def most_in_flight(self) -> int:
-        """By the memory of the inlets, of the last row, and of the core that holds the residual."""
+        """Return the samples in flight: limited by the memory of inlets, last row, and the core that buffers
+        the residual."""
         usable = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         most = usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
         if of_last := self.products.held_bytes(1):
@@ -180,7 +184,7 @@ class TrainedDense(TrainedKind):
         return int(most)
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """All cores and ways."""
+        """Write all cores and routes."""
         leaving = {tensor: color for tensor, (color, _) in ports.gradient_out.items()}
         for tensor, (color, towards) in ports.gradient_out.items():
             route_senders(b, color, self.gradient_senders(tensor), towards)
@@ -200,29 +204,30 @@ class TrainedDense(TrainedKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Weights (N, K) and bias (N,) as the buffers of the region."""
+        """Return weights (N, K) and bias (N,) as the buffers of the region."""
         weight, *bias = (weights[name] for name in self.kernel.parameters)
         order = stream_order(self.graph, self.kernel.inputs[0])
         return self.products.values(weight if order is None else weight[:, order], bias[0] if bias else None)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Gradients and new weights."""
+        """Buffers with gradients and new weights."""
         return self.products.reads
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Weights (N, K) and bias (N,) again."""
+        """Return gradients and new weights by parameter, as (N, K) and (N,)."""
         order = stream_order(self.graph, self.kernel.inputs[0])
         back = slice(None) if order is None else np.argsort(order)
         return self.products.learned(buffers, self.kernel.parameters, lambda weight: weight[:, back])
 
     def ahead_cycles(self) -> float:
-        """A residual, on the last row."""
+        """Return the cycles to receive a residual on the last row."""
         return self.tokens * self._outputs / PAIR * self.has_residual
 
 
 def _with_room(kernel: Kernel, stage: Stage) -> Stage:
-    """The stage with a second moving column, instead of a compute column, where a residual's gradient needs it."""
+    """Return the stage with one compute column turned into a moving column if the gradient of a residual
+    needs it."""
     region = stage.region
     compute = region.compute_cores // region.rows
     if region.rows == 1:

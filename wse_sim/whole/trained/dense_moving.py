@@ -1,12 +1,12 @@
-"""Cores next to a dense layer that trains: one per row of inputs, the one that deals words out along the last row.
+"""Cores next to a trainable dense layer: one per row of inputs, and one that deals words along the last row.
 
 Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
 
-    next to a row    forward   hears all K inputs of a token, keeps its k of d samples         > row
+    next to a row    forward   receives all K inputs of a token, stores its k of d samples     > row
                     backward  the same again                                                  > row
-                              sums of the row, token by token                                 > in turn with the other rows
-    end of the last row   forward  the residual, of which it waits for some samples at a time;  backward  the gradients
-    behind it             hears the gradients, too, and sends them on, if they are those of a residual
+                              sums of the row, token by token                                 > in sequence with the other rows
+    end of the last row   forward  the residual, of which it buffers some samples;  backward  the gradients
+    behind it             receives the gradients as well, and forwards them if they are those of a residual
 
 Words per token that such a core issues: K / 2 + k / 2 forward, and k / 2 + k + k / 2 backward.
 """
@@ -39,7 +39,8 @@ class Beside:
     batch: Batch
 
     def write_row(self, row: int, arriving: int, back: int | None) -> None:
-        """The core next to a row of inputs; `back` is the color on which their gradients leave."""
+        """Write the core next to a row of inputs; `back` is the color on which their gradients leave, if they
+        are needed."""
         products, batch = self.products, self.batch
         name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
         own, before = products.inputs[row], sum(products.inputs[:row])
@@ -60,7 +61,8 @@ class Beside:
         collect = None if back is None else self._collector(core, row, back, name, cell)
 
         tokens = batch.in_flight * products.tokens
-        # Inputs that wait in a row's queue; more would fill the output queue, before what leaves: whole tokens, or a part.
+        # Inputs that fit in a row's queue: whole tokens, or a part. More would fill the output queue ahead of
+        # the gradients.
         waiting = PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE]
         ahead = min(waiting // own, tokens - 1)
         part = 0 if waiting >= own else waiting
@@ -71,7 +73,7 @@ class Beside:
                 core.join(SEND)
 
         def token(turn: int, number: int, step: int) -> None:
-            """The sums of a token; then the inputs of a later one go to the row once more."""
+            """Forward the sums of a token, then send the inputs of a later token to the row again."""
             first, by = (number + 1 + ahead) * own, step * own
             if part:
                 give(held.dsd(first, part, step=by))
@@ -100,7 +102,7 @@ class Beside:
         advance = advance_of(row, len(products.inputs))
 
         def collect(turn: int) -> None:
-            """The gradient of a token's inputs; it leaves in turn with those of the other rows."""
+            """Receive the gradient of a token's inputs; it leaves in sequence with those of the other rows."""
             core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
             core.mov(
                 fabric_out(back, advance), sums[turn].dsd(),
@@ -110,7 +112,7 @@ class Beside:
         return collect
 
     def route_rows(self) -> None:
-        """Inputs to the rows: each has its own core."""
+        """Route the inputs of every row from its core along the row."""
         products, b = self.products, self.b
         rows = slice(products.top, products.last)
         b.route(products.feed, (rows, products.left - 1), rx="R", tx="E")
@@ -122,16 +124,17 @@ class Beside:
 
     @property
     def end(self) -> Cell:
-        """The core that deals words out along the last row."""
+        """The core that deals words along the last row."""
         return self.products.last, self.products.left - 1
 
     @property
     def filling(self) -> int:
-        """Zeros behind the N features of a token: columns take equal shares."""
+        """Zeros that pad the N features of a token to equal parts per column."""
         return self.products.cols * self.products.outputs - self.products.features
 
     def write_end(self, gradients: int, residual: int | None, *, is_heard: bool) -> None:
-        """Deals the residual out, then the gradients of the outputs; with `is_heard` the core behind hears them."""
+        """Write the core that deals out the residual, then the gradients; with `is_heard` the core behind
+        gets a copy."""
         products, b, batch = self.products, self.b, self.batch
         core = b.core_class(f"{products.name} gradients in")
         self._zeros = (
@@ -148,7 +151,7 @@ class Beside:
             b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
 
     def _deal(self, core: CoreClass, parts: list[Operand]) -> None:
-        """A token to the columns."""
+        """Deal a token to the columns."""
         products = self.products
         shares = [[(part, products.sent(col))] for col, part in enumerate(parts)]
         if self._zeros is not None:
@@ -156,10 +159,11 @@ class Beside:
         deal(core, products.deal, shares, products.cols)
 
     def _deal_residual(self, core: CoreClass, arriving: int) -> None:
-        """All samples of a round: they arrive in order during the work, as far as microthreads suffice.
+        """Deal out the residual of all samples of a round: they arrive in order during the work, as far as
+        microthreads suffice.
 
-        Microthreads take words in the order of their priority, then of their number.  So one that is free again waits for a later
-        sample at the next priority; all begin again when there is none left.
+        Microthreads receive words in the order of their priority, then of their number. So a free one waits
+        for a later sample at the next priority; when no priority is left, all start again.
         """
         products, d = self.products, self.batch.in_flight
         features, count = products.features, min(d, RECEIVERS)
@@ -199,7 +203,8 @@ class Beside:
         samples(d % most)
 
     def write_listener(self, cell: Cell, leaving: int) -> None:
-        """The core behind the end: what is dealt out backward is the gradient of the residual."""
+        """Write the core behind the end: it forwards the gradients dealt out in the backward pass as those of
+        the residual."""
         products, b, batch = self.products, self.b, self.batch
         core, n = b.core_class(f"{products.name} gradient of the residual"), products.features
         passed = b.buffer(f"{products.name}.passed", n + self.filling, "fp16", cell)

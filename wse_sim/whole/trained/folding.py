@@ -1,14 +1,16 @@
-"""The gradient of an image from the sums of its windows: every row of cores adds its part up, rows that share channels add on.
+"""The gradient of an image from the sums of its windows: every row of cores adds its part, and rows that
+share channels combine.
 
-Symbols: an image of H x W pixels of C channels in pairs, q lines and columns of zeros around it; a result of H' x W' pixels.
-In addition to a row of cores lies one core with a *plane* in fp32 for every pair of channels of its row::
+Symbols: an image of H x W pixels of C channels in pairs, padding q; a result of H' x W' pixels. Next to a row
+of cores is one core with an fp32 *plane* for every pair of channels of its row::
 
     row     sums of a pixel  >  added to the planes where its elements came from
-    line    after every line of the result, the lines of the image that are finished, rounded to fp16:
+    line    after every line of the result, the finished lines of the image, rounded to fp16:
             pairs that the row above has as well    > row above, with those of the row below
-            others                                  > sent, pixel by pixel, the rows in turn, during the sums of the next line
+            others                                  > sent, pixel by pixel, the rows in sequence, during the sums of the next line
 
-The rows of a pair follow one another, so a row passes on at most its first pair, and takes its last one from below.
+The rows of a pair are adjacent, so a row passes at most its first pair up, and receives at most its last one
+from below.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ COLLECT, CHAIN, BELOW, SEND, CLEAR = 2, 3, 4, 5, 6  # microthreads; the first on
 
 @dataclass(frozen=True)
 class Piece:
-    """Sums of a row for neighbouring taps of one pair of channels: plane, line under the window, first tap, number."""
+    """Sums of a row for adjacent taps of one pair of channels: plane, line under the window, first tap,
+    number of taps."""
 
     plane: int
     line: int
@@ -41,14 +44,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Folding:
-    """The gradient of an image, over rows of cores.
+    """Geometry of the gradient of an image over rows of cores.
 
     Attributes
     ----------
     windows : Windows
-        Of the convolution; an even number of channels.
+        Windows of the convolution, with an even number of channels.
     words : Sequence[IntArray]
-        Of every row: first elements of its words among the runs of a window, pair by pair of channels.
+        By row: first elements of its words in the runs of a window, pair by pair of channels.
     """
 
     windows: Windows
@@ -58,7 +61,7 @@ class Folding:
 
     @property
     def pitch(self) -> int:
-        """Elements of a plane from a line to the next."""
+        """Elements of a plane from one line to the next."""
         columns = self.windows.columns
         return PAIR * (columns.size + 2 * columns.around)
 
@@ -81,11 +84,11 @@ class Folding:
 
     @property
     def planes(self) -> int:
-        """The most of a row."""
+        """Largest number of planes of a row."""
         return max(map(len, self.pairs))
 
     def pieces(self, row: int) -> list[Piece]:
-        """What a row adds up of a window, in the order of its words."""
+        """Return the sums that a row adds for a window, in the order of its words."""
         out: list[Piece] = []
         for word in self.words[row].tolist():
             line, inside = divmod(word, self.windows.run)
@@ -99,30 +102,30 @@ class Folding:
         return out
 
     def goes_up(self, row: int) -> bool:
-        """Whether the row above has its first pair as well."""
+        """Return whether the row above has its first pair as well."""
         return row > 0 and self.pairs[row - 1].stop > self.pairs[row].start
 
     def comes_up(self, row: int) -> bool:
-        """Whether the row below has its last pair as well."""
+        """Return whether the row below has its last pair as well."""
         return row < len(self.words) - 1 and self.goes_up(row + 1)
 
     def sends(self, row: int) -> range:
-        """Planes whose sums end in a row."""
+        """Return the planes whose sums end in a row."""
         return range(int(self.goes_up(row)), len(self.pairs[row]))
 
     @cached_property
     def senders(self) -> list[int]:
-        """Rows that send, in the order of their turns."""
+        """Rows that send, in order."""
         return [row for row in range(len(self.words)) if self.sends(row)]
 
     def finished(self) -> list[int]:
-        """Lines of the image to which no further sums come, after every line of the result."""
+        """Return the number of image lines that become complete after each line of the result."""
         lines = self.windows.lines
         ready = [min(lines.size, max(0, lines.first(y + 1))) for y in range(lines.results - 1)]
         return np.diff([0, *ready, lines.size]).tolist()
 
     def stretches(self) -> list[tuple[int, int]]:
-        """(first, number) of lines of the result that are alike: they can be one loop."""
+        """Return runs (first, number) of result lines with the same program, which can be one loop."""
         finished, out = [0, *self.finished()], list[tuple[int, int]]()
         for y in range(len(finished) - 1):
             if out and finished[y : y + 2] == finished[out[-1][0] : out[-1][0] + 2]:
@@ -133,27 +136,27 @@ class Folding:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a core."""
+        """Bytes that a core needs for planes and outgoing lines."""
         return self.planes * (4 * self.plane + 2 * max(self.finished()) * self.line)
 
     def cells(self, top: Cell) -> tuple[Cell, ...]:
-        """From the outlet, next to the first row, to the last sender."""
+        """Return the cells from the outlet, next to the first row, to the last sender."""
         return tuple((top[0] + i, top[1]) for i in range(self.senders[-1] + 1))
 
 
 class FoldingCores:
-    """Programs and routes of the cores in a column that fold.
+    """Programs and routes of the column of cores that fold gradients.
 
     Parameters
     ----------
     top : Cell
         The core next to the first row.
     west : int
-        Color on which the sums of a row come.
+        Color on which the sums of a row arrive.
     chain : tuple[int, int]
         Colors on which even and odd rows send to the row above.
     back : tuple[int, str]
-        Color of the gradient, and the ports by which the first core sends on.
+        Color of the gradient, and the ports by which the first core sends.
     """
 
     def __init__(
@@ -187,7 +190,7 @@ class FoldingCores:
                 b.route(back[0], cell, rx="S", tx=onward)
 
     def sample(self, core: CoreClass, row: int) -> None:
-        """The sums of a sample; of its gradient all is sent but the last lines that are finished."""
+        """Add the sums of a sample; send its gradient except for the last finished lines."""
         folding = self.folding
         finished, columns = folding.finished(), folding.windows.columns.results
         done = np.cumsum([0, *finished]).tolist()
@@ -203,11 +206,12 @@ class FoldingCores:
                         self._send(core, row, each * columns, 1)
                 self._finish(core, row, done[y], finished[y])
         if folding.goes_up(row):
-            # A core's words of all colors leave in one queue: those for the row above before those of the row itself.
+            # A core's words of all colors share one output queue: words for the row above go first.
             core.join(CHAIN)
 
     def _shares(self) -> tuple[int, int, int]:
-        """Pixels of the last finished lines that leave during a pixel of the result, at the end of a line of it, and behind all."""
+        """Return how many pixels of the last finished lines leave per result pixel, at the end of each result
+        line, and at the very end."""
         windows = self.folding.windows
         pixels = self.folding.finished()[-1] * windows.columns.size
         each = pixels // (windows.lines.results * windows.columns.results)
@@ -215,7 +219,7 @@ class FoldingCores:
         return each, *divmod(pixels, windows.lines.results)
 
     def last_lines(self, core: CoreClass, row: int) -> Callable[[At], None]:
-        """What leaves during the elements of the same sample."""
+        """Return the function that sends a part of the last lines during the unfolding of the same sample."""
         each, more, _ = self._shares()
         columns = self.folding.windows.columns.results
         line = each * columns + more
@@ -227,7 +231,7 @@ class FoldingCores:
         return beside
 
     def end(self, core: CoreClass, row: int) -> None:
-        """What is left; then nothing of the sample is under way."""
+        """Send the remaining pixels, and wait until all transfers of the sample are done."""
         _, _, left = self._shares()
         if left:
             pixels = self.folding.finished()[-1] * self.folding.windows.columns.size
@@ -237,7 +241,7 @@ class FoldingCores:
             core.join(thread)
 
     def _threads(self, row: int) -> list[int]:
-        """Those that a row uses."""
+        """Return the microthreads that a row uses."""
         folding = self.folding
         used = [(COLLECT, True), (CHAIN, folding.goes_up(row)), (SEND, bool(folding.sends(row)))]
         return [thread for thread, is_used in used if is_used]
@@ -251,7 +255,8 @@ class FoldingCores:
             core.add(part, part, fabric_in(self.west), start="none", thread=COLLECT, priority="high")
 
     def _finish(self, core: CoreClass, row: int, first: int, count: int) -> None:
-        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above continues."""
+        """Move the lines from `first` on (plus the loop counter) out of the planes, and pass shared ones to
+        the row above."""
         if not count:
             return
         folding = self.folding
@@ -266,13 +271,14 @@ class FoldingCores:
                 core.mov(self._lines(plane, j, 1), line, start="none")
         self._pass_on(core, row, count)
         for plane in range(len(folding.pairs[row])):
-            # No sums come to these lines before the next sample, so this goes next to all that follows.
+            # No sums arrive for these lines before the next sample, so clearing them may overlap with all
+            # that follows.
             place = plane * folding.plane + (around[0] + first) * folding.pitch + PAIR * around[1]
             cleared = self.planes.dsd(place, (count - 1) * folding.pitch + folding.line, step=step)
             core.mov(cleared, scalar(0.0), start="none", thread=CLEAR, priority="low")
 
     def _pass_on(self, core: CoreClass, row: int, count: int) -> None:
-        """Finished lines of the pairs that other rows have as well."""
+        """Pass on the finished lines of pairs that other rows have as well."""
         folding = self.folding
         up, below = fabric_out(self.chain[row % 2]), fabric_in(self.chain[(row + 1) % 2])
         last = len(folding.pairs[row]) - 1
@@ -298,7 +304,8 @@ class FoldingCores:
         at: At | None = None,
         steps: tuple[int, int] = (0, 0),
     ) -> None:
-        """`count` pixels of the finished lines from `first` on, plus as many as the loop around counts, or `steps` of those at a place."""
+        """Send `count` pixels of the finished lines from `first` on (plus the loop counter, or `steps` per
+        place)."""
         folding = self.folding
         planes = folding.sends(row)
         if not planes or not count:

@@ -1,4 +1,4 @@
-"""The kinds of regions that train, by kernel family."""
+"""The trainable kinds of regions, by kernel family."""
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
@@ -16,11 +16,11 @@ TRAINED: dict[str, type[TrainedKind]] = {
     kind.family: kind
     for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
 } | dict.fromkeys(POINTWISE, TrainedPointwise)
-"""Kinds of regions that train, by kernel family."""
+"""Trainable kinds of regions, by kernel family."""
 
 
 def trained_region_of(
     graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
 ) -> TrainedKind:
-    """The region of a stage; `needs` are the operands whose gradients are requested."""
+    """Return the region of a stage; `needs` are the operands whose gradients are needed."""
     return TRAINED[kernel.family](graph, kernel, stage, wafer, needs)

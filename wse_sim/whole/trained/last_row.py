@@ -1,4 +1,4 @@
-"""The last row of a product that trains: it finishes outputs, and takes gradients.
+"""The last row of a trainable product: it finishes outputs and receives gradients.
 
 Symbols as in :mod:`wse_sim.whole.trained.products`.
 """
@@ -32,23 +32,23 @@ class LastRow:
     Attributes
     ----------
     name : str
-        Of the region.
+        Name of the region.
     top, left, cols : int
-        Fabric row and column of the first core, columns.
+        Fabric row and column of the first core, number of columns.
     inputs : Sequence[int]
         Inputs of every row but the last, which has none; even numbers.
     outputs, features : int
-        Outputs of a column, and of all.
+        Outputs of a column, and of all columns.
     tokens : int
-        Of a sample.
+        Tokens of a sample.
     items : tuple[str, ...]
-        Work on the outputs: bias, then an activation, a residual or both.
+        Operations on the outputs: bias, then an activation, a residual or both.
     has_dx : bool
-        Whether gradients of the inputs are requested.
+        Whether gradients of the inputs are needed.
     beside : int | None
-        Color on which the last row sends the gradient of a residual that lies before an activation.
+        Color on which the last row sends the gradient of a residual that an activation follows.
     inputs_first : bool
-        Backward, whether the gradient of the inputs of a sample comes before that of the weights.
+        Whether the backward pass computes the gradient of a sample's inputs before that of the weights.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LastRow:
 
     @property
     def has_bias(self) -> bool:
-        """Whether a bias is added, in the first row."""
+        """Whether the first row adds a bias."""
         return "bias" in self.items
 
     @property
@@ -77,23 +77,24 @@ class LastRow:
 
     @property
     def arriving(self) -> str | None:
-        """The item that sums meet as they arrive."""
+        """The operation that is applied to sums as they arrive, if any."""
         rest = self.items[self.has_bias :]
         return rest[0] if rest and rest[0] in ("relu", "residual") else None
 
     @property
     def finishing(self) -> tuple[str, ...]:
-        """Items on all tokens of a sample at once."""
+        """Operations applied to all tokens of a sample at once."""
         return self.items[self.has_bias + (self.arriving is not None) :]
 
     @property
     def activation(self) -> str | None:
-        """The item that has a slope."""
+        """The operation with a derivative, if any."""
         return next((item for item in self.items if item not in ("bias", "residual")), None)
 
     @property
     def slopes(self) -> Slopes | None:
-        """The slope that is kept of all samples in flight; that of ReLU alone is taken from the outputs."""
+        """The derivative that is stored for all samples in flight; that of a lone ReLU is computed from the
+        outputs."""
         wanted = self.activation is not None and self.finishing
         return Slopes(self.activation, self.wafer) if wanted and self.activation else None
 
@@ -109,42 +110,42 @@ class LastRow:
 
     @property
     def senders(self) -> tuple[tuple[int, int], ...]:
-        """The last row from the west, where gradients come from as well: the first features lie there."""
+        """The cells of the last row from the west, where the first features are and gradients arrive."""
         return tuple((self.last, self.left + col) for col in range(self.cols))
 
     def sent(self, col: int) -> int:
-        """Features of a column."""
+        """Return the features of a column."""
         return min(self.outputs, self.features - col * self.outputs)
 
     @property
     def deal(self) -> int:
-        """Color of the gradients along the last row: none of its cores sends sums on it."""
+        """Color of the gradients along the last row; none of its cores sends sums on it."""
         return self.sums[len(self.inputs) % 2]
 
     @property
     def keeps_outputs(self) -> bool:
-        """Whether the outputs of all samples in flight are held, for the slope of ReLU."""
+        """Whether the outputs of all samples in flight are stored, for the derivative of ReLU."""
         return not self.finishing
 
     @property
     def outs_size(self) -> int:
-        """Elements of each of two buffers of outputs on their way out, where they are not held."""
+        """Elements of each of two output buffers, if outputs are not stored."""
         return self.tokens * self.outputs
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens whose gradients of the bias are added at once."""
+        """Tokens whose bias gradients are added in one instruction."""
         return self.tokens
 
     @property
     def tokens_summed(self) -> int:
-        """Tokens over which the gradient of the bias is added up at the end of a batch."""
+        """Tokens over which the bias gradient is summed at the end of a batch."""
         return self.tokens_at_once
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def _color(self, sums: tuple[int, int], cast: int) -> None:
-        """Of sums down even and odd rows, and of gradients up the columns."""
+        """Set the colors of sums down even and odd rows, and of gradients up the columns."""
         self.sums, self.cast = sums, cast
 
     def _declare_last(self, b: Builder, batch: Batch) -> None:
@@ -189,7 +190,7 @@ class LastRow:
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
     def _arrive(self, core: CoreClass, result: Operand, added: Operand | None, thread: int = 0) -> None:
-        """Sums from the row above meet the first item."""
+        """Apply the first operation to sums from the row above as they arrive."""
         above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
         how = Issue(start="none", thread=thread, priority="high")
         if self.arriving == "relu":
@@ -200,16 +201,16 @@ class LastRow:
             core.mov(result, above, **how)
 
     def _expect(self, core: CoreClass, slot: int, step: int) -> None:
-        """The residual of a sample arrives during the work on the one before."""
+        """Start to receive the residual of a sample, during the work on the one before."""
         if self.has_residual:
             receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
 
     def _slot(self, held: Buffer, slot: int, step: int) -> Operand:
-        """The elements of one sample; the loop over samples counts slots on by `step`."""
+        """Return the elements of one sample; the loop over samples advances `step` slots."""
         return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
 
     def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: the sums of a token arrive; they leave during those of the next one."""
+        """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
         v, size = self.outputs, self.tokens * self.outputs
 
         def sample(first: int, step: int, *, more: bool) -> None:
@@ -237,9 +238,10 @@ class LastRow:
         core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: while one is finished and leaves, the sums of the next arrive.
+        """Write the forward pass of d samples: while one is finished and leaves, the sums of the next arrive.
 
-        Where a residual is added they arrive once it has left: no sample waits for what comes with the next one.
+        With a residual they arrive after it has left, so that no sample waits for data that arrives with the
+        next one.
         """
 
         def arrive(turn: int, slot: int, step: int) -> None:
@@ -282,7 +284,7 @@ class LastRow:
             self.slopes.emit(core, value, slope, scratch, is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        """Backward of d samples, part by part: while one goes up, the next arrives."""
+        """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""
         parts, size = self.parts, self.tokens * self.outputs
         part = size // parts
 
@@ -335,14 +337,14 @@ class LastRow:
 
     @property
     def parts(self) -> int:
-        """Of the tokens of a sample whose gradients meet their slope at once."""
+        """Number of parts of a sample whose gradients are multiplied by their derivative at once."""
         size = self.tokens * self.outputs
-        # Each begins at a whole SIMD vector.
+        # Each part starts at a SIMD vector boundary.
         found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
         return max((n for n in found if size // n >= LEAST_PART), default=1)
 
     def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
-        """Gradients of a part of a sample times the slope of ReLU."""
+        """Multiply the gradients of a part of a sample by the derivative of ReLU."""
         count = self.tokens // self.parts * self.outputs
         here, slope = taken.dsd(first, count), self.slope.dsd(0, count)
         period = round(1000 / self.wafer.max_fp16_per_cycle)
@@ -352,7 +354,7 @@ class LastRow:
 
 @dataclass(frozen=True)
 class Leaving:
-    """How a column of the last row sends its share of a token: in turn with the others."""
+    """How a column of the last row sends its part of a token, in sequence with the other columns."""
 
     core: CoreClass
     sent: int
@@ -360,7 +362,7 @@ class Leaving:
     outputs: int
 
     def token(self, out: int, held: Buffer, first: int, step: int) -> None:
-        """The token that the innermost loop counts, of the sample that the loop around it counts on by `step`."""
+        """Send the token of the innermost loop, of the sample that the loop around it advances by `step`."""
         part = held.dsd(first, self.sent, step=self.outputs, outer_step=step)
         self.core.mov(
             fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
@@ -368,7 +370,7 @@ class Leaving:
 
 
 def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
-    """`count` turns on two buffers."""
+    """Process `count` items in two alternating buffers."""
     with core.loop(count // 2):
         one(0)
         one(1)
@@ -377,7 +379,7 @@ def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
 
 
 def in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
-    """`count` samples on two buffers in turn: sample(buffer, slot, slots that the loop around counts on)."""
+    """Process `count` samples in two alternating buffers: sample(buffer, slot, slots per loop iteration)."""
     if count > 1:
         with core.loop(count // 2):
             sample(0, 0, 2)

@@ -1,13 +1,15 @@
-"""The loss of a model of several rows a sample: cores that take tokens in turn, as a norm's do.
+"""The loss of a model with several rows per sample: cores that receive tokens in sequence, like those of a
+norm.
 
-Symbols: T tokens of N logits, L cores, t = T / L tokens a core (L the largest divisor of T that finds a place); d samples in flight::
+Symbols: T tokens of N logits, L cores, t = T / L tokens per core (L the largest divisor of T for which cores
+are free); d samples in flight::
 
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
-Loss and gradient of a token are those of :mod:`wse_sim.whole.training.loss`.  A core holds the gradients of d samples and sends them
-when the forward part of a round is over: before, nobody would take them.  Only the first one leaves at once, during the work; it
-waits on its way, so that the last region need not wait for it.  Totals stay on the cores in fp32; their sum over
-the cores is the only one that the host makes.
+Loss and gradient of a token are those of :mod:`wse_sim.whole.training.loss`. A core stores the gradients of d
+samples and sends them after the forward part of a round, since no region reads them earlier. Only the first
+one leaves at once, during the work, so that it is already on its route when the last region needs it. Totals
+stay on the cores in fp32; the host computes only their sum over the cores.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ SEND = 1  # microthread
 
 @dataclass(frozen=True)
 class LossPlace:
-    """Where the loss lies: an inlet, and a column of cores, the one that takes first first."""
+    """Placement of the loss: an inlet, and a column of cores in the order in which they receive."""
 
     inlet: Cell
     cores: tuple[Cell, ...]
@@ -42,7 +44,7 @@ class LossPlace:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """All of them."""
+        """Inlet and cores."""
         return (self.inlet, *self.cores)
 
     @property
@@ -51,12 +53,12 @@ class LossPlace:
         return self.tokens // len(self.cores)
 
     def most_in_flight(self, config: FabricConfig, samples: int) -> int:
-        """Samples whose gradients a core can hold in addition to the labels of the batch.
+        """Return the samples whose gradients a core can store in addition to the labels of the batch.
 
         Raises
         ------
         ModelError
-            If labels alone take more than a core has.
+            If the labels alone exceed a core's memory.
         """
         token = FP16_BYTES * self.features * self.each
         free = HELD_FRACTION * config.sram_usable_bytes - samples * token
@@ -70,7 +72,8 @@ class LossPlace:
     def write(
         self, b: Builder, loss: str, batch: Batch, logits: int, feed: int, gradient: tuple[int, str]
     ) -> None:
-        """Classes, buffers and routes; `gradient` is the color of the gradients and the ports by which the first core sends on."""
+        """Write core classes, buffers and routes; `gradient` is the color of the gradients and the output
+        ports of the first core."""
         inlet, count = b.core_class("loss inlet"), len(self.cores)
         with inlet.loop(batch.samples * self.each):
             deal(inlet, feed, [[(fabric_in(logits), self.features)]] * count, count)
@@ -100,7 +103,8 @@ class LossPlace:
         feed: int,
         leaving: Operand,
     ) -> None:
-        """Rounds of a forward part, with loss and gradient of every token, and a backward part that sends."""
+        """Write rounds of a forward part, with loss and gradient of every token, and a backward part that
+        sends."""
         n, turns = self.features, batch.in_flight * self.each
         with core.loop(batch.rounds):
             first = held.gradient.dsd(0, n)
@@ -116,7 +120,8 @@ class LossPlace:
                     core.mov(leaving, held.gradient.dsd(n, n, step=n), dtype="fp16", start="none")
 
     def values(self, labels: NDArray[np.int64], order: IntArray | None) -> dict[str, Floats]:
-        """The buffer of labels from those of all rows of a batch (samples T,); `order` is that of logits on their way."""
+        """Return the buffer of labels, from the labels of all rows of a batch (samples T,); `order` is the
+        stream order of the logits."""
         count = len(self.cores)
         rows = one_hot(labels, self.features)
         wanted = (rows if order is None else rows[:, order]).reshape(-1, count, self.features)
@@ -128,12 +133,13 @@ class LossPlace:
 
 
 def place_loss(free: set[Cell], near: Cell, tokens: int, features: int) -> LossPlace:
-    """The place for as many cores as there are tokens, or the largest divisor that finds one; nearest to a cell.
+    """Return the placement nearest to a cell, with one core per token or the largest divisor of them for
+    which cores are free.
 
     Raises
     ------
     ModelError
-        If not two cores in a column are free.
+        If no two cores in a column are free.
     """
     for count in range(tokens, 0, -1):
         if tokens % count:

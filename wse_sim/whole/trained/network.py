@@ -1,8 +1,9 @@
-"""Training of a plan as one fabric program: regions, trees forward, ways of gradients back, sums, loss.
+"""Training of a plan as one fabric program: regions, forward trees, backward routes of gradients, sums, loss.
 
-Forward, every tensor has its tree (:mod:`wse_sim.whole.network`), and that of the output ends at the loss as well.  Back, every
-reader of a tensor sends a gradient on its own way to the region that made the tensor, or to the core that adds
-gradients up near it.  Order and freedom from deadlock: :mod:`wse_sim.whole.trained.order`.
+Forward, every tensor has its tree (:mod:`wse_sim.whole.network`), and the tree of the output also ends at the
+loss. Backward, every reader of a tensor sends a gradient on a separate route to the region that made the
+tensor, or to a nearby core that sums the gradients. Order and freedom from deadlock:
+:mod:`wse_sim.whole.trained.order`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
 
 @dataclass(frozen=True)
 class Waiting:
-    """Cores between the reader that sends a gradient and where it is needed; the last way is into a sum or a region."""
+    """Stores and routes between the reader that sends a gradient and its destination; the last route ends at
+    a sum or a region."""
 
     sent: SentGradient
     stores: tuple[Cell, ...]  # the reader's first
@@ -75,7 +77,8 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Back:
-    """The gradient of a tensor: what its readers send, and the core that adds up, with its way, if there are several."""
+    """The gradient of a tensor: what its readers send, and the core that sums them with its route, if there
+    are several."""
 
     tensor: str
     parts: tuple[Waiting, ...]
@@ -83,7 +86,7 @@ class Back:
 
     @property
     def color(self) -> int:
-        """On which it comes to the region that made the tensor."""
+        """Color on which it reaches the region that made the tensor."""
         return self.sum[1].color if self.sum else self.parts[0].ways[-1].color
 
 
@@ -109,7 +112,7 @@ class TrainedNetwork:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """Samples in flight, of every region."""
+        """Samples in flight, by region."""
         return (self.batch.in_flight,) * len(self.regions)
 
     @property
@@ -119,7 +122,7 @@ class TrainedNetwork:
 
     @property
     def ways(self) -> tuple[Cycles, Cycles]:
-        """Cycles of a word between regions, forward and of gradients."""
+        """Travel cycles of a word between regions: forward, and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
         back: dict[Ends, float] = {}
         for one in self.backs:
@@ -131,7 +134,8 @@ class TrainedNetwork:
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
-        """(rows, cols, 4) words of a sample on every link, of all streams and gradients on their ways."""
+        """Words per sample on every link, summed over all streams and gradients: (rows, cols, 4), in the
+        order N, E, S, W."""
         wafer = self.plan.wafer
         return link_map(self._links(), wafer.rows, wafer.cols)
 
@@ -161,26 +165,27 @@ class TrainedNetwork:
 
     @property
     def stream_links(self) -> tuple[StreamLinks, ...]:
-        """The streams forward."""
+        """Links and route lengths of the forward streams."""
         return links_of(self.trees)
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
     ) -> dict[str, Floats]:
-        """Buffers of a run: parameters by name, rows of all samples (rows, K), labels (rows,)."""
+        """Return the input buffers of a run by name, from parameters by name, rows of all samples (rows, K)
+        and labels (rows,)."""
         out = self.loss_place.values(labels, stream_order(self.plan.graph, leaving_of(self.plan).tensor))
         for region in self.regions:
             out |= region.values(weights)
         return out | host_inputs(self.plan.graph, self.trees, values)
 
     def outputs(self, result: FabricResult) -> NDArray[np.float16]:
-        """(rows, N)."""
+        """Return the outputs (rows, N) of a run."""
         names = [name for name in self.program.buffers if name.startswith("host out")]
         read = {name: result.read(name) for name in names}
         return host_outputs(self.plan.graph, self.trees, read, self.rows)
 
     def learned(self, result: FabricResult) -> tuple[float, dict[str, Floats], dict[str, Floats]]:
-        """Mean loss, mean gradients and new weights by parameter."""
+        """Return mean loss, and mean gradients and new weights by parameter."""
         gradients: dict[str, Floats] = {}
         updated: dict[str, Floats] = {}
         for region in self.regions:
@@ -197,12 +202,13 @@ def trained_network(
     loss: str = "cross entropy",
     most_in_flight: int | None = None,
 ) -> TrainedNetwork:
-    """The program that trains on a batch of `samples` with learning rate `rate` (of the mean loss over their rows).
+    """Build the program that trains on a batch of `samples` with learning rate `rate` (of the mean loss over
+    their rows).
 
     Raises
     ------
     ModelError
-        If the model is not covered, the plan cannot be laid out, or a core cannot hold a sample.
+        If the model is not supported, the plan cannot be laid out, or a core cannot store a sample.
     """
     check_loss(loss)
     check_trained(plan.graph)
@@ -230,7 +236,7 @@ def trained_network(
 
 @dataclass(frozen=True)
 class _Laid:
-    """Colors of the regions, the loss with the color on which it deals, all trees and ways."""
+    """Colors of the regions, the loss with its internal color, and all trees and routes."""
 
     output: str
     own: dict[str, list[int]]
@@ -242,12 +248,13 @@ class _Laid:
 
 
 def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
-    """Places and ways; the loss next to the gradient inlet of the last region, or where it closes no way.
+    """Place and route; the loss goes next to the gradient inlet of the last region, or elsewhere if that
+    blocks a route.
 
     Raises
     ------
     ModelError
-        If none is left.
+        If no route is left.
     """
     output = leaving_of(plan).tensor
     last = next(region for region in regions if region.kernel.outputs[0] == output)
@@ -259,7 +266,7 @@ def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
 
 
 def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: TrainedKind, near: Cell) -> _Laid:
-    """Places and ways with the loss near a cell."""
+    """Place and route with the loss near a cell."""
     wafer, graph, output = plan.wafer, plan.graph, last.kernel.outputs[0]
     grid = Grid(wafer.rows, wafer.cols)
     own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
@@ -280,7 +287,7 @@ def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: Trai
 
 
 def _regions(plan: PipelinedPlan) -> tuple[TrainedKind, ...]:
-    """The regions; an operand that another region makes needs a gradient."""
+    """Return the regions; operands that another region makes need gradients."""
     graph = plan.graph
     kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
     made = {name for kernel in kernels for name in kernel.outputs}
@@ -291,7 +298,7 @@ def _regions(plan: PipelinedPlan) -> tuple[TrainedKind, ...]:
 
 
 def _free_cells(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> set[Cell]:
-    """Cells whose cores have no program; those at the edges are left to the host's streams."""
+    """Return the cells without a program; those at the edges stay reserved for host streams."""
     wafer = plan.wafer
     free = {(row, col) for row in range(wafer.rows) for col in range(1, wafer.cols - 1)}
     for region in regions:
@@ -302,7 +309,7 @@ def _free_cells(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> set[Cell
 
 
 def _free_color(grid: Grid, cells: Sequence[Cell], colors: int) -> int:
-    """The last color that is free at all of the cells; it is then taken."""
+    """Take the last color that is free at all of the cells."""
     for color in reversed(range(colors - HOST_COLORS)):
         if grid.taken(color).isdisjoint(cells):
             grid.take(color, cells)
@@ -320,7 +327,7 @@ def _batch(
     rate: float,
     most: int | None,
 ) -> Batch:
-    """As many samples in flight as all regions hold."""
+    """Return the batch with as many samples in flight as all regions can store."""
     fit = place.most_in_flight(config, samples) if most is None else most
     for region in regions:
         here = region.most_in_flight()
@@ -334,7 +341,7 @@ def _batch(
 
 
 class _Ways:
-    """Ways of gradients, found one after the other."""
+    """Finds the routes of gradients, one after the other."""
 
     def __init__(
         self,
@@ -357,7 +364,7 @@ class _Ways:
         }
 
     def found(self, tensor: str, senders: Sequence[Cell], sink: Cell) -> Way:
-        """The way of a gradient of a tensor; it goes around compute cores, whose links carry their sums.
+        """Return the route of a gradient of a tensor; it avoids compute cores, whose links carry their sums.
 
         Raises
         ------
@@ -384,7 +391,7 @@ class _Ways:
         return way
 
     def back(self, tensor: str, sent: Sequence[SentGradient]) -> Back:
-        """The gradients that the readers of a tensor send, those that come first first."""
+        """Return the gradient of a tensor from what its readers send, in order of arrival."""
         end = self.makers[tensor].gradient_inlet
         if len(sent) == 1:
             way = self.found(tensor, self.regions[sent[0].reader].gradient_senders(tensor), end)
@@ -401,7 +408,7 @@ class _Ways:
         return Back(tensor, tuple(parts), (cell, onward))
 
     def _waiting(self, tensor: str, sent: SentGradient, end: Cell, earlier: int) -> Waiting:
-        """The way of one gradient, which comes `earlier` by that many regions."""
+        """Return stores and routes of one gradient, which arrives `earlier` by that many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]
         senders = self.regions[sent.reader].gradient_senders(tensor)
@@ -412,7 +419,7 @@ class _Ways:
         return Waiting(sent, tuple(stores), tuple(ways))
 
     def _taken_near(self, cell: Cell) -> Cell | None:
-        """The free cell nearest to another one, then taken."""
+        """Take the free cell nearest to another cell; None if there is none."""
         found = min(
             self.free, key=lambda one: (abs(one[0] - cell[0]) + abs(one[1] - cell[1]), one), default=None
         )
@@ -423,7 +430,7 @@ class _Ways:
 def _write_regions(
     b: Builder, plan: PipelinedPlan, regions: Sequence[TrainedKind], laid: _Laid, batch: Batch
 ) -> None:
-    """All regions between their streams."""
+    """Write all regions with their streams."""
     trees = laid.trees
     by_output = {(tree.tensor, tree.producer): tree for tree in trees}
     into = {back.tensor: back.color for back in laid.backs} | {laid.output: laid.from_loss.color}
@@ -445,7 +452,7 @@ def _write_regions(
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
-    """Stores, the sum, and routes of a gradient."""
+    """Write the stores, the sum and the routes of a gradient."""
     for part in back.parts:
         for i, (cell, (before, after)) in enumerate(
             zip(part.stores, zip(part.ways, part.ways[1:], strict=False), strict=True)
@@ -464,6 +471,6 @@ def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
 
 
 def _route_way(b: Builder, way: Way) -> None:
-    """Routes of all cells but the source."""
+    """Set the routes of all cells but the source."""
     for cell, parent in way.parents.items():
         b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))

@@ -1,18 +1,20 @@
-"""Layer and RMS norm that trains: a column of cores, whole tokens in turn, both ways.
+"""Trainable layer and RMS norm: a column of cores that receives whole tokens in sequence, forward and
+backward.
 
-Symbols: a token x of D features, m its mean (RMS: 0), s its deviation (RMS: root of the mean square), g the gradient of
-the result, a and b scale and shift; T tokens a sample, t of them on each of R cores::
+Symbols: a token x of D features, m its mean (RMS: 0), s its deviation (RMS: root of the mean square), g the
+gradient of the result, a and b scale and shift; T tokens per sample, t of them on each of R cores::
 
     forward    n = (x - m) / s;   y = a n + b                        n and 1 / s stay on the core, for d samples
     backward   da += g n;  db += g                                   fp32
                h = a g;   dx = (h - n mean(h n) - mean(h)) / s       RMS: without mean(h)
-    update     da and db added up the column, the sums sent down;    every core: a' += factor da in fp32, a = a' in fp16
+    update     da and db summed up the column, the sums sent down;   every core: a' += factor da in fp32, a = a' in fp16
 
-One inlet deals out tokens, then gradients of the same tokens, on one color.  Per sample and core::
+One inlet deals out tokens, then gradients of the same tokens, on one color. Per sample and core::
 
     t (instructions forward + instructions backward + D / 2 words in and out, twice)
 
-The instructions are those of the kernel's own programs, forward and of both gradients, for rows that lie whole on a core.
+The instructions are those of the kernel's own programs, forward and for both gradients, for whole rows on one
+core.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As in inference, on one column of cores."""
+        """Check the kernel as in inference; it must be laid out on one column of cores."""
         super().check(graph, kernel)
         if not kernel.attrs.get("whole", False):
             raise refused(
@@ -62,7 +64,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             )
 
     def extent(self) -> tuple[int, int]:
-        """A column of cores."""
+        """Return the size of a column of cores."""
         return divisor(self.tokens, rows_in_turn(self.region, self.wafer)), 1
 
     @property
@@ -72,12 +74,12 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores, the first token's first."""
+        """All cores, in token order."""
         return tuple((self.top + i, self.left) for i in range(self.height))
 
     @property
     def own_colors(self) -> int:
-        """Tokens and gradients from the inlet; sums up the column on two colors, and down again."""
+        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again."""
         return 4 if self.affine and self.height > 1 else 1
 
     @property
@@ -91,7 +93,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         return self.inlets[0].cell
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """All cores, the first token's first."""
+        """Return all cores, in token order."""
         return self.senders
 
     @property
@@ -100,14 +102,15 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def _apart(self) -> int:
-        """Elements from scale to shift: held tokens meet the shift, gradients the scale, each in the other two banks."""
+        """Offset from scale to shift: shift and stored tokens, scale and gradients are in different banks."""
         return pitch(self.features) + 2
 
     # ---- instructions ------------------------------------------------------------------------------------------------
 
     @cached_property
     def forward(self) -> RowWork:
-        """From a token "x" to its normal form "kept", and to the "result" where there are parameters."""
+        """Instructions from a token "x" to its normalized form "kept", and to "result" if there are
+        parameters."""
         found = forward_work("fp16", self.kernel.attrs, self.features)
         place = next(i for i, vector in enumerate(found.vectors) if vector.to == "x")
         *before, normal = found.vectors[: place + 1]
@@ -122,7 +125,8 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @cached_property
     def backward(self) -> RowWork:
-        """From a gradient "g" to sums of the parameters' gradients, and to the gradient of the token, "result"."""
+        """Instructions from a gradient "g" to the sums of parameter gradients, and to the token's gradient
+        "result"."""
         attrs = self.kernel.attrs
         sums = weight_gradient_work("fp16", attrs)
         wanted = {GRADIENTS[name] for name in self.affine}
@@ -138,7 +142,7 @@ class TrainedNorm(NormPlace, TrainedKind):
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """The inlet, and a class for every kind of turn among the cores."""
+        """Write the inlet, and one core class per core."""
         feed, inlet = ports.own[0], b.core_class(f"{self.name} inlet")
         with inlet.loop(batch.rounds):
             for color in (ports.inward[0], ports.gradient_in):
@@ -159,7 +163,8 @@ class TrainedNorm(NormPlace, TrainedKind):
             b.place(core, cell)
 
     def _declare(self, b: Builder, tokens: int) -> None:
-        """Whole rows alternate between two banks that do not collide; `tokens` are held."""
+        """Declare the buffers; whole rows alternate between two banks without conflicts; `tokens` normalized
+        tokens are stored."""
         where = (self.rows, self.columns)
 
         def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
@@ -184,7 +189,8 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def _banks(self) -> tuple[int, ...]:
-        """Of the fp16 copies: together with a shift one does; a scale alone meets tokens in bank 0 and gradients in bank 2."""
+        """Banks of the fp16 copies: one copy if there is a shift; a lone scale is multiplied with tokens in
+        bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
     def _core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, row: int) -> None:
@@ -225,7 +231,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):
-            # The last result of one way may be in the buffer of the first one of the other.
+            # The last result of one pass may be in the buffer that the other pass uses first.
             core.join(SEND)
             in_turn(core, tokens, receive, forward, (RECEIVE,))
             core.join(SEND)
@@ -234,7 +240,8 @@ class TrainedNorm(NormPlace, TrainedKind):
             self._update(core, ports.own, row, batch.factor)
 
     def _update(self, core: CoreClass, own: Sequence[int], row: int, factor: float) -> None:
-        """Sums up the column, and down again; then the fp32 parameters and their copies."""
+        """Sum the gradients up the column and send the sums down; then update the fp32 parameters and their
+        copies."""
         sums = self.sums.dsd()
         if self.height > 1:
             up, down = own[1:3], own[3]
@@ -264,7 +271,7 @@ class TrainedNorm(NormPlace, TrainedKind):
     # ---- values, memory, cycles --------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Parameters in every core, in fp32 and as copies."""
+        """Return the parameters for every core, in fp32 and as fp16 copies."""
         if not self.affine:
             return {}
         row = np.zeros((len(self.affine), self._apart), np.float32)
@@ -276,11 +283,11 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Sums of gradients, parameters."""
+        """Buffers with sums of gradients and with parameters."""
         return (f"{self.name}.gradients", f"{self.name}.master") if self.affine else ()
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Those of the first core; all have the same."""
+        """Return gradients and new weights of the first core; all cores have the same."""
         found = []
         for name in self.reads:
             rows = buffers[name][0].reshape(len(self.affine), -1)[:, : self.features]
@@ -288,7 +295,8 @@ class TrainedNorm(NormPlace, TrainedKind):
         return (found[0], found[1]) if found else ({}, {})
 
     def most_in_flight(self) -> int:
-        """Normal forms and deviations, in addition to the parameters, two tokens and two results."""
+        """Return the samples in flight whose normalized tokens and deviations fit next to parameters and
+        buffers."""
         apart = pitch(self.features)
         a_sample = self.each * FP16 * (apart + 1)
         fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)

@@ -1,14 +1,17 @@
-"""In which order gradients of one sample leave their regions, and why no order of readers can stop a batch.
+"""The order in which gradients of one sample leave their regions, and why no order of readers can deadlock a
+batch.
 
-A region sends gradients of its operands when it has that of its result, in its own order.  So a walk from the loss gives
-one list of all gradients of a sample: take the region whose gradient is complete for the longest time, append those that it
-sends; a tensor is complete when all of its readers have sent.  Samples follow each other in their order.
+A region sends gradients of its operands in its own order, once it has that of its result. So a walk from the
+loss gives one list of all gradients of a sample: take the region whose gradient has been complete for the
+longest time, and append those that it sends; a tensor is complete when all of its readers have sent. Samples
+follow each other in order.
 
-This list, sample after sample, is an order of all transfers that every core keeps to: regions by contract (words wait only for
-words of the same sample or of earlier ones), sums and stores because they take gradients in it.  The first transfer in the
-list that is not yet done has a sender that waits for none after it and a reader that waits for none after it.  So it can continue,
-however small queues are.  Forward likewise: the regions in the order of the plan.  A round's forward part needs no gradient,
-and its backward part no result of a later round.
+This list, sample after sample, orders all transfers, and every core respects it: regions by contract (words
+wait only for words of the same or of earlier samples), sums and stores because they receive gradients in this
+order. Take the first transfer in the list that is not done: neither its sender nor its reader waits for a
+later one. So it can proceed, however small the queues are. The same holds forward, with the regions in the
+order of the plan. The forward part of a round needs no gradient, and its backward part needs no result of a
+later round.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from wse_sim.whole.trained.contract import TrainedKind
 
 @dataclass(frozen=True)
 class SentGradient:
-    """The gradient of a tensor that a reader of it sends; `depth`: regions that it has passed on the longest way from the loss."""
+    """The gradient of a tensor that one reader sends; `depth` is the number of regions on the longest path
+    from the loss."""
 
     tensor: str
     reader: str
@@ -30,7 +34,7 @@ class SentGradient:
 
 
 def gradients_of(regions: Sequence[TrainedKind], output: str) -> tuple[SentGradient, ...]:
-    """All gradients of a sample in their order, from that of the `output` of the model on."""
+    """Return all gradients of a sample in order, starting from that of the `output` of the model."""
     by_output = {region.kernel.outputs[0]: region for region in regions}
     missing = _readers(regions)
     ready = deque([(by_output[output], 1)])
@@ -48,7 +52,7 @@ def gradients_of(regions: Sequence[TrainedKind], output: str) -> tuple[SentGradi
 
 
 def _readers(regions: Sequence[TrainedKind]) -> dict[str, int]:
-    """How many gradients of every tensor come."""
+    """Return the number of gradients by tensor."""
     count: dict[str, int] = {}
     for region in regions:
         for tensor in region.gradient_order:
@@ -57,7 +61,7 @@ def _readers(regions: Sequence[TrainedKind]) -> dict[str, int]:
 
 
 def by_tensor(sent: Sequence[SentGradient]) -> Mapping[str, tuple[SentGradient, ...]]:
-    """The gradients of every tensor, in order of arrival."""
+    """Return the gradients by tensor, in order of arrival."""
     out: dict[str, tuple[SentGradient, ...]] = {}
     for one in sent:
         out[one.tensor] = (*out.get(one.tensor, ()), one)

@@ -1,10 +1,12 @@
-"""Compute cores of a convolution that trains: slopes are kept as outputs leave, and gradients meet them as they arrive.
+"""Compute cores of a trainable convolution: derivatives are stored as outputs leave, and applied to gradients
+as they arrive.
 
-Forward as in :mod:`.streamed`.  Backward all pixels of an image meet the gradient of the image, then that of the weights
-(:mod:`.products`), so the last row holds two images of gradients.  Symbols as there, p pixels of a group, l the start of an
-instruction whose descriptors only advance; cycles of a sample on the last row::
+Forward as in :mod:`.streamed`. Backward, all pixels of an image are used for the gradient of the image, then
+for that of the weights (:mod:`.products`), so the last row stores two images of gradients. Symbols as there,
+p pixels of a group, l the start of an instruction whose descriptors only advance; cycles per sample on the
+last row::
 
-    forward     T (v / m + v / 2) + T / p (l + p v / max) for the slope of ReLU
+    forward     T (v / m + v / 2) + T / p (l + p v / max) for the derivative of ReLU
     backward    T v / 2 (1 + times sent up) + o + T v / w for the bias
 """
 
@@ -18,33 +20,35 @@ from wse_sim.whole.trained.products import Products
 from wse_sim.whole.trained.streamed import StreamedProducts
 
 FILLING = 64
-"""Bytes between buffers at most, which begin in the bank that they are meant for."""
+"""Largest padding in bytes between buffers, which start in their assigned bank."""
 GROUP = 16
-"""Elements at least whose slope one instruction takes; sums of fewer wait in the queues above meanwhile."""
+"""Least elements per instruction for derivatives; meanwhile the sums of fewer elements wait in the queues
+above."""
 
 
 class PixelProducts(StreamedProducts):
-    """A product that trains on the pixels of an image."""
+    """A trainable product over the pixels of an image."""
 
     @property
     def tokens_at_once(self) -> int:
-        """Pixels of a group: they divide the image."""
+        """Pixels of a group, a divisor of the pixels of an image."""
         enough = (p for p in range(1, self.tokens) if self.tokens % p == 0 and p * self.outputs >= GROUP)
         return next(enough, self.tokens)
 
     @property
     def tokens_summed(self) -> int:
-        """All pixels: an image of gradients is added at once."""
+        """All pixels: the gradients of an image are added at once."""
         return self.tokens
 
     @property
     def outs_size(self) -> int:
-        """Those of a group."""
+        """Elements of a group."""
         return self._group
 
     @property
     def rest_bytes(self) -> int:
-        """What a core of the last row holds in addition to samples in flight: two images of gradients, two groups of outputs, sums for the bias."""
+        """Bytes of a last-row core besides samples in flight: two images of gradients, two groups of outputs,
+        sums for the bias."""
         size = self.tokens * self.outputs
         fp16, fp32 = 2, 4
         return (

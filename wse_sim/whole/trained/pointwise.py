@@ -1,16 +1,17 @@
-"""Elementwise work and activations that train: the cores of a snake, each with its part of every operand, both ways.
+"""Trainable elementwise work and activations: cores in a serpentine, each with its part of every operand,
+forward and backward.
 
-Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value; d samples are held::
+Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value; d
+samples are stored::
 
-    function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              in place; the slope is made and kept on the way forward
+    function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              in place; the forward pass computes and stores f'
     product    v_i = v_{i-1} r       gradient of r: g v_{i-1};  g = g r
     sum        v_i = v_{i-1} + r     gradient of r: g                difference: -g
-
-    parameter  p as large as the result: its gradients add up in fp32 on the core that has the element, and the core
+    parameter  p as large as the result: its gradients are summed in fp32 on the core that has the element, and the core
                updates it; nothing is summed over cores
 
-The inlet of an operand that comes last deals out that operand, then gradients of the result.  Gradients of several operands
-leave one after the other: the microthread of an earlier one goes first.
+The inlet of the operand that arrives last deals out that operand, then gradients of the result. Gradients of
+several operands leave one after the other: the microthread of an earlier one has priority.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MOST_THREADS = 8
 
 
 class TrainedPointwise(PointwisePlace, TrainedKind):
-    """Such work, its gradients and the update of its parameters."""
+    """Elementwise work, its gradients and the update of its parameters."""
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
@@ -51,7 +52,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """As in inference; operators with slopes, parameters as large as the result."""
+        """Check the kernel as in inference; operators need derivatives, and parameters the size of a sample."""
         super().check(graph, kernel)
         known = (*BINARY, *ACTIVATIONS)
         for op in operators_of(kernel):
@@ -74,26 +75,26 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def own_colors(self) -> int:
-        """One per operand, two between stores."""
+        """One color per operand, and two between stores."""
         return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
 
     @property
     def _last(self) -> str:
-        """An operand without stores: one of those with the longest way."""
+        """An operand without stores: one of those with the longest path."""
         return next(name for name in self.kernel.inputs if not self.waits(name))
 
     @property
     def gradient_inlet(self) -> Cell:
-        """The inlet of that operand."""
+        """The inlet of the operand that arrives last."""
         return self.stores[self._last][0]
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """All cores."""
+        """Return all cores."""
         return self.snake
 
     @property
     def moving(self) -> frozenset[Cell]:
-        """Cells that move data, those of the stores included."""
+        """Cells that move data, including stores."""
         return super().moving | {cell for cells in self.stores.values() for cell in cells}
 
     @property
@@ -102,14 +103,14 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def _banks(self) -> tuple[int, ...]:
-        """Of the scratch of that function which takes most."""
+        """Banks of the scratch buffers, for the function that needs most."""
         used = (Slopes(op, self.wafer).scratch for op in self.operators if op in ACTIVATIONS)
         return max(used, key=len, default=())
 
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Inlets and stores, then the cores of the snake."""
+        """Write inlets and stores, then the cores of the serpentine."""
         names = self.kernel.inputs
         feeds, links = ports.own[: len(names)], ports.own[len(names) :]
         for name, color, feed in zip(names, ports.inward, feeds, strict=True):
@@ -138,7 +139,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                     b.place(core, cell)
 
     def _declare(self, b: Builder, in_flight: int) -> None:
-        """Values in one bank; what meets them (slopes, further operands, parameters) two banks off."""
+        """Declare the buffers: values in one bank, what they are combined with (derivatives, operands,
+        parameters) two banks away."""
         where, apart = (self.rows, self.columns), self._pitch
 
         def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
@@ -197,7 +199,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
         def backward(at: int, step: int) -> None:
             found = self._backward(core, at, step, n)
-            # An earlier operand's gradient goes first: no word of it may wait behind one of a later operand.
+            # The gradient of an earlier operand goes first: none of its words may wait behind those of a
+            # later operand.
             for thread in senders:
                 core.join(thread)
             for thread, (tensor, (color, _)) in zip(senders, ports.gradient_out.items(), strict=False):
@@ -226,7 +229,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         return tuple(taken for taken in self.others if taken[0] == "number")
 
     def _others(self) -> list[Taken | None]:
-        """By operator what it takes: an operand or a parameter, and its number, or a number itself; None for a function."""
+        """Return by operator its second operand: an operand or parameter with its index, or a number; None
+        for a function."""
         rest = iter(self.others)
         return [next(rest) if op in BINARY else None for op in self.operators]
 
@@ -253,7 +257,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         return [rest.pop(next(i for i, one in enumerate(rest) if one.bank == bank)) for bank in made.scratch]
 
     def _backward(self, core: CoreClass, at: int, step: int, n: int) -> dict[str, Slots]:
-        """Gradients of the operands by tensor; that of the value moves from buffer to buffer of the values."""
+        """Write the gradients of the operands and return their slots by tensor; the value's gradient moves
+        through the value buffers."""
         found: dict[str, Slots] = {}
         for i, (op, taken) in reversed(list(enumerate(zip(self.operators, self._others(), strict=True)))):
             g = self.values_held[i + 1].of_turn(at, step).dsd(0, n)
@@ -276,7 +281,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                     core.add(sums, sums, g, dtype="mixed")
             elif op == "mul":
                 core.mul(self.met.dsd(0, n), g, value, dtype="fp16")
-            # The gradient of the value goes where the value was, that of the operand where the operand was.
+            # The gradient of the value overwrites the value, that of the operand overwrites the operand.
             if op == "mul":
                 core.mul(value, g, other.dsd(0, n), dtype="fp16")
             else:
@@ -296,7 +301,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     # ---- values, memory, cycles --------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Parameters in fp32 and as copies."""
+        """Return the parameters in fp32 and as fp16 copies."""
         parts = [self.parts(weights[name]) for name in self.kernel.parameters]
         return {
             f"{self.name}.{kind}{i}": part for i, part in enumerate(parts) for kind in ("parameter", "master")
@@ -304,12 +309,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Sums of gradients, parameters."""
+        """Buffers with sums of gradients and with parameters."""
         count = len(self.kernel.parameters)
         return tuple(f"{self.name}.{kind}{i}" for kind in ("gradient", "master") for i in range(count))
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """From the parts of the cores."""
+        """Return gradients and new weights, assembled from the parts of the cores."""
         found: list[dict[str, Floats]] = [{}, {}]
         order = stream_order(self.graph, self.kernel.outputs[0])
         for out, kind in zip(found, ("gradient", "master"), strict=True):
@@ -326,7 +331,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         return found[0], found[1]
 
     def most_in_flight(self) -> int:
-        """Operands, values and slopes of samples, in addition to parameters and scratch."""
+        """Return the samples in flight whose operands, values and derivatives fit next to parameters and
+        scratch."""
         held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
         a_sample = held * FP16 * self._pitch
         fixed = (

@@ -1,16 +1,17 @@
-"""Pooling that trains: channels over a column of cores, each of which keeps which pixels won.
+"""Trainable pooling: channels over a column of cores; each core remembers which pixels were the maximum.
 
-Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on each, whole words;
-d samples in flight::
+Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on
+each, whole words; d samples in flight::
 
-    inlet       of every pixel the words of each core in turn: images forward, then gradients of the result
-    forward     the windows made one; of a maximum, which tap won      > T pixels out, the cores in turn
-    backward    gradients to the taps that won; a mean's to all       > H W pixels out, the cores in turn
+    inlet       of every pixel the words of each core in sequence: images forward, then gradients of the result
+    forward     reduces the windows; for a maximum, stores which tap it was      > T pixels out, the cores in sequence
+    backward    gradients to the maximum's taps; of a mean to all taps           > H W pixels out, the cores in sequence
 
-What comes next arrives during the work.  Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`.  Per sample, both ways::
+The next input arrives during the work. Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`. Per
+sample, forward and backward::
 
     core     (H W + T) e + sum over instructions of (o + elements / rate)
-    inlet    (H W + T) (C / 2 + 1), where a core has not all channels
+    inlet    (H W + T) (C / 2 + 1), unless a core has all channels
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ ANY = 10**6  # samples in flight of a mean, which keeps nothing
 
 
 class TrainedPooling(PoolingPlace, TrainedKind):
-    """Such work, and its gradient."""
+    """Pooling and its gradient."""
 
     @cached_property
     def core(self) -> TrainedPoolCore:
-        """The fullest one."""
+        """The fullest core."""
         return TrainedPoolCore(self.windows, PAIR * self.words, self.is_max, self.wafer)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """In addition to the first core."""
+        """One inlet, next to the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
     @property
@@ -67,11 +68,12 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         return self.inlets[0].cell
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """All cores."""
+        """Return all cores."""
         return self.senders
 
     def most_in_flight(self) -> int:
-        """Winners, in addition to one image and its gradient with all that is between."""
+        """Return the samples in flight whose maximum masks fit next to one image, its gradient and
+        intermediate results."""
         sizes = self.core.sizes
         kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
@@ -87,7 +89,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """The inlet, and a class for every core."""
+        """Write the inlet, and one core class per core."""
         feed, inlet = ports.own[0], b.core_class(f"{self.name} inlet")
         elements = [PAIR * self.words_of(i) for i in range(self.height)]
         pixels, results = self.core.pixels, self.core.results
@@ -186,7 +188,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """What is around the image of a maximum."""
+        """Return the padding around the image of a maximum."""
         if not self.is_max:
             return {}
         names = [name for name in (IMAGE, LINES) if name in self.core.sizes]
@@ -197,9 +199,9 @@ class TrainedPooling(PoolingPlace, TrainedKind):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """Empty: pooling has no parameters."""
         return ()
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """None."""
+        """Return empty results: pooling has no parameters."""
         return {}, {}

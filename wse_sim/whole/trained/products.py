@@ -1,24 +1,26 @@
-"""Cores of a product that trains, token by token: rows with inputs, and the last row, which finishes outputs and takes gradients.
+"""Cores of a trainable product, token by token: rows with inputs, and the last row, which finishes outputs
+and receives gradients.
 
-Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v) weights, y its part of the
-outputs; g gradients of the outputs, w products a cycle, o the start of an instruction::
+Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v)
+weights, y its part of the outputs; g gradients of the outputs, w products per cycle, o the start of an
+instruction::
 
     row i        forward   y = x W + y of the row above (b in the first row)          sent down
                  backward  dW += x g, all tokens of a sample
                            p = W g + p of the core east, all tokens                   sent west
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
-    last row     forward   act(y) as the sums arrive; the columns send in turn, token by token
+    last row     forward   act(y) as the sums arrive; the columns send in sequence, token by token
                  backward  g = g * act', some tokens at a time; then sent up, all tokens twice; db += g
 
-A residual meets the sums as they arrive, before or instead of ReLU.  What else there is to be done (another activation, or one
-that follows on a residual), and the slope of it, is done for all tokens of a sample at once; their gradients meet this slope
-as they arrive.  While one token (or sample) leaves the last row, the sums of the next one arrive.  While a sample goes up a
-second time, slopes meet the next one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums
-a cycle and o the start of an instruction::
+A residual is added to the sums as they arrive, before or instead of ReLU. Further operations (another
+activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once;
+gradients are multiplied by the derivatives as they arrive. While one token (or sample) leaves the last row,
+the sums of the next one arrive. While a sample goes up a second time, the gradients of the next one are
+multiplied. No word waits for one of a later sample. Cycles per sample, with m maxima of sums per cycle::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
     last row     T (v / m + v / 2) + T v / 2 of a residual
-                 + T v / 2 (1 + times sent up) + slope of every part + o + T v / 2 for the bias
+                 + T v / 2 (1 + times sent up) + derivative of every part + o + T v / 2 for the bias
                  [+ T v / 2 for the gradient of a residual before an activation]
 """
 
@@ -48,7 +50,7 @@ class Products(LastRow):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Buffers, classes and routes of all compute cores."""
+        """Write buffers, core classes and routes of all compute cores."""
         self.feed, *sums, cast, east, west = ports.own
         self._color((sums[0], sums[1]), cast)
         self.along = (east, west)
@@ -117,12 +119,13 @@ class Products(LastRow):
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
 
     def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
-        """Forward of d samples."""
+        """Write the forward pass of d samples."""
         alternate(core, d * self.tokens, sums)
         core.join(DOWN)
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        """Backward of d samples: all tokens meet the weight gradient, then the gradient of the inputs, or the other way round."""
+        """Write the backward pass of d samples: all tokens for the weight gradient, then all for the input
+        gradient, or vice versa."""
         with core.loop(d):
             if self.has_dx and self.inputs_first:
                 core.join(WEST)
@@ -150,7 +153,7 @@ class Products(LastRow):
             core.mov(fabric_out(here), y, start="none", thread=DOWN, priority="high")
 
     def _weight_gradient(self, core: CoreClass, row: int) -> None:
-        """Takes the gradients of a column; the inputs come again and trigger the products."""
+        """Receive the gradients of a column; the inputs arrive again and trigger the products."""
         v = self.outputs
         core.mov(self.g.dsd(), fabric_in(self.cast), dtype="fp16", start="none")
         core.fmac_vectors(
@@ -159,7 +162,7 @@ class Products(LastRow):
         )  # fmt: skip
 
     def _input_gradient(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
-        """The gradients come again and trigger the products; the sums run west."""
+        """Receive the gradients again, which trigger the products; the sums run west."""
         v, k = self.outputs, self.inputs[row]
         own = self.p.dsd(turn * self.p_ring, k)
         core.fmac_vectors(
@@ -176,7 +179,8 @@ class Products(LastRow):
     # ---- routes ----------------------------------------------------------------------------------------------------
 
     def _route(self, b: Builder) -> None:
-        """Sums down the columns, gradients up them, sums of gradients west to the column beside."""
+        """Route sums down the columns, gradients up the columns, and input gradients west to the column next
+        to the region."""
         cols, count = self.columns, len(self.inputs)
         for i in range(count):
             row = self.top + i
@@ -195,7 +199,7 @@ class Products(LastRow):
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
     def values(self, weight: Floats, bias: Floats | None) -> dict[str, Floats]:
-        """Buffers of a run from a weight (N, K), inputs in the order in which they come, and a bias (N,)."""
+        """Return the buffers of a run from a weight (N, K), inputs in stream order, and a bias (N,)."""
         v, most, count = self.outputs, max(self.inputs), len(self.inputs)
         x = np.zeros((count, self.cols, most, v), np.float32)
         wide = np.zeros((self.cols * v, weight.shape[1]), np.float32)
@@ -218,7 +222,8 @@ class Products(LastRow):
     def learned(
         self, buffers: Mapping[str, Floats], parameters: Sequence[str], shaped: Callable[[Floats], Floats]
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Gradients and new weights by parameter; `shaped` makes of a weight by the order of inputs the parameter."""
+        """Return gradients and new weights by parameter; `shaped` converts a weight in input order to the
+        parameter's shape."""
         held = [buffers[name] for name in self.reads]
         out: tuple[dict[str, Floats], dict[str, Floats]] = ({}, {})
         for found, tiles in zip(out, held[:2], strict=True):
@@ -229,12 +234,12 @@ class Products(LastRow):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Buffers with the gradient of the weight and the new weight, and of the bias."""
+        """Buffers with the gradient of the weight and the new weight, then the same of the bias."""
         names = ("dw", "master", "db", "bias")[: 4 if self.has_bias else 2]
         return tuple(f"{self.name}.{name}" for name in names)
 
     def weight_of(self, tiles: Floats) -> Floats:
-        """(N, K) from the tiles of all cores."""
+        """Return the weight (N, K) from the tiles of all cores."""
         v = self.outputs
         x = tiles.reshape(len(self.inputs), self.cols, -1, v)
         wide = np.zeros((self.cols * v, sum(self.inputs)), np.float32)
@@ -243,10 +248,10 @@ class Products(LastRow):
         return wide[: self.features]
 
     def bias_of(self, held: Floats) -> Floats:
-        """(N,) from the first row."""
+        """Return the bias (N,) from the first row."""
         return held.reshape(-1)[: self.features]
 
     def held_bytes(self, in_flight: int) -> float:
-        """What a core of the last row holds of samples in flight."""
+        """Return the bytes of samples in flight on a core of the last row."""
         each = 2.0 * self.tokens * self.outputs
         return in_flight * each * (self.keeps_outputs + (self.slopes is not None) + self.has_residual)

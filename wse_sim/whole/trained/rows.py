@@ -1,7 +1,7 @@
-"""Work of a core on one token after another: vector instructions of one row, and what is held of every token.
+"""Work of a core on one token after another: vector instructions of one row, and storage per token.
 
-A core takes `count` tokens in turn into two buffers; what it holds of a token is in its own slot.  Inside the
-loop over pairs of tokens a slot moves on by two.
+A core receives `count` tokens into two alternating buffers; what it stores of a token is in a separate slot.
+Inside the loop over pairs of tokens, slots advance by two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wse_sim.kernels.blocks.rounds import even
 
 @dataclass(frozen=True)
 class Slots:
-    """One place of `pitch` elements per token in a buffer; `at` and `step` choose that of a turn."""
+    """Slots of `pitch` elements per token in a buffer; `at` and `step` select the slot of a loop iteration."""
 
     buffer: Buffer
     pitch: int
@@ -35,11 +35,11 @@ class Slots:
     step: int = 0
 
     def of_turn(self, first: int, apart: int) -> Slots:
-        """The slot of token `first`, `apart` further on in every turn of the loop around."""
+        """Return the slot of token `first`, advancing by `apart` tokens per iteration of the enclosing loop."""
         return replace(self, at=first * self.pitch, step=apart * self.pitch)
 
     def dsd(self, offset: int, length: int, stride: int = 1) -> Operand:
-        """Elements of the slot."""
+        """Return elements of the slot."""
         return self.buffer.dsd(self.at + offset, length, stride, step=self.step)
 
 
@@ -53,7 +53,7 @@ def emit_row(
     buffers: Mapping[str, Held],
     features: int,
 ) -> None:
-    """Instructions on one row of `features` elements; each pays one vector start."""
+    """Emit instructions on one row of `features` elements; each pays one vector start."""
     layout = RowLayout(1, features, by_row=True)
     for vector in vectors:
         wide = is_wide(vector, shapes)
@@ -84,9 +84,10 @@ def in_turn(
     work: Callable[[int, int, int], None],
     threads: Sequence[int],
 ) -> None:
-    """`count` turns on two buffers: while one is worked on, `threads` receive the next into the other.
+    """Process `count` items in two buffers: while one is processed, `threads` receive the next into the
+    other.
 
-    `work` gets the buffer (0 or 1), the first token, and how many tokens further on every turn of its loop is.
+    `work` gets the buffer (0 or 1), the first token, and the tokens per loop iteration.
     """
 
     def turn(now: int, first: int, apart: int, *, more: bool) -> None:

@@ -1,17 +1,17 @@
-"""Compute cores of a product that trains, where an activation costs so much that all rows share it.
+"""Compute cores of a trainable product with an expensive activation, which all rows share.
 
-Symbols as in :mod:`.products`; n = T v sums of a sample in a column, c of them in the part of a row, e cycles of an element's
-value and slope::
+Symbols as in :mod:`.products`; n = T v sums of a sample in a column, c of them in the part of a row, e cycles
+for value and derivative of an element::
 
     last row     sums of the T tokens, rounded                                             sent up the column
-    rows         each takes its part: values and slopes; passes on those of the rows above     down the column
-    last row     takes them; tokens leave during the sums of the next sample
+    rows         each takes its part: values and derivatives; forwards those of the rows above     down the column
+    last row     receives them; tokens leave during the sums of the next sample
 
-Colors are those that rest meanwhile: gradients go up on the same, and sums come down.  Cycles of a sample forward, in addition to
-those of :mod:`.streamed`::
+It reuses colors that are idle at that time: those of gradients upward, and those of sums downward. Cycles per
+sample forward, in addition to those of :mod:`.streamed`::
 
-    row          n / 2 heard + e c + starts + n passed on
-    last row     n / 2 sent up + n taken, instead of the activation
+    row          n / 2 received + e c + starts + n forwarded
+    last row     n / 2 sent up + n received, instead of the activation
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from wse_sim.whole.trained.streamed import StreamedProducts
 
 
 def products_for(items: Sequence[str]) -> type[StreamedProducts]:
-    """The cores of a layer with these items: rows share an activation of many cycles."""
+    """Return the class of compute cores for a layer: rows share an activation that takes many cycles."""
     return SharedProducts if any(item in STEPS for item in items) else StreamedProducts
 
 
 class SharedProducts(StreamedProducts):
-    """A product that trains, and whose rows share the work on its outputs."""
+    """A trainable product whose rows share the work on its outputs."""
 
     def part(self, row: int) -> tuple[int, int]:
-        """(first, number) of the sums of a sample that a row takes; the last ones may have none."""
+        """Return (first, number) of the sums of a sample that a row takes; the last rows may have none."""
         size = self.tokens * self.outputs
         each = int(even(ceil_div(size, len(self.inputs))))
         first = min(row * each, size)
@@ -60,7 +60,7 @@ class SharedProducts(StreamedProducts):
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
-        """Sums of a sample, then the part of its outputs."""
+        """Write the forward pass: sums of a sample, then the row's part of the outputs."""
         with core.loop(d):
             alternate(core, self.tokens, sums)
             core.join(DOWN)
@@ -86,7 +86,7 @@ class SharedProducts(StreamedProducts):
     # ---- the last row ----------------------------------------------------------------------------------------------
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: the tokens of one leave while the sums of the next arrive."""
+        """Write the forward pass of d samples: tokens of one leave while the sums of the next arrive."""
         size = self.tokens * self.outputs
 
         def expect(slot: int, step: int) -> None:
@@ -99,7 +99,8 @@ class SharedProducts(StreamedProducts):
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
         def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
-            """Sums of the next sample arrive during what leaves; where they meet a residual, they come after it."""
+            """Process a sample; sums of the next one arrive while it leaves, or afterwards if a residual is
+            added to them."""
             result = self.outs[turn]
             core.join(TAKE)
             core.mov(fabric_out(self.cast), result.dsd(), dtype="fp16", start="none")
@@ -128,7 +129,7 @@ class SharedProducts(StreamedProducts):
         sample((d - 1) % 2, d - 1, 0, more=False)
 
     def _take_parts(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
-        """Values and slopes of all rows, the highest first."""
+        """Receive values and derivatives from all rows, the topmost first."""
         size, above = self.tokens * self.outputs, fabric_in(self.sums[(len(self.inputs) + 1) % 2])
         for row in range(len(self.inputs)):
             first, count = self.part(row)

@@ -1,4 +1,4 @@
-"""Slots of samples in flight: what a core keeps of a sample between its forward and its backward pass."""
+"""Slots of samples in flight: what a core stores of a sample between its forward and its backward pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
 
 @dataclass(frozen=True)
 class Slotted:
-    """A buffer of samples: the slot of number `first`, or that much after the one which the loop over samples counts.
+    """A buffer of samples, at slot `first`, or that many after the slot of the loop over samples.
 
-    Instructions with a step are in a loop of their own inside that loop.
+    Instructions with a step are in a separate loop inside that loop.
     """
 
     buffer: Buffer
@@ -24,11 +24,11 @@ class Slotted:
 
     @staticmethod
     def pitch(size: int) -> int:
-        """Elements from slot to slot."""
+        """Return the elements from slot to slot."""
         return SLOT_ELEMENTS * -(-size // SLOT_ELEMENTS)
 
     def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
-        """Elements of the slot."""
+        """Return elements of the slot."""
         apart = self.pitch(self.size)
         moving = apart if self.moves else 0
         length = self.size - offset if length is None else length
@@ -40,12 +40,12 @@ class Slotted:
 
 @dataclass(frozen=True)
 class Turn:
-    """A sample of a round: its slot, whether a loop moves it on, whether it is the last of its part."""
+    """A sample of a round: its slot, whether a loop advances it, and whether it is the last of its pass."""
 
     first: int
     moves: bool = False
     is_last: bool = False
 
     def of(self, held: Slotted) -> Slotted:
-        """The slot of this sample."""
+        """Return the slot of this sample."""
         return replace(held, first=self.first, moves=self.moves)

@@ -1,20 +1,23 @@
-"""Compute cores of a product whose gradients stream: each token meets the gradient of the inputs, then that of the weights.
+"""Compute cores of a product whose gradients stream: each token is used for the input gradient, then for the
+weight gradient.
 
-Symbols as in :mod:`.products`; p tokens of a group, l the start of an instruction whose descriptors only advance::
+Symbols as in :mod:`.products`; p tokens of a group, l the start of an instruction whose descriptors only
+advance::
 
     row         backward  T times  p = W g + p of the core east, sent west;  dW += x g
-    last row    forward   groups of p tokens: act(y) as the sums arrive, token by token; then the slope
-                backward  groups of p tokens: g = g * slope as they arrive; each goes up its column twice; db += g
+    last row    forward   groups of p tokens: act(y) as the sums arrive, token by token; then the derivative
+                backward  groups of p tokens: g = g * derivative as they arrive; each goes up its column twice; db += g
 
-A link carries the gradients of the inputs of a token while the cores work on the next one.  With all tokens of a sample
-first in one product and then in the other (:mod:`.products`), this link rests in one half of the time and sets the pace in
-the other.  The gradient of the inputs goes first: it waits for no inputs, which come when that of the token before has left
-(a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles a sample backward, 720 the other way round).
+A link carries the input gradients of a token while the cores work on the next one. If all tokens of a sample
+went through one product first and then through the other (:mod:`.products`), this link would be idle half of
+the time and the bottleneck in the other half. The input gradient goes first: it does not need the inputs,
+which arrive when those of the token before have left (a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles
+per sample backward, 720 in the other order).
 
-The last row holds two groups of gradients instead of two samples.  Cycles of a sample on it::
+The last row stores two groups of gradients instead of two samples. Its cycles per sample::
 
     T (v / m + v / 2) + T v / 2 (1 + times sent up) + T v / 2 of a residual [+ T v / 2 of its gradient]
-    + T / p (l + p v) for the slope of ReLU + T / p (l + p v / 2) for the bias
+    + T / p (l + p v) for the derivative of ReLU + T / p (l + p v / 2) for the bias
 """
 
 from __future__ import annotations
@@ -31,25 +34,25 @@ from wse_sim.whole.trained.last_row import ADDED, CAST, SEND, TAKE, Leaving, alt
 from wse_sim.whole.trained.products import Products
 
 GROUP = 8
-"""Elements of a group at least: with fewer, the starts of instructions would cost more than the work."""
+"""Least elements of a group: with fewer, instruction starts would cost more than the work."""
 
 
 class StreamedProducts(Products):
-    """A product that trains, token by token."""
+    """A trainable product, token by token."""
 
     @property
     def slopes(self) -> Slopes | None:
-        """Kept of all samples in flight."""
+        """The derivative that is stored for all samples in flight."""
         return None if self.activation is None else Slopes(self.activation, self.wafer)
 
     @property
     def keeps_outputs(self) -> bool:
-        """They are not: slopes are."""
+        """False: derivatives are stored instead of outputs."""
         return False
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens of a group: they divide a sample."""
+        """Tokens of a group, a divisor of the tokens of a sample."""
         return next(
             p
             for p in range(1, self.tokens + 1)
@@ -68,7 +71,7 @@ class StreamedProducts(Products):
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        """Backward of d samples, token by token."""
+        """Write the backward pass of d samples, token by token."""
 
         def token(turn: int) -> None:
             if self.has_dx:
@@ -80,7 +83,7 @@ class StreamedProducts(Products):
     # ---- the last row ----------------------------------------------------------------------------------------------
 
     def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Forward of d samples: a token leaves while the sums of the next one arrive."""
+        """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
         v, size = self.outputs, self._group
 
         def expect(number: int, step: int) -> None:
@@ -111,7 +114,7 @@ class StreamedProducts(Products):
         core.join(SEND)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        """Backward of d samples: while one group goes up, the next arrives."""
+        """Write the backward pass of d samples: while one group goes up, the next arrives."""
         v, size = self.outputs, self._group
 
         def arrive(turn: int, number: int, step: int) -> None:

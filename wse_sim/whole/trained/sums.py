@@ -1,13 +1,14 @@
-"""Gradients of a tensor with several readers: a core that adds them up, and stores in which early ones wait.
+"""Gradients of a tensor with several readers: a core that adds them, and stores that buffer early ones.
 
 Symbols: R readers; a sample has T N elements, so w = T N / 2 words::
 
-    sum     takes the first gradient of a sample into one of two buffers while it works on the sample before;
-            adds the others, each as a whole sample, and sends the last sum on          (R - 1) w cycles, and w received
-    store   holds two samples: hands one on while it receives the next
+    sum     receives the first gradient of a sample into one of two buffers while it works on the sample before;
+            adds the others, each as a whole sample, and sends the last sum          (R - 1) w cycles, and w received
+    store   buffers two samples: sends one while it receives the next
 
-Gradients come in a fixed order: that of the regions which send them (:mod:`wse_sim.whole.trained.order`).  A skip's comes first, as many
-regions before the others as it goes around; each of those has a sample or two in hand, so as many stores keep it.
+Gradients arrive in a fixed order: that of the regions that send them (:mod:`wse_sim.whole.trained.order`).
+The gradient of a skip arrives first, ahead of the others by the number of regions that the skip bypasses;
+each of those has one or two samples in process, so as many stores buffer it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST_STORES = 6
 def write_sum(
     b: Builder, name: str, cell: Cell, inward: Sequence[int], outward: int, size: int, samples: int
 ) -> None:
-    """The core that adds gradients of `size` elements which come on the colors `inward`, the first ones first."""
+    """Write the core that adds gradients of `size` elements from the colors `inward`, in their order."""
     core = b.core_class(name)
     slots = [b.buffer(f"{name}.slot{turn}", size, "fp16", cell) for turn in (0, 1)]
     first, *others = inward
@@ -46,7 +47,7 @@ def write_sum(
 def write_store(
     b: Builder, name: str, cell: Cell, inward: int, outward: int, size: int, samples: int
 ) -> None:
-    """The core in which two samples of `size` elements wait."""
+    """Write a core that buffers two samples of `size` elements."""
     core = b.core_class(name)
     slots = [b.buffer(f"{name}.slot{turn}", size, "fp16", cell) for turn in (0, 1)]
 

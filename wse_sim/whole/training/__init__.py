@@ -4,30 +4,33 @@ Symbols: k inputs and n outputs of a core; d samples in flight in a region; i a 
 
     moving columns              compute columns
     inlet     > x, twice >>>>   row of k inputs: forward for the products, backward for the weight gradient
-    loss or g > > > > > > > >   last row: a column takes its n gradients, multiplies by the slope, and
+    loss or g > > > > > > > >   last row: a column receives its n gradients, multiplies by the derivative, and
                                 sends them up its column, twice: as a vector, and as words that trigger
                                 sums of dx run west along the rows; a moving column collects them
                                 and sends them on, row by row
 
-Order of every core: forward of the first d samples; then backward of i - d and forward of i; then backward of the rest;
-then the update.  The inlet keeps the inputs of the d samples, so both products of a pass are triggered by words from
-the link.  Sums run in microthreads: while they wait for those of their neighbours, the core works on the next pass.  Along a
-long row they are passes late, so cores far down send their parts so many passes later.
-Loss: the moving core next to the last row takes the logits, too; softmax and cross entropy in fp32.
-Gradients add up in fp32 over the batch; the update is ``w -= r / B g`` on fp32 weights, rounded to fp16 for the products.
+Order of every core: forward of the first d samples; then backward of i - d and forward of i; then backward of
+the rest; then the update. The inlet keeps the inputs of the d samples, so words from the link trigger both
+products of a pass. Sums run in microthreads: while they wait for those of their neighbours, the core works on
+the next pass. Along a long row they are passes late, so cores far down the row send their parts that many
+passes later.
 
-Colors: six per layer, as the plan sets aside (operands; sums, alternating by row) each way.  The gradients that the
-last row takes travel on the color of sums that no core of that row uses.
+Loss: the moving core next to the last row also receives the logits; softmax and cross entropy are in fp32.
+Gradients are summed in fp32 over the batch; the update is ``w -= r / B g`` on fp32 weights, rounded to fp16
+for the products.
 
-values.py   weights, samples and labels as the buffers of cores, and back
-ways.py     layouts and ways of streams; their routes
-flight.py   samples in flight of every region
-layer.py    what the cores of a layer share: colors and buffers
-order.py    order of the passes, as loops
-loss.py     the loss of a sample and its gradient, on one core
-moving.py   cores that move data: inlets, and those that deal gradients out
-cores.py    cores that compute: rows with inputs, and the last row
-program.py  all layers of a plan as one program
+Colors: six per layer, as the plan reserves (operands; sums, alternating by row) in each direction. The
+gradients for the last row travel on the color of sums that no core of that row uses.
+
+    values.py   weights, samples and labels as the buffers of cores, and back
+    ways.py     layouts and routes of streams
+    flight.py   samples in flight of every region
+    layer.py    what the cores of a layer share: colors and buffers
+    order.py    order of the passes, as loops
+    loss.py     the loss of a sample and its gradient, on one core
+    moving.py   cores that move data: inlets, and those that deal gradients out
+    cores.py    cores that compute: rows with inputs, and the last row
+    program.py  all layers of a plan as one program
 """
 
 from wse_sim.whole.training.flight import ROOMS

@@ -1,6 +1,8 @@
-"""Cores of a layer that compute: rows with inputs, and the last row, which finishes outputs and takes gradients.
+"""Compute cores of a layer: rows with inputs, and the last row, which finishes outputs and receives
+gradients.
 
-Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outputs; g gradients of the outputs::
+Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outputs; g gradients of the
+outputs::
 
     row i        forward   y = x W + y of the row above               sent down
                  backward  p = W g + p of the core east;  dW += x g   sent west to the column that collects dx
@@ -9,7 +11,8 @@ Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outpu
                  backward  g = g * act'                               sent up its column, twice
                  update    b' -= r / B db
 
-db is the sum of g.  The last row adds it up; where it works on a slope, the first row does, and the rows pass it down.
+db is the sum of g. The last row computes it; if the last row also computes a derivative, the first row does,
+and the rows pass it down.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ class _Place:
 
 
 def write_cores(layer: TrainedLayer, out: int, back: int | None, factor: float) -> None:
-    """Classes and routes of all rows.
+    """Write classes and routes of all rows.
 
-    `out` and `back` are the colors on which outputs and gradients leave, `factor` is that of the summed gradient.
+    `out` and `back` are the colors on which outputs and gradients leave, `factor` is the update factor of the
+    summed gradient.
     """
     lay, b = layer.layout, layer.b
     for i in range(layer.last):
@@ -70,7 +74,7 @@ def write_cores(layer: TrainedLayer, out: int, back: int | None, factor: float) 
 def _core_with_inputs(
     layer: TrainedLayer, core: CoreClass, at: _Place, back: int | None, factor: float
 ) -> None:
-    """Products, sums of gradients of the inputs, weight gradient; then the update."""
+    """Write products, sums of input gradients and weight gradients; then the update."""
     here, above = layer.sums[at.row % 2], layer.sums[(at.row + 1) % 2]
 
     def forward(slot: int) -> None:
@@ -83,7 +87,7 @@ def _core_with_inputs(
         )  # fmt: skip
         core.join(DOWN)
         if at.is_first and not layer.layout.collects_apart:
-            # In the ring, all words of its turn come before sums for a row that waits for its turn.
+            # In the output ring, all words of its turn come before sums for a row that waits for its turn.
             core.join(COLLECTED)
         if at.row:
             core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
@@ -117,7 +121,7 @@ def _core_with_inputs(
 
 
 def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
-    """The inputs come again and trigger the products."""
+    """Receive the inputs again; they trigger the products."""
     v = layer.layout.outputs
     core.fmac_vectors(
         layer.dw.dsd(0, v), fabric_in(layer.feed), layer.g.dsd(), v,
@@ -129,7 +133,7 @@ def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
 
 
 def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int) -> None:
-    """The gradients come again and trigger the products."""
+    """Receive the gradients again; they trigger the products."""
     v, k = layer.layout.outputs, len(layer.layout.rows[at.row].inputs)
     own = layer.p.dsd(slot * layer.p_ring, k, step=layer.p_ring)
     core.fmac_vectors(
@@ -139,7 +143,7 @@ def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int)
 
 
 def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back: int) -> None:
-    """Sums of the gradients of the inputs run west, and the first column sends them on."""
+    """Sum the input gradients westward; the first column sends the sums on."""
     k, ring = len(layer.layout.rows[at.row].inputs), layer.p_ring
     own = layer.p.dsd(slot * ring, k, step=ring)
     if at.is_first and not layer.layout.collects_apart:
@@ -154,7 +158,7 @@ def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back:
 
 
 def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, slot: int, back: int) -> None:
-    """Where no moving column is left: the first column keeps the sums and sends them."""
+    """Without a free moving column, let the first column store the sums and send them."""
     ring, k = layer.p_ring, len(layer.layout.rows[at.row].inputs)
     result = layer.dx.dsd(slot * ring, k, step=ring)
     if at.is_final:
@@ -167,14 +171,15 @@ def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, sl
 
 
 def _turn(layer: TrainedLayer, row: int) -> str | None:
-    """What the last word of a row's gradients turns: the top row sends first, the lowest turns all switches back."""
+    """Return the switch command of a row's last word: the top row sends first, the lowest one resets all switches."""
     if layer.last == 1:
         return None
     return "path" if row == layer.last - 1 else "local"
 
 
 def _write_collectors(layer: TrainedLayer, back: int) -> None:
-    """Cores of a moving column that take the sums of a row, in two buffers in turn, and send them."""
+    """Write the cores of a moving column that receive the sums of a row, in two alternating buffers, and send
+    them."""
     lay, b, size = layer.layout, layer.b, layer.p_ring
     col = lay.collector
     held = b.buffer(f"{lay.name}.collected", 2 * size, "fp16", (slice(lay.top, lay.last), col))
@@ -202,7 +207,7 @@ def _write_collectors(layer: TrainedLayer, back: int) -> None:
 def _finishing_core(
     layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out: int, factor: float
 ) -> None:
-    """Outputs of a column; backward its gradients, sent up twice; then the update of the bias."""
+    """Write a column of the last row: outputs; backward its gradients, sent up twice; then the update of the bias."""
     d = layer.flight.last_row
     rounds, left = divmod(layer.rows - d, d)
     with core.loop(d):
@@ -224,7 +229,7 @@ def _finishing_core(
 
 
 def _finish(layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out: int) -> None:
-    """Forward: sums from above, bias and activation; the outputs leave by a microthread."""
+    """Write the forward pass: sums from above, bias and activation; a microthread sends the outputs."""
     lay, v = layer.layout, layer.layout.outputs
     result = layer.out.dsd(0, v, step=v)
     core.mov(result, fabric_in(layer.sums[(layer.last + 1) % 2]), start="none")
@@ -239,12 +244,13 @@ def _finish(layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out
 
 
 def _take_gradients(layer: TrainedLayer, core: CoreClass, slot: int, sent: int) -> None:
-    """Backward: the gradients of a column times the slope, sent up for the weight gradient."""
+    """Write the backward pass: multiply the gradients of a column by the derivative and send them up for the
+    weight gradient."""
     own, v = layer.own.dsd(), layer.layout.outputs
     core.join(CAST)
     core.mov(layer.own.dsd(0, sent), fabric_in(layer.deal), dtype="fp16", start="none")
     if "relu" in layer.layout.items:
-        # A send of these outputs may wait for its turn yet: the slope is written elsewhere.
+        # A send of these outputs may still be waiting, so the derivative goes to another buffer.
         period = round(1000 / layer.wafer.max_fp16_per_cycle)
         result = layer.out.dsd(slot * v, v, step=v)
         core.map(Fn.STEP, layer.slope.dsd(), result, dtype="fp16", period=period)
@@ -255,7 +261,7 @@ def _take_gradients(layer: TrainedLayer, core: CoreClass, slot: int, sent: int) 
 
 
 def _cast_again(layer: TrainedLayer, core: CoreClass) -> None:
-    """The gradients up the column a second time: they trigger the gradient of the inputs."""
+    """Send the gradients up the column a second time: they trigger the gradient of the inputs."""
     if layer.has_dx:
         core.join(CAST)
         core.mov(fabric_out(layer.cast), layer.own.dsd(), dtype="fp16", start="none", thread=CAST)
@@ -265,7 +271,7 @@ def _cast_again(layer: TrainedLayer, core: CoreClass) -> None:
 
 
 def _route_sums(layer: TrainedLayer) -> None:
-    """Sums down the columns, gradients up them, sums of gradients west."""
+    """Route sums down the columns, gradients up, and sums of input gradients west."""
     lay, b = layer.layout, layer.b
     cols = slice(lay.left, lay.left + lay.cols)
     for i in range(layer.last + 1):

@@ -1,4 +1,4 @@
-"""What the cores of a layer that trains share: colors and buffers.
+"""Resources that the cores of a trainable layer share: colors and buffers.
 
 Symbols: d samples in flight; k inputs and v outputs of a core.
 """
@@ -19,7 +19,7 @@ BANK_WORDS = 4
 
 @dataclass
 class TrainedLayer:
-    """One layer as it is written into a builder."""
+    """One layer that is written into a builder."""
 
     b: Builder
     wafer: Wafer
@@ -42,7 +42,7 @@ class TrainedLayer:
         self._declare()
 
     def _declare(self) -> None:
-        """Buffers of all compute cores."""
+        """Declare the buffers of all compute cores."""
         lay, b = self.layout, self.b
         rows, cols = slice(lay.top, lay.last + 1), slice(lay.left, lay.left + lay.cols)
         most, v = max(len(row.inputs) for row in lay.rows), lay.outputs
@@ -50,11 +50,11 @@ class TrainedLayer:
         def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
             return b.buffer(f"{lay.name}.{name}", length, dtype, (rows, cols), bank=bank)
 
-        # Slots begin in the same bank: one that begins in another would collide with the weights.
+        # Slots start in the same bank: one that starts in another would conflict with the weights.
         self.y_ring, self.p_ring = (BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, most))
         self.y = over("y", self.slots * self.y_ring, "fp32", 0)
         self.p = over("p", self.slots * self.p_ring, "fp32", 0)
-        # Sums lie two banks off what is added to them, and weights two off their copy.
+        # Sums are two banks away from what is added to them, and weights two away from their copy.
         self.x, self.g = over("x", most * v, "fp16", 2), over("g", v, "fp16", 0)
         self.dw, self.master = over("dw", most * v, "fp32", 2), over("master", most * v, "fp32", 0)
         end = (lay.last, cols)
@@ -67,5 +67,5 @@ class TrainedLayer:
         self.dx = b.buffer(f"{lay.name}.dx", self.slots * self.p_ring, "fp16", (rows, lay.left), bank=0)
 
     def lag(self, col: int) -> int:
-        """Passes that sums of gradients of the inputs lag behind in a column."""
+        """Return the passes by which sums of input gradients lag behind in a column."""
         return min(self.flight.lag, self.chains.passes(self.layout, col)) if self.has_dx else 0

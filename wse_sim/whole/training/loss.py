@@ -1,11 +1,12 @@
 """The loss of a sample and its gradient, on the moving core next to the last row of the last layer.
 
-Symbols: z the n logits, y the label as ones and zeros, m = max z, s = sum of exp(z - m)::
+Symbols: z the n logits, y the one-hot label, m = max z, s = sum of exp(z - m)::
 
     cross entropy   gradient  exp(z - m) / s - y      loss  log s - sum of (z - m) y
     squared error   gradient  z - y                   loss  sum of (z - y)^2 / 2
 
-Rows are samples here, tokens in a model of several rows a sample.  Both totals of the batch stay on the core in fp32: of log s (or of the squares), and of (z - m) y.
+Rows are samples here, and tokens in a model with several rows per sample. Two totals of the batch stay on the
+core in fp32: that of log s (or of the squares), and that of (z - m) y.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Floats = NDArray[np.float32]
 
 
 def check_loss(loss: str) -> None:
-    """The loss is one of :data:`LOSSES`.
+    """Check that the loss is one of :data:`LOSSES`.
 
     Raises
     ------
@@ -38,7 +39,7 @@ def check_loss(loss: str) -> None:
 
 
 class LossBuffers(NamedTuple):
-    """The buffers of the core."""
+    """Buffers of a core that computes the loss."""
 
     gradient: Buffer
     logits: Buffer
@@ -52,7 +53,7 @@ class LossBuffers(NamedTuple):
 def loss_buffers(
     b: Builder, where: Place, size: int, rows: int, held: int = 1, name: str = "loss"
 ) -> LossBuffers:
-    """Declare them for `size` logits of each of the rows of a batch, gradients of `held` of which are kept."""
+    """Declare the buffers for `size` logits per row, labels of `rows` rows, and gradients of `held` rows."""
     return LossBuffers(
         b.buffer(f"{name}.gradient", size * held, "fp16", where, bank=0),
         b.buffer(f"{name}.logits", size, "fp16", where, bank=0),
@@ -74,11 +75,13 @@ def write_loss(
     slope: Operand,
     then: Callable[[], None] | None = None,
 ) -> None:
-    """Loss and gradient of one row, whose logits come on the color `logits`; `real` of them are not filling.
+    """Write loss and gradient of one row, whose logits arrive on the color `logits`; `real` of them are not
+    padding.
 
-    `label` and `slope` are where its label lies and its gradient goes; `then` is written once the logits are there.
+    `label` is its label and `slope` the place for its gradient; `then` is called once the logits have
+    arrived.
     """
-    # What fills up the last word is no logit: its gradient stays 0.
+    # Padding of the last word is no logit: its gradient stays 0.
     logit = held.logits.dsd(0, real)
     core.mov(held.logits.dsd(), fabric_in(logits), dtype="fp16", start="none")
     if then is not None:
@@ -104,13 +107,13 @@ def write_loss(
 
 
 def mean_of(loss: str, totals: Floats, rows: int) -> float:
-    """The mean loss of `rows` rows from the totals of all cores (cores, 2)."""
+    """Return the mean loss of `rows` rows from the totals of all cores (cores, 2)."""
     first, second = (float(total) for total in totals.reshape(-1, 2).sum(axis=0, dtype=np.float64))
     return (first - second if loss == "cross entropy" else first / 2) / rows
 
 
 def one_hot(labels: NDArray[np.int64], size: int) -> Floats:
-    """(rows, size) of ones and zeros."""
+    """Return one-hot labels (rows, size)."""
     wanted = np.zeros((len(labels), size), np.float32)
     wanted[np.arange(len(labels)), labels] = 1
     return wanted

@@ -2,7 +2,7 @@
 
 Symbols: a bundle of rows 0 .. r - 1 of k_0 .. k_{r-1} inputs; a *word* holds two::
 
-    round t < min k_i / 2    a word to every row: each router takes one and is turned by it, so the next goes further down;
+    round t < min k_i / 2    a word to every row: each router takes one and is switched by it, so the next goes further down;
                              a control word resets all of them
     last round               a word to the rows that have one more
 
@@ -30,10 +30,12 @@ COMING = 1  # microthread of an inlet that takes the next sample
 
 
 def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
-    """The core that keeps the inputs of samples in flight and deals them out, a word to every row in turn.
+    """Write the core that stores the inputs of samples in flight and deals them out, one word to every row in
+    rotation.
 
-    A leg of several inlets brings each of them the whole sample.  The next sample comes while one is dealt out, so there
-    is a slot more than samples in flight: that of sample i - d, once its inputs have been dealt out again, takes i + 1.
+    A leg with several inlets brings each of them the whole sample. The next sample arrives while one is dealt
+    out, so there is one slot more than samples in flight: the slot of sample i - d receives i + 1 after its
+    inputs were dealt out again.
     """
     lay, b, size, d = layer.layout, layer.b, len(leg.elements), layer.slots
     cell = lay.inlet(number)
@@ -65,7 +67,7 @@ def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
         core.mov(into, fabric_in(leg.color), dtype="fp16", start="none", thread=COMING, priority="high")
 
     def both(samples: int, again: int, slot: int) -> None:
-        """So many samples go out again from slot `again` on, and as many for the first time from `slot` on."""
+        """Deal `samples` samples again from slot `again` on, alternating with as many new ones from `slot` on."""
         with core.loop(samples):
             deal(again)
             core.join(COMING)
@@ -100,7 +102,7 @@ def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
 
 
 def _route_inputs(layer: TrainedLayer, number: int) -> None:
-    """Routes of what inlet `number` deals out."""
+    """Set the routes of what inlet `number` deals out."""
     lay, b, fed = layer.layout, layer.b, layer.layout.fed[number]
     b.route(layer.feed, lay.inlet(number), rx="R", tx="E", switch=KEEP)
     onward = "E" if lay.cols > 1 else ""
@@ -114,7 +116,8 @@ def _route_inputs(layer: TrainedLayer, number: int) -> None:
 
 
 def write_gradient_inlet(layer: TrainedLayer, arriving: int) -> None:
-    """In addition to the last row: deals the gradients that arrive on a color to the columns of that row."""
+    """Write the core next to the last row: it deals the gradients that arrive on a color to the columns of
+    that row."""
     lay = layer.layout
     core = layer.b.core_class(f"{lay.name} gradients in")
     with core.loop(layer.rows):
@@ -123,7 +126,8 @@ def write_gradient_inlet(layer: TrainedLayer, arriving: int) -> None:
 
 
 def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
-    """In addition to the last row of the last layer: takes logits from a color, deals the gradients of the loss out."""
+    """Write the core next to the last row of the last layer: it receives logits on a color and deals out the
+    loss gradients."""
     lay = layer.layout
     sizes = [lay.sent(col) for col in range(lay.cols)]
     offsets = np.cumsum([0, *sizes]).tolist()
@@ -138,9 +142,10 @@ def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
 
 
 def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: int, loss: str) -> None:
-    """Cores behind the one next to the last row: each takes every n-th sample and leaves the others to pass.
+    """Write the loss on several cores behind the one next to the last row: each receives every n-th sample
+    and drops the others.
 
-    Gradients go back in the order of the samples, on their own color; the nearest core sends first.
+    Gradients return in the order of the samples, on a separate color; the nearest core sends first.
     """
     lay, b, count = layer.layout, layer.b, len(cells)
     size = sum(lay.sent(col) for col in range(lay.cols))
@@ -177,7 +182,8 @@ def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: 
 
 
 def _deal_gradients(layer: TrainedLayer, core: CoreClass, parts: Sequence[Operand]) -> None:
-    """The gradients of one sample, a part to every column; the last word of a part turns the router to the next."""
+    """Deal the gradients of one sample, a part to every column; the last word of a part switches the router
+    to the next."""
     lay = layer.layout
     for col, part in enumerate(parts):
         advance = "path" if col < lay.cols - 1 else None
@@ -187,7 +193,7 @@ def _deal_gradients(layer: TrainedLayer, core: CoreClass, parts: Sequence[Operan
 
 
 def _place_beside_last_row(layer: TrainedLayer, core: CoreClass) -> None:
-    """The core, and the routes of the gradients that it deals out."""
+    """Place the core, and route the gradients that it deals out."""
     lay, b = layer.layout, layer.b
     cell = (lay.last, lay.left - 1)
     b.place(core, cell)

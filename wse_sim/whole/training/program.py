@@ -1,6 +1,6 @@
-"""All layers of a plan that trains as one program, and the buffers of a run.
+"""All layers of a trainable plan as one program, and the buffers of a run.
 
-Symbols: B samples; r the learning rate, so weights move by ``- r / B`` times their summed gradients.
+Symbols: B samples; r the learning rate, so weights change by ``- r / B`` times their summed gradients.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_ce
 
 PASSES = 2  # of a sample: forward and backward
 MOST_LOSSES = 16
-"""Cores of a loss: more would hold up the words that pass all of them."""
+"""Most cores of a loss: more would delay the words that pass all of them."""
 
 
 @dataclass(frozen=True)
 class TrainingProgram:
-    """A plan that trains as one program over a batch of `rows` samples."""
+    """A trainable plan as one program over a batch of `rows` samples."""
 
     plan: PipelinedPlan
     program: Program
@@ -64,7 +64,7 @@ class TrainingProgram:
 
     @property
     def ways(self) -> tuple[Cycles, Cycles]:
-        """Cycles of a word between regions, forward and of gradients."""
+        """Travel cycles of a word between regions: forward, and of gradients."""
         names, wafer = [one.name for one in self.layouts], self.plan.wafer
         found: tuple[dict[Ends, float], dict[Ends, float]] = {}, {}
         for legs, cycles in zip((self.legs.forward[:-1], self.legs.backward), found, strict=True):
@@ -74,7 +74,8 @@ class TrainingProgram:
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
-        """(rows, cols, 4) words of a sample on every link, of all streams and gradients on their ways."""
+        """Words per sample on every link, summed over all streams and gradients: (rows, cols, 4), in the
+        order N, E, S, W."""
         wafer = self.plan.wafer
         return link_map(self._links(), wafer.rows, wafer.cols)
 
@@ -100,7 +101,8 @@ class TrainingProgram:
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
     ) -> dict[str, Floats]:
-        """Buffers of a run: parameters by name, samples (rows, K), labels (rows,)."""
+        """Return the input buffers of a run by name, from parameters by name, samples (rows, K) and labels
+        (rows,)."""
         out: dict[str, Floats] = {}
         for layout in self.layouts:
             weight, *bias = forward_kernel(self.plan, layout.name).parameters
@@ -133,10 +135,11 @@ def training_program(
     loss: str = "cross entropy",
     room: tuple[int, int] = (0, 0),
 ) -> TrainingProgram:
-    """The program that trains on a batch of `rows` samples with learning rate `rate` (of the mean loss).
+    """Build the program that trains on a batch of `rows` samples with learning rate `rate` (of the mean
+    loss).
 
-    `room`: samples per region, and passes ahead of its last row, that are more in flight than are sure to find room; see
-    :mod:`wse_sim.whole.training.flight`.
+    `room`: extra samples per region, and extra passes ahead of its last row, beyond what is certain to be
+    buffered; see :mod:`wse_sim.whole.training.flight`.
 
     Raises
     ------
@@ -168,13 +171,13 @@ def training_program(
 
 
 def _losses(plan: PipelinedPlan, loss: str, logits: int) -> int:
-    """Cores with which the loss keeps the pace: each lets the words of the others' samples pass besides."""
+    """Return the number of loss cores that keep the pace; each also passes the words of the others' samples."""
     cycles, passing = sum(loss_cycles(loss, logits, plan.wafer)), logits / 2
     return min(MOST_LOSSES, ceil(cycles / max(plan.pace_cycles - passing, cycles / MOST_LOSSES)))
 
 
 def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: str) -> None:
-    """Layer number `p`: its cores, and the routes on which its outputs and gradients leave."""
+    """Write layer number `p`: its cores, and the routes on which its outputs and gradients leave."""
     out, back = legs.forward[p], legs.backward[p - 1] if p else None
     is_last = p + 1 == len(legs.forward)
     for number in range(len(layer.layout.fed)):
@@ -194,7 +197,7 @@ def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: s
 
 
 def _write_host(b: Builder, legs: Legs, rows: int, cols: int) -> None:
-    """Host streams at the edges: samples in, logits out."""
+    """Add the host streams at the edges: samples in, logits out."""
     for number, leg in enumerate(legs.inputs):
         row, col = leg.cells[0]
         words = rows * len(leg.elements) // PAIR

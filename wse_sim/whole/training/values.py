@@ -1,10 +1,11 @@
 """Weights of a layer as the tiles of its cores, and back.
 
-Symbols: N outputs and K inputs of the layer; row i of R and column c of C of its cores hold k_i inputs and v outputs::
+Symbols: N outputs and K inputs of the layer; row i of R and column c of C of its cores have k_i inputs and v
+outputs::
 
     W (N, K)  <->  tiles (R, C, max k_i x v)      the tile of a core is its part of W transposed, inputs first
 
-Places beyond k_i, K or N hold zeros.
+Elements beyond k_i, K or N are zero.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Floats = NDArray[np.float32]
 
 
 def tiles(layout: RegionLayout, weight: Floats) -> Floats:
-    """(N, K) as (rows, cols, inputs x outputs) of the cores."""
+    """Return a weight (N, K) as tiles (rows, cols, inputs x outputs) of the cores."""
     most, v, cols = max(len(row.inputs) for row in layout.rows), layout.outputs, layout.cols
     wide = np.zeros((cols * v, PAIR * ceil_div(layout.k, PAIR)), np.float32)
     wide[: layout.n, : layout.k] = weight
@@ -31,7 +32,7 @@ def tiles(layout: RegionLayout, weight: Floats) -> Floats:
 
 
 def untiled(layout: RegionLayout, held: Floats) -> Floats:
-    """(N, K) from the tiles of all cores."""
+    """Return the weight (N, K) from the tiles of all cores."""
     v, cols = layout.outputs, layout.cols
     x = held.reshape(len(layout.rows), cols, -1, v)
     wide = np.zeros((cols * v, PAIR * ceil_div(layout.k, PAIR)), np.float32)

@@ -1,13 +1,13 @@
-"""Layouts and ways of a plan that trains, and the routes of its streams.
+"""Layouts and routes of a trainable plan.
 
-A *leg* is one way of words from cell to cell on a color::
+A *leg* is one route of words from cell to cell on a color::
 
     host > inputs, a leg per inlet > region 0 > outputs, one leg > region 1 > ... > logits > host
                                      region 0 < gradients, one leg < region 1 < ...
 
-Outputs leave the last row of a region westward, gradients of the inputs upward in the column that collects them: there the
-cores send in turn, and a switch of each router passes on what comes from behind.  A leg between regions passes all inlets
-of the next one, and each takes every word.
+Outputs leave the last row of a region westward, input gradients upward in the column that collects them:
+there the cores send in sequence, and a switch of each router forwards what arrives from behind. A leg between
+regions passes all inlets of the next one, and each receives every word.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ LEAST_LOSSES = 2  # cores of a loss that take samples in turn
 
 
 class NoWayError(ModelError):
-    """A stream finds no way on its color."""
+    """A stream has no free route on its color."""
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One way of words from cell to cell on a color; `stream` tells between whom."""
+    """One route of words from cell to cell on a color; `stream` names its ends."""
 
     stream: Stream
     color: int
@@ -61,7 +61,7 @@ class Legs:
     ]  # cores of the loss: the one next to the last row, or several behind it that take samples in turn
 
     def into(self, layer: int, inlet: int) -> Leg:
-        """The leg that brings an inlet of a layer its inputs."""
+        """Return the leg that brings an inlet of a layer its inputs."""
         return self.forward[layer - 1] if layer else self.inputs[inlet]
 
 
@@ -71,7 +71,7 @@ class Legs:
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream], losses: int = 1
 ) -> tuple[tuple[RegionLayout, ...], Legs]:
-    """Layouts and ways with as many inlets as find a way, and at most that many cores for the loss."""
+    """Return layouts and legs with as many inlets as can be routed, and at most `losses` cores for the loss."""
     wanted = [_inlets(plan, kernel, stage) for kernel, stage in zip(kernels, plan.stages, strict=True)]
     while True:
         layouts = _layouts(plan, kernels, wanted)
@@ -87,7 +87,7 @@ def laid_out(
 
 
 def _inlets(plan: PipelinedPlan, kernel: Kernel, stage: Stage) -> int:
-    """Inlets of a layer, as many as its price counts (:mod:`wse_sim.kernels.blocks.chain_rows`)."""
+    """Return the inlets of a layer, as many as its price counts (:mod:`wse_sim.kernels.blocks.chain_rows`)."""
     rows = stage.region.rows
     tiling = Tiling(max(1, rows - 1), stage.region.compute_cores // rows)
     has_dx = stage.name != plan.stages[0].name
@@ -98,7 +98,7 @@ def _inlets(plan: PipelinedPlan, kernel: Kernel, stage: Stage) -> int:
 def _layouts(
     plan: PipelinedPlan, kernels: Sequence[Kernel], wanted: Sequence[int]
 ) -> tuple[RegionLayout, ...]:
-    """Layouts with as many inlets as wanted, fewer where rows do not suffice."""
+    """Return layouts with the wanted numbers of inlets, or fewer if there are not enough rows."""
     out = []
     for kernel, stage, most in zip(kernels, plan.stages, wanted, strict=True):
         tried = (lay_for_training(kernel, stage, n) for n in range(most, 0, -1))
@@ -120,9 +120,9 @@ def _legs(
     losses: int,
     around: bool,
 ) -> Legs:
-    """The legs; those of the input are sought from the first inlet to the last, or the other way round (`order` -1).
+    """Return the legs; input legs are routed from the first inlet to the last, or in reverse (`order` -1).
 
-    `around`: they go around compute cores where they can.
+    With `around` they avoid compute cores where possible.
     """
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     computing = frozenset(chain.from_iterable(map(_computing, layouts))) if around else frozenset()
@@ -157,7 +157,8 @@ def _legs(
 def _loss_cells(
     grid: Grid, layouts: Sequence[RegionLayout], color: int, beside: Cell, count: int
 ) -> tuple[Cell, ...]:
-    """A way of `count` free cells from the core next to the last row on, as long as there is one; else that core alone."""
+    """Return a path of up to `count` free cells that starts at the core next to the last row, or that core if
+    none is free."""
     held = set(grid.taken(color))
     for one in layouts:
         held |= _computing(one).union(_collecting(one))
@@ -171,7 +172,7 @@ def _loss_cells(
 
 
 def _taken_ends(grid: Grid, layouts: Sequence[RegionLayout], streams: Sequence[Stream]) -> list[Cell]:
-    """Take the cells where ways begin and end, before ways are sought; the cells at the edge for the input."""
+    """Mark the cells at the ends of all routes as taken before routing; return the edge cells of the input."""
     for p, layout in enumerate(layouts):
         row, left = layout.last, layout.left
         grid.take(streams[p + 1].color, ((row, left - 1 + col) for col in range(layout.cols + 1)))
@@ -190,7 +191,7 @@ def _taken_ends(grid: Grid, layouts: Sequence[RegionLayout], streams: Sequence[S
 
 
 def _below_first_inlet(layout: RegionLayout) -> list[Cell]:
-    """Cells from below the first inlet to the last."""
+    """Return the cells from below the first inlet to the last."""
     (first, col), (last, _) = layout.inlet(0), layout.inlet(len(layout.fed) - 1)
     return [(row, col) for row in range(first + 1, last + 1)]
 
@@ -204,7 +205,8 @@ def _leg(
     elements: range,
     computing: AbstractSet[Cell],
 ) -> Leg:
-    """The shortest way between two cells on a color, through the regions `at` and along the planned stream."""
+    """Return the cheapest route between two cells on a color, through the regions `at` and along the planned
+    stream."""
     cells = grid.way(color, *ends, grid.planned(stream), [layout.region for layout in at], computing)
     if cells is None:
         raise _no_way(stream, color)
@@ -214,7 +216,7 @@ def _leg(
 
 
 def _no_way(stream: Stream, color: int) -> NoWayError:
-    """A stream without a way."""
+    """Return the error for a stream without a route."""
     return NoWayError(
         f"tensor '{stream.tensor}' has no free route from '{stream.producer}' to '{stream.consumer}' on color "
         f"{color}; use another placer or a larger wafer"
@@ -229,7 +231,7 @@ def _leg_to_inlets(
     elements: range,
     computing: AbstractSet[Cell],
 ) -> Leg:
-    """The way from the core next to the last row to the first inlet of the next region and down to its last, or up from there."""
+    """Return the route from the core next to the last row to all inlets of the next region, downward or upward."""
     after = at[1]
     inlets = tuple(after.inlet(g) for g in range(len(after.fed)))
     column = [inlets[0], *_below_first_inlet(after)]
@@ -247,12 +249,12 @@ def _leg_to_inlets(
 
 
 def _collecting(layout: RegionLayout) -> list[Cell]:
-    """The cores that collect gradients of the inputs, from the top."""
+    """Return the cores that collect input gradients, from the top."""
     return [(row, layout.collector) for row in range(layout.top, layout.last)]
 
 
 def _computing(layout: RegionLayout) -> set[Cell]:
-    """The compute cores of a region."""
+    """Return the compute cores of a region."""
     rows, cols = range(layout.top, layout.last + 1), range(layout.left, layout.left + layout.cols)
     return {(row, col) for row in rows for col in cols}
 
@@ -265,7 +267,7 @@ def _input_legs(
     order: int,
     computing: AbstractSet[Cell],
 ) -> list[Leg]:
-    """A leg per bundle from the edge of the fabric to its inlet."""
+    """Return one leg per bundle, from the edge of the fabric to its inlet."""
     bundles = range(len(layout.fed))
     sizes = [sum(len(layout.rows[i].inputs) for i in layout.fed[g]) for g in bundles]
     offsets = np.cumsum([0, *sizes]).tolist()
@@ -290,7 +292,8 @@ def _input_legs(
 def route_cells(
     b: Builder, color: int, cells: Sequence[Cell], arriving: str, last: str, taps: Sequence[Cell] = ()
 ) -> None:
-    """The cells of a way: `arriving` into the first, `last` out of the last one; to the cores at `taps` as well."""
+    """Route the cells in order: `arriving` into the first, `last` out of the last one; also to the cores at
+    `taps`."""
     steps = [direction(a, c) for a, c in pairwise(cells)]
     came = [arriving, *(BACK[step] for step in steps)]
     for cell, rx, tx in zip(cells, came, [*steps, last], strict=True):
@@ -298,7 +301,8 @@ def route_cells(
 
 
 def route_forward(b: Builder, layout: RegionLayout, leg: Leg, cols: int) -> None:
-    """The columns of the last row send westward in turn, the first first; then the way."""
+    """Route the columns of the last row, which send westward in sequence, the first column first; then the
+    rest of the leg."""
     for col in range(layout.cols):
         passing = Switch([{"rx": "E"}], ring=True) if col < layout.cols - 1 else None
         b.route(leg.color, (layout.last, layout.left + col), rx="R", tx="W", switch=passing)
@@ -309,7 +313,7 @@ def route_forward(b: Builder, layout: RegionLayout, leg: Leg, cols: int) -> None
 
 
 def route_backward(b: Builder, layout: RegionLayout, leg: Leg) -> None:
-    """The rows send their gradients upward in turn, the top one first; then the way."""
+    """Route the rows that send their gradients upward in sequence, the top row first; then the rest of the leg."""
     steps = [direction(a, c) for a, c in pairwise(leg.cells)]
     count = len(layout.rows) - 1  # the last row has no inputs
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Names of a cluster's management, of which there is none here."""
+"""Names of a cluster's management, which does not exist here."""
 
 from __future__ import annotations
 

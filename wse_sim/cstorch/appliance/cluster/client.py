@@ -1,4 +1,4 @@
-"""What loggers send to a cluster's management: kept in memory, so a program may look at it."""
+"""Messages of loggers to a cluster's management: kept in memory, where a program may read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TelemetryClient:
         self.kept.append((dict(metrics), dict(labels or {})))
 
     def flush(self) -> None:
-        """Nothing is waiting: nothing is sent."""
+        """Do nothing: no message is sent."""
 
     def __enter__(self) -> TelemetryClient:
         return self

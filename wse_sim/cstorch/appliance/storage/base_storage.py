@@ -1,4 +1,4 @@
-"""Kinds of storage, and which of them a path belongs to."""
+"""Kinds of storage, and the kind of a path."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ class StorageDeleter(_Storage):
         return made
 
     def delete(self) -> None:
-        """Delete what is there."""
+        """Delete the object."""
         raise NotImplementedError

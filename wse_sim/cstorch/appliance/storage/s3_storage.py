@@ -22,7 +22,7 @@ class _Cloud:
 
     @classmethod
     def path_exists(cls, path: base_storage.Path) -> NoReturn:
-        """Nothing outside of this machine is looked at."""
+        """Raise an error: storage outside of this machine is not supported."""
         raise faults.program_error(
             f"{os.fspath(path)[:80]!r} is storage in the cloud, which is not part of this simulator; give a local path"
         )

@@ -25,4 +25,4 @@ def version_check(*_: object, **__: object) -> None:
 
 
 def unwrap_traceback(*_: object, **__: object) -> None:
-    """Nothing to unwrap."""
+    """Do nothing."""

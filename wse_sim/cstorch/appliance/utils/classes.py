@@ -1,4 +1,4 @@
-"""Classes by what they are derived from."""
+"""Classes by their base classes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MbsSetting = str | int | dict[str, Any] | None
 
 
 class MicroBatchSize:
-    """What ``micro_batch_size`` may be."""
+    """Allowed values of ``micro_batch_size``."""
 
     WORDS = ("auto", "explore", "disable")
 
@@ -145,7 +145,7 @@ class DataExecutor:
 
     @property
     def artifact_dir(self) -> Path:
-        """A folder of this executor below that of the run; made when it is first asked for."""
+        """A folder of this executor below that of the run; created on first access."""
         if self._folder is None:
             run = runtime.run()
             taken = itertools.count(max(run.executions, 1))

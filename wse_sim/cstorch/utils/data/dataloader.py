@@ -97,7 +97,7 @@ class DataLoader:
 
     @property
     def dataloader(self) -> Iterable[object]:
-        """What ``input_fn`` gives to worker 0, made once."""
+        """The loader that ``input_fn`` returns for worker 0, created once."""
         if self._made is None:
             with distributed.as_worker(distributed.WorkerState(streamer=True, run_step=self._drawn)):
                 self._made = _checked(self.input_fn(*self.args, **self.keywords))
@@ -116,7 +116,7 @@ class DataLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples of a batch, as the loader says."""
+        """Samples of a batch, as stated by the loader."""
         size = getattr(self.dataloader, "batch_size", None)
         if size is None:
             size = getattr(getattr(self.dataloader, "batch_sampler", None), "batch_size", None)
@@ -126,7 +126,7 @@ class DataLoader:
 
     @property
     def num_epochs(self) -> int:
-        """Passes of an own loop over this object: what was asked for, else one."""
+        """Passes of a user's loop over this object: as requested, else one."""
         return self._epochs or 1
 
     # -- position --------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class DataLoader:
         return min(limits) if limits else None
 
     def batches(self, endless: bool = True, workers: int = 1) -> Generator[Any, None, None]:
-        """Batches in order, from this process or from that many worker processes in turn."""
+        """Yield batches in order, from this process or from `workers` worker processes in rotation."""
         if runtime.options().real_workers:
             yield from _from_processes(self, endless, workers)
             return
@@ -231,7 +231,7 @@ def _checked(loader: object) -> Iterable[object]:
 
 
 def _passes(loader: Iterable[object], endless: bool, name: str) -> Iterator[Any]:
-    """Pass after pass over a loader; each pass tells the samplers its number."""
+    """Yield pass after pass over a loader; each pass tells the samplers its number."""
     for epoch in itertools.count():
         for owner in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
             set_epoch = getattr(owner, "set_epoch", None)

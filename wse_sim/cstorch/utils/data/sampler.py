@@ -1,4 +1,4 @@
-"""A sampler that gives each input worker its own fraction of the indices."""
+"""A sampler that gives each input worker a separate fraction of the indices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DistributedSampler(torch.utils.data.Sampler):
             )
 
     def set_state(self, samples: int) -> None:
-        """Go on after that many samples of the first epoch (of all workers together)."""
+        """Resume after that many samples of the first epoch (over all workers)."""
         self.start_index = samples % max(self.total, 1)
 
     def set_epoch(self, epoch: int) -> None:

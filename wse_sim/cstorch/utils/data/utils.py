@@ -92,7 +92,7 @@ def _length(loader: object) -> int | None:
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """What an executor asks of a loader; see :class:`wse_sim.cstorch.utils.data.dataloader.DataLoader`."""
+    """Methods of a loader that an executor calls; see :class:`wse_sim.cstorch.utils.data.dataloader.DataLoader`."""
 
     @property
     def dataloader(self) -> Any: ...

@@ -124,7 +124,7 @@ class JsonLinesWriter:
 
 
 def _digest(values: object) -> dict[str, Any]:
-    """What a line keeps of a tensor: shape, range, mean and root mean square."""
+    """Return what a line stores of a tensor: shape, range, mean and root mean square."""
     data = np.asarray(_host(values), dtype=np.float64)
     if not data.size:
         return {"shape": list(data.shape)}
@@ -156,7 +156,7 @@ class SummaryWriter(_Base):  # type: ignore[misc]
 
     @property
     def cs_events_dir(self) -> str:
-        """The folder of what TensorBoard's files do not hold, below that of the writer."""
+        """Folder of data that TensorBoard's files do not contain, below that of the writer."""
         folder = Path(self.get_logdir()) / "cs_events"
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)

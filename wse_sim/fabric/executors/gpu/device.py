@@ -18,7 +18,7 @@ SIMULATED_THREADS = 3
 
 
 class GpuDevice(Protocol):
-    """Holds the state of a run and steps it."""
+    """Stores the state of a run and steps it."""
 
     def upload(self, state: RunState) -> RunState:
         """Copy `state` to the device."""
@@ -34,7 +34,7 @@ class GpuDevice(Protocol):
 
 
 def what_is_missing() -> str | None:
-    """None if there is a GPU to run on; otherwise what is missing."""
+    """Return None if a GPU is available; otherwise what is missing."""
     if is_simulated():
         return None
     if importlib.util.find_spec("numba_cuda") is None:
@@ -126,5 +126,5 @@ class Cuda:
 
 
 def _host(array: Array) -> Array:
-    """An array of the device, which is typed as what it stands for."""
+    """Copy a device array to the host; it is typed like the host array."""
     return array if isinstance(array, np.ndarray) else array.copy_to_host()

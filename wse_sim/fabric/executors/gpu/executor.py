@@ -112,7 +112,7 @@ def _finish(
 
 
 def _counted(bits: npt.NDArray[np.uint64], rows: int, cols: int) -> npt.NDArray[np.int64]:
-    """Counters (R, 5) that bit slices (5, COUNTER_BITS, n_f) hold."""
+    """Convert bit slices (5, COUNTER_BITS, n_f) to counters (R, 5)."""
     counts = np.zeros((rows * cols, 5), np.int64)
     for k in range(COUNTER_BITS):
         counts += bits_of(bits[:, k], rows, cols).T.astype(np.int64) << k

@@ -43,7 +43,7 @@ def has_fault(marks):
 
 @bare_kernel
 def first_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
-    """What thread `i` of `n` does in the first half of cycle t: words of routers, then stations, all n apart."""
+    """Run the first half of cycle t for thread `i` of `n`: router words, then stations, with stride n."""
     alive, words = False, routes.first_core.shape[0]
     for k in range(i, words + routes.stations.shape[0], n):
         if k >= words:
@@ -58,7 +58,7 @@ def first_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
 
 @bare_kernel
 def second_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
-    """What thread `i` of `n` does in the second half of cycle t."""
+    """Run the second half of cycle t for thread `i` of `n`."""
     alive, words = False, routes.first_core.shape[0]
     if i == 0:
         marks.alive[(t + 1) % ALIVE] = 0
@@ -75,7 +75,7 @@ def second_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
 
 
 def outcome_of(marks: G.Marks, n_cores: int, max_cycles: int) -> tuple[int, int, int, int] | None:
-    """How the run has ended: kind, cycle, core, slot; None if it continues."""
+    """Return how the run has ended: kind, cycle, core, slot; None if it continues."""
     t = int(marks.clock[0])
     for kind, fault in ((TWO_INPUTS, AT_INPUTS), (OUT_OF_BOUNDS, AT_BOUNDS)):
         if marks.faults[fault] != NEVER:
@@ -89,7 +89,7 @@ def outcome_of(marks: G.Marks, n_cores: int, max_cycles: int) -> tuple[int, int,
 
 @bare_kernel
 def end_cores(t, cores, sets):
-    """Close the counts; STUCK if some core has not finished."""
+    """Finish the counters; return STUCK if some core has not finished."""
     found = DONE
     for c in range(sets[N_CORES]):
         account(cores.st, c, t, cores.bins, sets[BIN])

@@ -1,11 +1,11 @@
-"""What a GPU holds of a program: bit planes of 64 routers a word, payload, cores, counters.
+"""State of a program on a GPU: bit planes of 64 routers per word, payload, cores, counters.
 
-Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = words per row + 1: neighbours are f - stride,
-f + stride, f - 1, f + 1, and what is outside the fabric is zero.  Threads that follow each other take words that follow
-each other, so one plane of one slot is one stretch of memory: ``rec[slot, plane, word]``.
-
-Planes of input p: OCC (a word is there), FULL (a second one as well), RX (the switch takes this input), POP (chosen in
-this cycle; of copied slots alone).  TX of output q.  HERE: a word may leave.  GO: it leaves in this cycle.
+Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = words per row + 1: neighbours
+are f - stride, f + stride, f - 1, f + 1, and words outside the fabric are zero. Consecutive threads process
+consecutive words, so one plane of one slot is contiguous in memory: ``rec[slot, plane, word]``. Planes of
+input p: OCC (one word in the queue), FULL (a second one as well), RX (the switch takes this input), POP
+(chosen in this cycle; copied slots only). TX of output q. HERE: a word may leave. GO: it leaves in this
+cycle.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALIVE = 3  # the marks of three cycles: of this one, of the last, and of the nex
 
 
 class Routes(NamedTuple):
-    """What does not change in a run."""
+    """Constants of a run."""
 
     ports: Array  # uint16 (slots, n_f): inputs in any switch position of any router, outputs << 5
     used: Array  # uint64 (n_f,): slots with a route
@@ -119,7 +119,7 @@ class GridTally(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """How a cycle went."""
+    """Outcome of a cycle."""
 
     alive: Array  # int64 (ALIVE,): something moved, worked or counts, by cycle mod ALIVE
     faults: Array  # int64 (2,): the first fault of each kind
@@ -127,7 +127,7 @@ class Marks(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """Of a run."""
+    """Settings of a run."""
 
     sets: Array  # int64: COLS and those after it
 
@@ -264,7 +264,7 @@ def _route_planes(program: Program, position: npt.NDArray[np.uint8]) -> npt.NDAr
 
 
 def is_short(lowered: Lowered) -> bool:
-    """True if every link is one cycle long, queues hold two words and a port takes a word a cycle."""
+    """Return whether every link is one cycle long, queues have two words and a port takes one word per cycle."""
     config = lowered.config
     longest = link_lengths(lowered.program, config)[3]
     return bool(longest == 1 and config.router_queue_wavelets == 2 and config.wavelet_milli <= 1000)

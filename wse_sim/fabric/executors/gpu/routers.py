@@ -1,4 +1,4 @@
-"""What the routers of one word decide in a cycle, and what their queues hold after it."""
+"""The decisions of 64 routers (one word) in a cycle, and the content of their queues afterwards."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs
@@ -58,7 +58,8 @@ def turn_switches(f, routes, planes, sets):
 
 @helper_kernel
 def choose_inputs(f, slot, t, ports, two, routes, planes, marks, sets):
-    """The input that each router of a copied slot takes: with words at two of them an error, or they take turns."""
+    """Return the input that each router of a copied slot takes; words at two inputs are an error, or the
+    inputs alternate."""
     rec = planes.rec
     if two != ZERO and sets[STRICT]:
         core = routes.first_core[f] + trailing_zeros(two)
@@ -94,7 +95,7 @@ def unseen_controls(f, slot, bits, routes, planes, payload, sets):
 
 @helper_kernel
 def full_behind(f, slot, q, rec, stride):
-    """Routers whose output `q`, no ramp, leads to a queue without a free cell."""
+    """Return routers whose output `q` (not the ramp) leads to a queue without a free cell."""
     if q == 0:
         return rec[slot, FULL + 2, f - stride]
     if q == 1:
@@ -164,7 +165,7 @@ def arbitrate(f, moving, bits, routes, planes, sets):
 
 @helper_kernel
 def count_bits(counters, totals, f, port, bits, first_core):
-    """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
+    """Add `bits` to 64 bit-sliced counters; overflows go to `totals`."""
     k = 0
     while bits != ZERO and k < COUNTER_BITS:
         old = counters[port, k, f]
@@ -252,7 +253,7 @@ def pushed(f, slot, p, planes, sets):
 
 @helper_kernel
 def settle(f, routes, planes, tally, sets):
-    """What moved in this cycle becomes the new state of the queues of word `f`."""
+    """Apply the moves of this cycle to the queues of word `f`."""
     rec, moving, stride = planes.rec, planes.moving, sets[STRIDE]
     entered = planes.from_ramp[f]
     todo = moving[f] | moving[f - 1] | moving[f + 1] | moving[f - stride] | moving[f + stride] | entered

@@ -60,13 +60,14 @@ def append(payload, e, word, flag):
 
 @helper_kernel
 def has_main(st, core):
-    """True if the core has a program that has not halted."""
+    """Return whether the core has a program that has not halted."""
     return st[core, C.MAIN] != C.MAIN_HALTED and st[core, C.MAIN] != C.MAIN_NONE
 
 
 @helper_kernel
 def push_ring(core, t, routes, planes, payload, cores, sets):
-    """The oldest word of the ring enters its router if it is old enough and finds a cell; False if nothing is to come."""
+    """Move the oldest word of the ring into its router if it is due and a cell is free; return False if no
+    more will come."""
     st, lay = cores.st, cores.lay
     if cores.ring_due[core] > t:
         return cores.ring_due[core] != NEVER
@@ -143,7 +144,8 @@ def copy_word(core, slot, t, f, b, routes, planes, payload, cores, sets):
 
 @helper_kernel
 def receive(core, t, routes, planes, payload, cores, sets):
-    """What moves through this station in cycle t: copies, and words for the core; True if it got one."""
+    """Move what passes this station in cycle t: copies, and words for the core; return whether the core
+    received one."""
     f, b = word_and_bit(core, sets)
     if (planes.visited[f] >> b) & ONE == ZERO:
         return False
@@ -182,7 +184,7 @@ def open_queues(core, planes, cores, sets):
 
 @helper_kernel
 def run_core(core, t, fresh, planes, cores, marks, sets):
-    """Cycle t of a core that is awake, and when it is next."""
+    """Run cycle t of an awake core, and set when it runs next."""
     st, lay = cores.st, cores.lay
     account(st, core, t, cores.bins, sets[BIN])
     received, ring = st[core, C.RECEIVED], st[core, C.RING_COUNT]
@@ -206,7 +208,8 @@ def run_core(core, t, fresh, planes, cores, marks, sets):
 
 @helper_kernel
 def step_station(core, t, routes, planes, payload, cores, marks, sets):
-    """Second half of cycle t: words that arrive, then the core; False if nothing is to come without them."""
+    """Run the second half of cycle t: words that arrive, then the core; return False if nothing follows
+    without new words."""
     fresh = receive(core, t, routes, planes, payload, cores, sets)
     if cores.wake[core] == t:
         run_core(core, t, fresh, planes, cores, marks, sets)

@@ -137,7 +137,8 @@ def begin(core, row, n, t, net, code):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def read(u, k, y, seen, net, rules):  # type: ignore[no-untyped-def]
-    """The core reads word k of node u in cycle y; True if a word that was speculated comes too early (`seen` words came)."""
+    """Let the core read word k of node u in cycle y; return True if a speculated word is too early (`seen`
+    words have arrived)."""
     nodes, times = net.nodes, net.times
     times[nodes[u, Y_OFF] + (k & nodes[u, Y_MASK])] = y
     if rules.signing:
@@ -265,7 +266,7 @@ def send(core, row, a, b, n, t, net, code, rules, size):  # type: ignore[no-unty
 
 @inlined_kernel
 def note_anchor(core, a, b, t, net):  # type: ignore[no-untyped-def]
-    """What the first step of a core waits for: a word, or its own clock."""
+    """Record what the first step of a core waits for: a word, or its own clock."""
     y = np.int64(-1)
     for u in (a, b):
         if u >= 0:
@@ -276,7 +277,7 @@ def note_anchor(core, a, b, t, net):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def take_steps(core, row, t, net, code, rules, size):  # type: ignore[no-untyped-def]
-    """Steps of a fabric instruction, as many as words and room allow: (cycle, what the core waits for, size)."""
+    """Step a fabric instruction as far as words and room allow; return (cycle, what the core waits for, size)."""
     nodes, cores, ops = net.nodes, net.cores, code.ops
     steps, wait = np.int64(cores[core, STEPS]), np.int64(WAIT_NOTHING)
     a, b = np.int64(-1), np.int64(-1)
@@ -329,7 +330,8 @@ def take_steps(core, row, t, net, code, rules, size):  # type: ignore[no-untyped
 
 @inlined_kernel
 def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
-    """Run a core's program until it waits for a word, for the ring or for its turn, or halts: (its cycle, size)."""
+    """Run a core's program until it waits for a word, for the ring or for its turn, or halts; return (its
+    cycle, size)."""
     cores, ops = net.cores, code.ops
     row, t, wait = np.int64(cores[core, PC]), np.int64(cores[core, TIME]), np.int64(WAIT_NOTHING)
     while True:

@@ -22,7 +22,7 @@ NODE, START, STEP, COUNT = range(4)
 
 @kernel
 def meet(s1, d1, n1, s2, d2, n2):  # type: ignore[no-untyped-def]
-    """True if the progressions s1 + i d1 (i < n1) and s2 + j d2 (j < n2) share a cycle."""
+    """Return whether the progressions s1 + i d1 (i < n1) and s2 + j d2 (j < n2) share a cycle."""
     low, high = max(s1, s2), min(s1 + d1 * (n1 - 1), s2 + d2 * (n2 - 1))
     if low > high:
         return False

@@ -140,7 +140,8 @@ class MaxPlus:
 
 
 class _Whole:
-    """One program: what is clean, what is handed over, and the arrays of the run."""
+    """The solution of one program: components for the equations, components for stepping, and the arrays of
+    the run."""
 
     def __init__(self, executor: MaxPlus, lowered: Lowered, options: Options) -> None:
         self.executor, self.lowered, self.options = executor, lowered, options
@@ -175,7 +176,7 @@ class _Whole:
         return self._labels
 
     def solve(self, *, signing: bool = False) -> None:
-        """Solve what the equations cover; afterwards `skip` names the rest."""
+        """Solve what the equations cover; afterwards `skip` marks the rest."""
         program = self.program
         for premise in CHECKED:
             self.broken[premise.name] = broken = premise.broken(self.lowered, self.found)
@@ -247,7 +248,7 @@ class _Whole:
         self.left = words_out(self.handed.counters.links, self.skip, self.program.cols)
 
     def stepped(self, inputs: Inputs | None) -> Run:
-        """All of it stepped, because a word left its component."""
+        """Return the run with everything stepped, because a word left its component."""
         run = self.executor.stepped.run(self.lowered, inputs, self.options)
         has_program = self.program.core_class > 0
         self.skip[:], self.broken[CLOSED.name] = True, has_program
@@ -265,12 +266,12 @@ class _Whole:
         return self._end()
 
     def _end(self) -> int:
-        """The cycle in which nothing moves."""
+        """Return the cycle from which nothing moves."""
         solved = self.solution.end if self.solution is not None else 0
         return max(solved, (self.handed.end or 0) if self.handed is not None else 0)
 
     def waits(self) -> Waits:
-        """What all cores wait for, as a stepped executor would find it."""
+        """Return what all cores wait for, in the form of a stepped executor."""
         handed = None if self.handed is None else self.handed.waits
         if self.solution is None:
             assert handed is not None
@@ -290,7 +291,7 @@ class _Whole:
         )
 
     def planes(self, stop: int | None) -> Planes:
-        """Counters per core of both kinds of components, and what tells whether lines repeat."""
+        """Return counters per core of both kinds of components, and the data that show whether lines repeat."""
         program, n = self.program, self.program.n_cores
         zeros = np.zeros(n, np.int64)
         planes: Planes = dict.fromkeys(

@@ -44,7 +44,7 @@ SHIFTED = ("halt", "stalled_in", "firsts")  # what a shift in time changes; all 
 
 
 class Rectangle(Protocol):
-    """What tells lines of cores apart: arrays (..., R)."""
+    """The data that distinguish lines of cores: arrays (..., R)."""
 
     @property
     def rows(self) -> int: ...
@@ -61,7 +61,7 @@ class Rectangle(Protocol):
 
 
 def lines_of(program: Rectangle, axis: int) -> list[Array]:
-    """Everything that tells rows (axis 0) or columns (axis 1) apart: arrays (lines, cores of a line)."""
+    """Return everything that distinguishes rows (axis 0) or columns (axis 1): arrays (lines, cores of a line)."""
     shape = program.rows, program.cols
     planes = [program.core_class, program.die_edges, *program.route, *program.params]
     return [np.ascontiguousarray(np.moveaxis(plane.reshape(shape), axis, 0)) for plane in planes]
@@ -187,7 +187,8 @@ def distinct_rows(program: Program) -> tuple[Program, npt.NDArray[np.int64]] | N
 
 
 def solve_folded(program: Program, solve: Solver, signing: bool = False) -> Planes | None:
-    """Planes of `program`; `solve` gives those of a program as it is, or None if they do not say everything."""
+    """Return the planes of `program`; `solve` computes them for a program without folding, or returns None if
+    incomplete."""
     distinct = distinct_rows(program)
     if distinct is not None:
         few = solve_folded(distinct[0], solve, signing)

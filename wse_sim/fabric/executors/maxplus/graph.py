@@ -94,7 +94,7 @@ def steering(program: Program) -> npt.NDArray[np.bool_]:
 
 
 def steered_slots(program: Program) -> npt.NDArray[np.bool_]:
-    """(slots,): commands are sent on the slot, so its switches may turn."""
+    """Return (slots,): commands are sent on the slot, so its switches may move."""
     steered = np.zeros(max(1, program.n_slots), bool)
     steered[program.code[steering(program), P.D + P.BUF]] = True
     return steered
@@ -280,7 +280,7 @@ class Reach:
 
 
 def follow_routes(program: Program) -> Reach:
-    """Which routers a word can ever reach."""
+    """Find the routers that a word can ever reach."""
     n, slots = program.n_cores, max(1, program.n_slots)
     sends = class_sends(program)
     rx, tx = static_routes(program)

@@ -212,7 +212,7 @@ def granted(u, t, nodes, times, cores, stack, size, queued, waits, start, pushed
 
 @inlined_kernel
 def first_in_turn(f, nodes, members, routers):  # type: ignore[no-untyped-def]
-    """Index of the member whose slot comes first in round-robin order."""
+    """Return the index of the member whose slot is next in round-robin order."""
     first, count, pointer = (
         np.int64(routers[f, R_FIRST]),
         np.int64(routers[f, R_COUNT]),

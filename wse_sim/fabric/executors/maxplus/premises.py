@@ -1,12 +1,13 @@
-"""What the equations take for granted, each with its check: a component that breaks one is not solved but stepped.
+"""Premises of the equations, each with its check: a component that violates one is stepped instead of solved.
 
-Those of :data:`CHECKED` are decided before anything is solved, from program and wafer alone.  Routes are
-followed over all positions of switches that a command can turn, so words of a component cannot come to another one.
-Three more are checked on the results, by :mod:`~wse_sim.fabric.executors.maxplus.executor`:
+Those of :data:`CHECKED` are decided before the solution, from program and wafer alone. Routes are followed
+over all switch positions that a command can select, so words of a component cannot reach another one. Three
+more are checked on the results, by :mod:`~wse_sim.fabric.executors.maxplus.executor`:
 
-* ``room``     words that ran ahead of credits found room; else the tree is solved again with exact windows.
-* ``meeting``  no two colors meet on an output port in one cycle; else their routers move in time order, or are stepped.
-* ``closed``   no word of a stepped component left it; else the whole program is stepped.
+* ``room``: words that ran ahead of credits found room; otherwise the tree is solved again with exact windows.
+* ``meeting``: no two colors use an output port in one cycle; otherwise their routers move in time order, or
+  are stepped.
+* ``closed``: no word of a stepped component left it; otherwise the whole program is stepped.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _TASKS = (Op.TASK_END, Op.ACTIVATE, Op.BLOCK, Op.UNBLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Premise:
-    """``holds`` states it, ``otherwise`` is the reason that the certificate gives for a component that breaks it."""
+    """``holds`` states the premise, ``otherwise`` is the reason in the certificate for a component that
+    violates it."""
 
     name: str
     holds: str

@@ -66,7 +66,7 @@ def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int
 
 
 class Actors(NamedTuple):
-    """Actors and what is known of them.  ``times``: moves and reads of all nodes in circular stretches."""
+    """Actors and their state. ``times``: moves and reads of all nodes in circular buffers."""
 
     nodes: Array
     times: Array

@@ -120,7 +120,7 @@ class Solution:
         }
 
     def waits(self, lowered: Lowered, ignore: npt.NDArray[np.bool_]) -> Waits:
-        """What the stuck cores outside `ignore` wait for, and what the queues hold."""
+        """Return what the stuck cores outside `ignore` wait for, and the content of the queues."""
         program, config = lowered.program, lowered.config
         n, slots = program.n_cores, max(1, program.n_slots)
         stuck = self.stuck(ignore)
@@ -214,7 +214,7 @@ def longest_loop(program: Program) -> int:
 
 
 def touched(label: npt.NDArray[np.int32], cores: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """(R,): cores in a component that holds one of `cores`."""
+    """Return (R,): cores in a component that contains one of `cores`."""
     marked = np.zeros(len(label), bool)
     marked[label[cores]] = True
     return marked[label]
@@ -416,5 +416,5 @@ class _Attempt:
         return True
 
     def skips(self) -> tuple[Skip, ...]:
-        """Turns that were added."""
+        """Return the extrapolated loop iterations."""
         return tuple(self.steady.skips) if self.steady is not None else ()

@@ -110,7 +110,7 @@ def compare_cores(cores, old, label, ring_size, ring_mask, ok, period, rounds): 
 
 @kernel
 def compare_nodes(nodes, old_f, old_read, times, old_times, label, q, ok, period):  # type: ignore[no-untyped-def]
-    """The same for backlogs and for all times of a node that can still bind."""
+    """Compare backlogs and all times of a node that can still bind."""
     for u in range(nodes.shape[0]):
         mine = label[nodes[u, CORE]]
         moved, was = np.int64(nodes[u, F]), np.int64(old_f[u])

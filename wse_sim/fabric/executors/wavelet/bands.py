@@ -1,17 +1,18 @@
-"""Bands of rows side by side, one thread each: what they tell each other, and when they continue.
+"""Bands of adjacent rows, one thread each: the messages between them, and when they continue.
 
-A band holds *ghosts* of the queues of its neighbours that it fills.  In cycle t it tells each neighbour
+A band stores *ghosts* of its neighbours' queues into which it pushes. In cycle t it sends each neighbour
 
-    pushes into the neighbour's queues,  pops of its own queues that the neighbour fills
+    pushes into the neighbour's queues,  pops of its own queues into which the neighbour pushes
 
-once its words have moved; with both, queue and ghost are settled alike on both sides.  So a band waits once in a cycle, for
-two neighbours, and may be up to one cycle ahead of them: what it tells has two places, by the parity of t.
-Payload needs no message: of a queue, one side writes the cells and the place of the next word, the other the place of the
-oldest.
+once its words have moved; with both, queue and ghost have the same state on both sides. So a band waits once
+per cycle, for two neighbours, and may be up to one cycle ahead of them: messages have two buffers, by the
+parity of t. Payload needs no message: of a queue, one side writes the cells and the index of the next word,
+the other the index of the oldest.
 
-A band at rest (nothing moved) may be part of an end or of a stretch of time in which nothing happens.  It continues
-alone once it knows of a band that is not at rest in this cycle; if all are, they end or jump together.  A band that is
-ahead of it has known one, or has jumped, which it shows: no band jumps twice before all have jumped once.
+A quiet band (nothing moved) may be part of the end of the run, or of a period in which nothing happens. It
+continues alone once it knows of a band that is not quiet in this cycle; if all are quiet, they end or jump
+together. A band that is ahead of it has seen a busy band, or has jumped, which it shows: no band jumps twice
+before all have jumped once.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -63,7 +64,7 @@ class Edges(NamedTuple):
 
 
 def make_edges(program: Program, bands: list[Band]) -> Edges:
-    """Nothing told yet."""
+    """Return empty message buffers."""
     n, words, slots = len(bands), -(-program.cols // 64), max(1, program.n_slots)
     shown = own_words(n * LINE, dtype=np.int64)
     shown[STOPPED::LINE] = NEVER_STOPPED
@@ -72,7 +73,7 @@ def make_edges(program: Program, bands: list[Band]) -> Edges:
 
 
 def split_rows(program: Program, n: int) -> list[Band]:
-    """At most `n` bands with about equally many routes and programs."""
+    """Split the program into at most `n` bands with similar numbers of routes and programs."""
     weights = (program.route != 0).sum(axis=0) + 2 * (program.class_entry[program.core_class] >= 0)
     per_row = weights.reshape(program.rows, program.cols).sum(axis=1) + 1
     return bands_of(program, cut(per_row, min(n, program.rows)))
@@ -86,7 +87,7 @@ def bands_of(program: Program, starts: list[int]) -> list[Band]:
 
 @helper_kernel
 def tell_neighbours(t, routers, edges, size, sets):
-    """After the moves of cycle t: what the bands above and below must know of them."""
+    """Send the moves of cycle t to the bands above and below."""
     rec, band, words = routers.rec, size[BAND], sets[STRIDE] - 1
     for side in range(2):
         if (side == 0 and band == 0) or (side == 1 and band == sets[BANDS] - 1):
@@ -133,7 +134,7 @@ def hear_neighbours(t, routers, edges, size, sets):
 
 @helper_kernel
 def forget_ghosts(routers, size, sets):
-    """Ghosts hold words that this band does not move."""
+    """Deactivate ghosts, whose words this band does not move."""
     for row in (0, size[N_ROWS] + 1):
         for w in range(sets[STRIDE] - 1):
             routers.active[row * sets[STRIDE] + w + 1] = ZERO
@@ -141,7 +142,7 @@ def forget_ghosts(routers, size, sets):
 
 @helper_kernel
 def have_told(t, edges, size, sets):
-    """True once both neighbours have told of cycle t; False if they have not after a while."""
+    """Return True once both neighbours have sent their moves of cycle t; False if they have not after a while."""
     band = size[BAND]
     for other in (band - 1, band + 1):
         if other < 0 or other >= sets[BANDS]:
@@ -164,7 +165,7 @@ def stop(edges, size, moment):
 
 @helper_kernel
 def is_stopped(edges, sets, moment):
-    """True if some band has met a fault before `moment`."""
+    """Return whether some band has met a fault before `moment`."""
     for other in range(sets[BANDS]):
         if load_acquire(edges.shown, other * LINE + STOPPED) < moment:
             return True
@@ -179,7 +180,7 @@ def show(t, rest, ahead, edges, size):
 
 @inlined_kernel
 def decide_rest(all_quiet, all_calm, ahead):
-    """What bands at rest do together; `ahead`: cycles until the first count ends, 0 if none runs."""
+    """Decide what quiet bands do together; `ahead`: cycles until the first timer ends, 0 if none runs."""
     if all_quiet:
         return END
     if all_calm and ahead > 0:
@@ -196,7 +197,8 @@ def tell_jump(t, distance, edges, size):
 
 @helper_kernel
 def agree(t, rest, ahead, edges, size, sets):
-    """What a band at rest does after cycle t: UNDECIDED while it does not know, END, or cycles to continue by."""
+    """Return what a quiet band does after cycle t: UNDECIDED while unknown, END, or the cycles by which to
+    advance."""
     every, first = rest, ahead
     for other in range(sets[BANDS]):
         if other == size[BAND]:

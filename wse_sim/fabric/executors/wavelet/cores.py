@@ -150,7 +150,7 @@ def soonest_timed(t, cores, size):
 
 @inlined_kernel
 def sleep_until_done(c, t, cores, size):
-    """Take a core off the lists until its instruction is through."""
+    """Take a core off the lists until its instruction is done."""
     cores.wake_at[c] = t + cores.st[c, cores.lay[THREAD0] + LEFT]
     cores.awake[c] = TIMED
     cores.chain[c] = cores.wheel[cores.wake_at[c] % WHEEL]
@@ -218,7 +218,7 @@ def start_cores(cores, size):
 
 @helper_kernel
 def end_cores(t, cores, size, sets, outcome):
-    """Close the counts; a core that has not finished makes the run stuck."""
+    """Finish the counters; an unfinished core makes the run stuck."""
     for c in range(size[FIRST_CORE], size[END_CORE]):
         account(cores.st, c, t, cores.bins, sets[BIN])
         if not is_finished(cores.st[c], c, cores.lay):

@@ -145,7 +145,8 @@ def sizes(i: int, band: Band, cols: int) -> Array:
 
 
 def first_outcome(outcomes: Array) -> Array:
-    """What the bands found, as one thread would have: the first fault, and of one moment that of the first core."""
+    """Return the outcome of the bands as one thread would find it: the earliest fault, and of equal ones that
+    of the first core."""
     faults = np.flatnonzero(np.isin(outcomes[:, 0], (TWO_INPUTS, OUT_OF_BOUNDS)))
     if len(faults):
         kind, cycle, core = outcomes[faults, :3].T

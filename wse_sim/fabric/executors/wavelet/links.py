@@ -56,7 +56,7 @@ WORDS, CELLS = 0, 1
 
 
 class Links(NamedTuple):
-    """Counters of the queues, what is under way on the links, and the debts of the ports."""
+    """Counters of the queues, words and credits in flight on the links, and the debts of the ports."""
 
     level: Array  # uint64 (n_f, slots, 5, 2, bits): words that may leave, free cells
     arriving: Array  # uint64 (longest + 1, n_f, slots, 5): pushes by the cycle in which they arrive
@@ -108,7 +108,7 @@ def make_links(
 
 
 def no_links() -> Links:
-    """What a loop over short links takes and never reads."""
+    """Return placeholders for a loop over short links, which never reads them."""
     planes = (np.zeros(shape, np.uint64) for shape in ((1,) * 5, (1,) * 4, (1,) * 4, (1, 1), (1, 1, 1)))
     level, arriving, returning, due, debt = planes
     some, none = np.zeros(2, np.int64), np.zeros(1, np.uint8)
@@ -160,7 +160,7 @@ def subtract(counter, bits):
 
 @inlined_kernel
 def above_zero(counter):
-    """Which of 64 bit-sliced counters are not zero."""
+    """Return which of 64 bit-sliced counters are not zero."""
     some = ZERO
     for k in range(counter.shape[0]):
         some |= counter[k]
@@ -199,7 +199,7 @@ def schedule(planes, f, slot, p, bits, t, turned, links):
 
 @helper_kernel
 def come_due(t, links, routers, tally, size):
-    """Words that arrive in cycle t may leave, cells that come back are free."""
+    """Deliver the words and the credits that arrive in cycle t."""
     k = t % links.due.shape[0]
     for j in range(links.n_due[k]):
         f = links.due_list[k, j]
@@ -270,7 +270,7 @@ def settle_long(t, links, routers, size):
 
 @inlined_kernel
 def below(counter, value):
-    """Which of 64 bit-sliced counters are below `value`: the last borrow of a subtraction."""
+    """Return which of 64 bit-sliced counters are below `value`: the last borrow of a subtraction."""
     borrow = ZERO
     for k in range(counter.shape[0]):
         if (value >> k) & 1:
@@ -332,7 +332,7 @@ def add_debts(f, links, routers):
 
 @inlined_kernel
 def returning_behind(k, f, slot, q, stride, planes):
-    """Routers whose output q leads to a queue with a cell that comes back when the wheel is at k."""
+    """Return routers whose output q leads to a queue that gets a credit back when the wheel is at k."""
     if q == 0:
         return planes[k, f - stride, slot, 2]
     if q == 1:

@@ -145,7 +145,8 @@ def settle_short_links(routers, tally, size):
 
 @inlined_kernel
 def at_rest(t, is_short, cores, links, routers, size, sets):
-    """Whether this band has nothing left to do (QUIET), and whether nothing happens until a count ends (CALM)."""
+    """Return whether this band has nothing left to do (QUIET), and whether nothing happens until a timer ends
+    (CALM)."""
     rest = np.int64(0)
     if size[MOVED]:
         return rest

@@ -44,7 +44,8 @@ SIZES = 19
 
 
 class Routers(NamedTuple):
-    """State of all routers (n_f words, R cores), the worklist, and what one word of routers decides in a cycle."""
+    """State of all routers (n_f words, R cores), the worklist, and the decisions of one word of routers in a
+    cycle."""
 
     rec: Array  # uint64 (n_f, slots * RECORD)
     ports: Array  # uint16 (n_f, slots): inputs in any switch position of any router, outputs << 5
@@ -100,7 +101,7 @@ class Band(NamedTuple):
         return self.end - self.first
 
     def cores(self, cols: int, *, ghosts: bool = False) -> tuple[int, int]:
-        """First core and the one after the last; with the rows that ghosts stand for, if asked."""
+        """Return the first core and the one after the last, including ghost rows if requested."""
         if ghosts:
             return max(0, self.first - 1) * cols, min(self.rows, self.end + 1) * cols
         return self.first * cols, self.end * cols
@@ -172,7 +173,7 @@ def touch(f, slot, routers, size):
 
 @inlined_kernel
 def count_bits(counters, totals, f, port, bits, first_core):
-    """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
+    """Add `bits` to 64 bit-sliced counters; overflows go to `totals`."""
     k = 0
     while bits != ZERO and k < COUNTER_BITS:
         old = counters[f, port, k]

@@ -1,4 +1,4 @@
-"""What the routers of one word decide in a cycle, and what moves then: for links of any length."""
+"""The decisions of 64 routers (one word) in a cycle and the resulting moves, for links of any length."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs
@@ -41,7 +41,7 @@ at = np.uint64  # of a signed index numba asks whether it is negative, a fifth o
 
 @inlined_kernel
 def full_behind(rec, f, o, q, stride):
-    """Routers whose output q leads to a queue without a free cell."""
+    """Return routers whose output q leads to a queue without a free cell."""
     if q == 0:
         return rec[at(f - stride), at(o + FULL + 16)]
     if q == 1:
@@ -53,7 +53,7 @@ def full_behind(rec, f, o, q, stride):
 
 @inlined_kernel
 def push_behind(f, slot, q, bits, stride, routers, size):
-    """Mark a push into the queues that output q of `bits` leads to."""
+    """Mark a push into the queues behind output q of `bits`."""
     rec, o = routers.rec, slot * RECORD + PUSH
     if q == 0:
         rec[at(f - stride), at(o + 16)] |= bits
@@ -75,7 +75,7 @@ def push_behind(f, slot, q, bits, stride, routers, size):
 
 @helper_kernel
 def choose_inputs(f, slot, t, chosen, here, two, routers, strict, outcome):
-    """Routers of `two` hold words at two inputs: an error, or the inputs take turns."""
+    """Resolve routers of `two`, which have words at two inputs: an error, or the inputs alternate."""
     if strict:
         core = routers.first_core[f] + trailing_zeros(two)
         if outcome[0] != TWO_INPUTS or core < outcome[2]:

@@ -42,7 +42,7 @@ _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
 }
 
 
-def _elder(name: str, form: type[LRScheduler], order: str) -> Callable[..., LRScheduler]:
+def _legacy(name: str, form: type[LRScheduler], order: str) -> Callable[..., LRScheduler]:
     """A function, no class: trainers list the subclasses of a schedule, which have one name each."""
     words = [*order.split(), "disable_lr_steps_reset"]
 
@@ -60,7 +60,7 @@ def _elder(name: str, form: type[LRScheduler], order: str) -> Callable[..., LRSc
     return schedule
 
 
-SCHEDULES = {name: _elder(name, *described) for name, described in _SCHEDULES.items()}
+SCHEDULES = {name: _legacy(name, *described) for name, described in _SCHEDULES.items()}
 SCHEDULES |= {"Linear": present.LinearLR, "PiecewiseConstant": present.PiecewiseConstantLR}
 
 

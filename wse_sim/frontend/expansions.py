@@ -51,7 +51,7 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 
 
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y_o = x W_o y: one product with all W_o, and sums over what it gives times y."""
+    """y_o = x W_o y: one product with all W_o, and sums over its result times y."""
     outs, width, inner = weight.shape
     met = functional.linear(x, weight.transpose(1, 2).reshape(outs * inner, width))
     made = (met.unflatten(-1, (outs, inner)) * y.unsqueeze(-2)).sum(-1)
@@ -78,7 +78,7 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _path(equation: str, operands: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
-    """Which operands meet in each step: by opt_einsum where torch uses it, else from left to right."""
+    """Return the operands of each contraction step: by opt_einsum where torch uses it, else from left to right."""
     if torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled:
         from opt_einsum import contract_path
 
@@ -110,4 +110,4 @@ SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_tanh_cell: _plain(torch.tanh),
     torch.rnn_relu_cell: _plain(torch.relu),
 }
-"""What is called instead of a function of torch, with the same arguments."""
+"""Replacements of torch functions, with the same arguments."""

@@ -28,14 +28,14 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_arguments_have_their_elder_places(name: str) -> None:
+def test_arguments_have_their_legacy_places(name: str) -> None:
     """The rate of six steps by each schedule's formula."""
     values, rate = SCHEDULES[name]
     schedule = getattr(lr_scheduler, name)(optimizer(), *values, False)
     assert course(schedule, 6) == pytest.approx([rate(t) for t in range(6)], rel=1e-6)
 
 
-def test_other_arguments_are_a_sentence_and_words_may_be_elder() -> None:
+def test_other_arguments_are_a_sentence_and_words_may_be_legacy() -> None:
     """`decay_steps` is `total_iters`; one argument too many is named with those that there are."""
     rates = lr_scheduler
     schedule = rates.Polynomial(optimizer(), 0.2, 0.1, decay_steps=10)

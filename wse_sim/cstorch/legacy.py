@@ -1,4 +1,4 @@
-"""What older trainers ask of the run: its environment, the tensors they track, their callbacks."""
+"""The run's interface for older trainers: its environment, tracked tensors, callbacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Environment:
 
     @property
     def weight_streaming_mode(self) -> bool:
-        """Whether weights stream; weights rest on the wafer only where the program states this."""
+        """Whether weights stream; they are stationary on the wafer only if the program says so."""
         return runtime.settings().mode != "pipelined"
 
     @weight_streaming_mode.setter
@@ -39,7 +39,7 @@ class Environment:
 
 
 class Tracker:
-    """Names what the client does for a capture of the run."""
+    """Names the client's work in captures of the run."""
 
     @contextmanager
     def entry(self, name: str) -> Iterator[None]:
@@ -55,13 +55,13 @@ class Tracker:
 
 
 class Batches(Protocol):
-    """What hands out device batches of a loop."""
+    """Yields the device batches of a loop."""
 
     def batches(self, loader: Iterable[object]) -> Iterator[Any]: ...
 
 
 class State:
-    """Tensors that a program tracks, what they held after the last step, and who wants to know."""
+    """Tensors that a program tracks, their values after the last step, and its callbacks."""
 
     def __init__(self) -> None:
         self.tracked: list[Any] = []
@@ -76,7 +76,7 @@ class State:
 
     @property
     def outputs(self) -> list[Any]:
-        """What the program tracks."""
+        """Tensors that the program tracks."""
         return self.tracked
 
     @property
@@ -91,7 +91,7 @@ class State:
         return None if execution is None or not runtime.executes() else execution.profiler.rate_tracker
 
     def set_num_csx(self, number: int) -> None:
-        """Systems that share the batch."""
+        """Set the number of systems that share the batch."""
         self.num_csx = number
         runtime.set_cluster({"num_csx": number})
 
@@ -104,7 +104,7 @@ class State:
         self.callbacks.append(function)
 
     def get_activation_for_output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a tracked tensor holds after the step.
+        """Return the value of a tracked tensor after the step.
 
         Raises
         ------
@@ -135,16 +135,16 @@ class State:
 def env() -> Environment:
     """The environment of the older door."""
     run = runtime.run()
-    held = run.elder_env
+    held = run.legacy_env
     if not isinstance(held, Environment):
-        held = run.elder_env = Environment()
+        held = run.legacy_env = Environment()
     return held
 
 
 def state() -> State:
     """The state of the older door."""
     run = runtime.run()
-    held = run.elder_state
+    held = run.legacy_state
     if not isinstance(held, State):
-        held = run.elder_state = State()
+        held = run.legacy_state = State()
     return held

@@ -1,30 +1,33 @@
-"""Elementwise work with numbers: the operators one by one, and off the products that they are fused to.
+"""Expand elementwise work with constants into single operators, and detach it from the products it is fused
+to.
 
-A kernel states what its operators take (`steps`): ``clamp(x, 0, 6)`` is a maximum and a minimum, ``1 - x`` a product and a sum.
+A kernel lists the operands of its operators in `access.steps`: ``clamp(x, 0, 6)`` is a maximum and a minimum,
+``1 - x`` a product and a sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph import Access, Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
 PRODUCTS = ("gemm", "conv2d")
 OF_PRODUCT = ("bias",)
-"""What a product keeps of its items where numbers follow."""
+"""Fused operations that stay with a product if operators with constants follow."""
 
 
 def with_steps(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with operators as `steps` say them; a note names each product that gives some up to its own region."""
+    """Return the forward graph with operators expanded by their `steps`; a note names each product that is
+    split."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
     for kernel in graph.kernels:
-        if kernel.steps and kernel.family in POINTWISE:
+        if kernel.access.steps and kernel.family in POINTWISE:
             kernels.append(_spelled(kernel))
-        elif kernel.steps and kernel.family in PRODUCTS:
+        elif kernel.access.steps and kernel.family in PRODUCTS:
             kernels += _two(kernel, tensors)
             notes.append(
                 f"'{kernel.name}' continues with numbers ({','.join(items_of(kernel))}); on the fabric its own region does"
@@ -35,18 +38,20 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
 
 
 def _spelled(kernel: Kernel) -> Kernel:
-    """Elementwise work by its steps."""
-    ops = ",".join(op for op, _ in kernel.steps[1:])
+    """Return an elementwise kernel expanded by its steps."""
+    ops = ",".join(op for op, _ in kernel.access.steps[1:])
     family = "elementwise" if kernel.family == "activation" else kernel.family
     count = len(kernel.inputs) + len(kernel.parameters)
-    first = str(kernel.steps[0][1])
+    first = str(kernel.access.steps[0][1])
     inputs = (first, *(name for name in kernel.inputs if name != first))
     attrs = frozen({"ops": ops, "inputs": count})
-    return dataclasses.replace(kernel, family=family, inputs=inputs, attrs=attrs, takes=())
+    return dataclasses.replace(
+        kernel, family=family, inputs=inputs, attrs=attrs, access=dataclasses.replace(kernel.access, order=())
+    )
 
 
 def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """The product with its bias, and what follows it."""
+    """Return the product with its bias, and an elementwise kernel for the rest."""
     whole, between = tensors[kernel.outputs[0]], f"{kernel.name}.product"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
     fused = ",".join(item for item in items_of(kernel) if item in OF_PRODUCT)
@@ -56,10 +61,9 @@ def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
         inputs=kernel.inputs[:1],
         outputs=(between,),
         attrs=frozen(attrs | ({"fused": fused} if fused else {})),
-        factor=1.0,
-        steps=(),
+        access=dataclasses.replace(kernel.access, factor=1.0, steps=()),
     )
-    steps = (("", between), *kernel.steps[1:])
+    steps = (("", between), *kernel.access.steps[1:])
     others = kernel.inputs[1:]
     cols = int(kernel.dims["n" if kernel.family == "gemm" else "k"])
     stored = {"stored": True} if others and kernel.family == "conv2d" else {}
@@ -74,11 +78,6 @@ def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
         attrs=frozen({"ops": ",".join(op for op, _ in steps[1:]), "inputs": 1 + len(others), **stored}),
         flops=0,
         saved_bytes=0,
-        reordered=(),
-        takes=(),
-        factor=1.0,
-        view="",
-        token=None,
-        steps=steps,
+        access=Access(steps=steps),
     )
     return first, second

@@ -72,7 +72,7 @@ def collecting() -> Iterator[Log]:
 
 @contextmanager
 def spent(name: str) -> Iterator[None]:
-    """A part of the work: its times are collected if someone asks for them."""
+    """Time a named part of the work, if timings are collected."""
     log = _log.get()
     if log is None:
         yield

@@ -29,7 +29,7 @@ import numpy as np
 from wse_sim import serialize
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, NOWHERE, cache_folder
-from wse_sim.spent import spent
+from wse_sim.timings import spent
 from wse_sim.written import write_whole
 
 OWN = "wse_sim."  # modules of the library
@@ -48,7 +48,7 @@ def is_used() -> bool:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Keep nothing and look nothing up: for many runs whose results have their own store."""
+    """Disable the store in this block: neither keep nor look up anything; for many runs that have their own store."""
     token = _IS_PAUSED.set(True)
     try:
         yield
@@ -64,7 +64,7 @@ def are_own(items: Iterable[Any]) -> bool:
 
 
 def named(data: object) -> str:
-    """The name of what follows from plain data."""
+    """The key of plain data: the first 32 digits of its SHA-256."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 

@@ -1,7 +1,8 @@
-"""What is left to the host before a graph is laid on the fabric: tokens are looked up there, and dropout is left out.
+"""Graph passes that move work to the host, and passes that drop dropout and the final logarithm.
 
-A model of tokens begins with tables: rows of embeddings, plus rows of positions.  The host looks them up and sends the sums, so
-the graph on the fabric begins behind them, with an input of (tokens, features).  The tables themselves do not train.
+A token model begins with table look-ups: rows of embeddings plus rows of positions. The host looks them up
+and sends the sums, so the graph on the fabric starts after them, with an input of (tokens, features). The
+tables themselves do not train.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.fusions import DraftGraph, Epilogue
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.regions.contract import POINTWISE
 
@@ -28,19 +29,19 @@ LOGARITHM = "logarithm of the loss"
 CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
 LOOKED_UP = "embedding"
 OF_HOST = (LOOKED_UP, "indexed", "layout", *POINTWISE)
-"""Families whose work the host does, where it hangs on look-ups."""
+"""Families that the host computes when their inputs come from look-ups."""
 
 
 def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
-    """The forward graph behind the tables that the host looks up; a note names them.
+    """Return the forward graph that starts after the table look-ups of the host; a note names the tables.
 
-    All kernels of :data:`OF_HOST` in front of every other go to the host, if they make one tensor of them; else the graph is as
-    it was.
+    All leading kernels of :data:`OF_HOST` move to the host if together they produce exactly one tensor;
+    otherwise the graph is returned unchanged.
 
     Raises
     ------
     ModelError
-        If a table is the weight of a layer as well, and `trains`.
+        If `trains` and a table is also the weight of a layer.
     """
     front = _front(graph)
     rest = [kernel for kernel in graph.kernels if kernel not in front]
@@ -73,17 +74,22 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
 
 
 def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
-    """The forward graph behind a view of its input, which the host rearranges, if products and norms read it so; a note states it.
+    """Return the forward graph in which the host rearranges the input, if its only reader is a product or
+    norm of a view; a note states it.
 
-    They read rows: of K features of a product, of as many as a norm has.  Patches of an image are such.
+    The host sends rows of K features for a product, and rows of the norm's width for a norm. Patches of an
+    image are an example.
     """
     inputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
     readers = [kernel for kernel in graph.kernels if set(kernel.inputs) & set(inputs)]
-    if len(inputs) != 1 or len(readers) != 1 or readers[0].reordered != (inputs[0],) or not readers[0].view:
+    if len(inputs) != 1 or len(readers) != 1 or readers[0].access.reordered != (inputs[0],):
         return graph
     reader = readers[0]
+    access = reader.access
     sizes = {"norm": ("rows", "cols"), "gemm": ("m", "k")}.get(reader.family)
-    if sizes is None or reader.inputs.count(inputs[0]) > 1 or reader.takes:
+    if sizes is None or reader.inputs.count(inputs[0]) > 1:
+        return graph
+    if not access.view or access.order or access.transposed:
         return graph
     rows, features = (int(reader.dims[size]) for size in sizes)
     if rows % graph.samples:
@@ -93,7 +99,7 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
     shape = (graph.samples, rows // graph.samples, features)
     tensors[name] = dataclasses.replace(whole, name=name, shape=shape)
     taken = tuple(name if one == inputs[0] else one for one in reader.inputs)
-    changed = dataclasses.replace(reader, inputs=taken, reordered=(), view="", token=None)
+    changed = dataclasses.replace(reader, inputs=taken, access=access.without_views())
     kernels = [changed if kernel is reader else kernel for kernel in graph.kernels]
     size = f"{shape[1]} rows of {features}"
     note = f"the host rearranges '{inputs[0]}' as '{reader.name}' takes it, and sends {size} to the fabric"
@@ -101,10 +107,11 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
 
 
 def with_tokens_first(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with one sample where attention shows that the first dimension holds its tokens (a note states this).
+    """Return the forward graph with one sample if attention shows that the first dimension holds tokens (a
+    note states this).
 
-    Samples are counted by the first dimension of the input.  Of (tokens, 1, features) and of (tokens, features), as many
-    modules of PyTorch take them, that is the number of tokens.
+    The frontend counts samples by the first dimension of the input. For inputs (tokens, 1, features) and
+    (tokens, features), which many PyTorch modules take, that is the number of tokens.
     """
     attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
     if graph.samples == 1 or not attention:
@@ -120,7 +127,7 @@ def with_tokens_first(graph: KernelGraph) -> KernelGraph:
 
 
 def _front(graph: KernelGraph) -> list[Kernel]:
-    """Kernels of the host's families that hang on no other kernel."""
+    """Return kernels of the host's families that depend only on the input and on each other."""
     known = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
     found = []
     for kernel in graph.kernels:
@@ -131,7 +138,8 @@ def _front(graph: KernelGraph) -> list[Kernel]:
 
 
 def without_dropout(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without dropout, and with the residual sums behind it in their products (a note states this)."""
+    """Return the forward graph without dropout; residual sums after a dropout are fused into their products
+    (a note states this)."""
     dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
     if not dropped and not any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels):
         return graph
@@ -148,19 +156,11 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
     def kept(kernel: Kernel) -> Kernel:
         attrs = {**kernel.attrs, "dropout": 0.0} if "dropout" in kernel.attrs else kernel.attrs
-
-        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(map(source, names))
-
         return dataclasses.replace(
             kernel,
             attrs=frozen(attrs),
-            inputs=renamed(kernel.inputs),
-            reordered=renamed(kernel.reordered),
-            takes=renamed(kernel.takes),
-            steps=tuple(
-                (op, source(taken) if isinstance(taken, str) else taken) for op, taken in kernel.steps
-            ),
+            inputs=tuple(map(source, kernel.inputs)),
+            access=kernel.access.renamed(source),
         )
 
     kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
@@ -169,15 +169,17 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
 
 
 def without_logarithm(graph: KernelGraph) -> KernelGraph:
-    """The forward graph without the logarithm of a softmax at its end, which the cross entropy of a loss takes (a note states this).
+    """Return the forward graph without a final log softmax, which the cross entropy of the loss absorbs (a
+    note states this).
 
-    The cross entropy of log softmax(x) is that of x.  The fact :data:`LOGARITHM` says what the host has to do to the outputs.
+    The cross entropy of log softmax(x) equals that of x. The fact :data:`LOGARITHM` names the kernel whose
+    logarithm the host applies to the outputs.
     """
     last = [
         kernel for kernel in graph.kernels if kernel.family == "softmax" and kernel.attrs.get("log", False)
     ]
     outputs = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT]
-    if len(last) != 1 or list(last[0].outputs) != outputs or last[0].reordered:
+    if len(last) != 1 or list(last[0].outputs) != outputs or last[0].access.reordered:
         return graph
     logits = last[0].inputs[0]
     shapes = [graph.tensors[name].shape for name in (logits, *outputs)]
@@ -192,12 +194,13 @@ def without_logarithm(graph: KernelGraph) -> KernelGraph:
 
 
 def loss_of(graph: KernelGraph, wanted: str | None) -> str:
-    """The loss of a training run: `wanted`, or squared error; cross entropy alone where it takes a logarithm of the model.
+    """Return the loss of a training run: `wanted` or squared error; always cross entropy if it absorbed the
+    model's logarithm.
 
     Raises
     ------
     ModelError
-        If another loss is wanted there.
+        If another loss is wanted for a model whose logarithm was absorbed.
     """
     if LOGARITHM not in graph.facts:
         return wanted or SQUARED
@@ -210,7 +213,8 @@ def loss_of(graph: KernelGraph, wanted: str | None) -> str:
 
 
 def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.float16]:
-    """Outputs of a training run as the model gives them: the host takes the logarithm that the loss has taken for it."""
+    """Return the outputs of a training run as the model defines them: the host applies the log softmax that
+    the loss absorbed."""
     if LOGARITHM not in graph.facts:
         return outputs
     wide = outputs.astype(np.float32)
@@ -219,16 +223,14 @@ def finished(graph: KernelGraph, outputs: NDArray[np.float16]) -> NDArray[np.flo
 
 
 def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
-    """Residual sums in the products of their operands, where only dropout were between."""
+    """Fuse residual sums into the products of their operands where only a dropout separated them."""
     outputs = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.OUTPUT}
     draft = DraftGraph({kernel.name: kernel for kernel in graph.kernels}, dict(graph.tensors), outputs, True)
     for kernel in graph.kernels:
         reader = draft.only_reader(kernel) if kernel.name in draft.kernels else None
         if (
             reader is None
-            or reader.reordered
-            or reader.takes
-            or reader.steps
+            or reader.access != PLAIN
             or kernel.family != "gemm"
             or kernel.outputs[0] not in dropped
         ):
@@ -238,7 +240,7 @@ def _summed(graph: KernelGraph, dropped: set[str]) -> KernelGraph:
 
 
 def forward_graph(graph: KernelGraph) -> KernelGraph:
-    """What a graph that trains does forward."""
+    """Return the forward part of a training graph."""
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     return dataclasses.replace(with_kernels(graph, forward, dict(graph.tensors)), training=False)
 
@@ -246,7 +248,7 @@ def forward_graph(graph: KernelGraph) -> KernelGraph:
 def with_kernels(
     graph: KernelGraph, kernels: Iterable[Kernel], tensors: dict[str, Tensor], *notes: str
 ) -> KernelGraph:
-    """The graph of these kernels, with the tensors that they have."""
+    """Return the graph with these kernels and the tensors that they use."""
     kernels = tuple(kernels)
     read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
     kept = {name: tensor for name, tensor in tensors.items() if name in read}
@@ -260,7 +262,8 @@ def with_kernels(
 
 
 def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]) -> NDArray[np.float32]:
-    """What the host sends for these arguments of the module, (samples, tokens, features): the input of `graph`.
+    """Return what the host sends for these arguments of the module: the input of `graph`, (samples, tokens,
+    features).
 
     Raises
     ------

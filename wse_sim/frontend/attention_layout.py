@@ -1,8 +1,9 @@
-"""What attention states of its operands and scores: where they lie, and what they are multiplied by.
+"""Attributes of attention on its operands and scores: layout and factor.
 
-Views cost nothing on the machine, so a graph leaves them out.  Code that computes values has to know which features are whose.
-Here the views are applied to the numbers of the elements.  With B samples of T tokens, H heads of d features, token b t in row
-r(b, t) of the tensor and P parts in it (3: queries, keys and values are slices of one tensor; else 1), part p is as usual if::
+Views cost nothing on the machine, so a graph leaves them out. Code that computes values has to know the
+position of each feature. Here the views are applied to the element numbers. With B samples of T tokens, H
+heads of d features, token b t in row r(b, t) of the tensor and P parts in it (3: queries, keys and values are
+slices of one tensor; else 1), part p has the usual layout if::
 
     element (b, h, t, i) = r(b, t) P H d + p H d + h d + i        r = b T + t  or  t B + b
 """
@@ -21,7 +22,7 @@ from wse_sim.graph import Attr
 
 Elements = NDArray[np.int32]
 MOST_ELEMENTS = 2**20
-"""Of a tensor that is looked at: a few milliseconds.  Of a larger one nothing is said."""
+"""Largest tensor that is analysed (a few milliseconds); for larger ones nothing is stated."""
 
 _SAME = frozenset(
     ["alias", "detach", "contiguous", "clone", "lift_fresh", "lift_fresh_copy", "positive", "dropout_off", "no_op_cast"]
@@ -30,7 +31,7 @@ _RESHAPED = frozenset(
     ["view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_unsafe_view", "reshape_as", "_reshape_alias"]
 )  # fmt: skip
 SAME_ORDER = _SAME | _RESHAPED
-"""Views whose elements come in the same order."""
+"""Views whose elements keep their order."""
 _SWAPPED = frozenset(["transpose", "swapaxes", "swapdims"])
 _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 

@@ -1,40 +1,38 @@
-"""One product whose result is read in parts, taken apart into as many: a region on the fabric has an inlet for each operand.
+"""Split a product whose result is read in parts into one product per part: a region has one inlet per
+operand.
 
-``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for all three, W = [W_q; W_k; W_v].  The products with W_q, W_k and
-W_v give the same numbers from three regions.  Each reads the input of the one, whose words fork in the routers.  The gate and
-the values of a gated layer are often made so, too (``chunk``, slices, ``glu``).
+``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for queries, keys and values, W = [W_q; W_k; W_v].
+The products with W_q, W_k and W_v give the same numbers from three regions. All three read the same input,
+which the routers multicast. Gated layers often make gate and values the same way (``chunk``, slices,
+``glu``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.factors import PARTS, affine_values
-from wse_sim.whole.front import with_kernels
+from wse_sim.whole.factors import PARTS
+from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
 """Parts of a product that are taken apart."""
-SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
-"""The name of some rows of a parameter, as Python writes them."""
-TURNED = ".T"
-"""What the name of a weight that is held turned ends with."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with as many products in the place of each one as parts of it are read; a note names them.
+    """Return the forward graph with each product that is read in parts replaced by one product per part; a
+    note names them.
 
-    Taken apart are products with a weight (N, K), a bias or none, and one reader: attention that is known to read three slices
-    one after the other (`packed`), or elementwise work on parts.  Parameters of the parts are named as slices:
-    ``in_proj_weight[0:32]``.
+    A product is split if it has a weight (N, K), at most a bias, and one reader: attention that reads three
+    consecutive slices (`packed`), or elementwise work on parts. The parameters of the parts are named as
+    slices: ``in_proj_weight[0:32]``.
     """
     if not any(_parts_of(graph, kernel) for kernel in graph.kernels):
         return graph
@@ -64,7 +62,8 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
 
 
 def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
-    """Names of the parts that a kernel reads of one tensor, in the order in which it takes them; parts are as their names are sorted."""
+    """Return the names of the parts that a kernel reads of one tensor, in operand order; sorted names give
+    the order in the tensor."""
     if reader.phase is not Phase.FORWARD or len(reader.inputs) != 1:
         return ()
     if reader.family == "attention":
@@ -72,12 +71,12 @@ def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
     if reader.family == "activation" and reader.attrs["function"] == "glu":
         whole, result = (graph.tensors[name].shape for name in (reader.inputs[0], reader.outputs[0]))
         return ("part1", "part0") if whole == (*result[:-1], 2 * result[-1]) else ()
-    is_covered = reader.family in POINTWISE and len(reader.parts) in COUNTS
-    return tuple(f"part{number}" for number in reader.parts) if is_covered else ()
+    is_covered = reader.family in POINTWISE and len(reader.access.parts) in COUNTS
+    return tuple(f"part{number}" for number in reader.access.parts) if is_covered else ()
 
 
 def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Kernel:
-    """The reader of the parts; ``glu`` is a sigmoid of one times the other."""
+    """Return the reader of the parts; ``glu`` becomes the sigmoid of one part times the other."""
     if reader.family == "activation":
         result = tensors[reader.outputs[0]]
         cols = result.shape[-1]
@@ -85,26 +84,31 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
         attrs = {"ops": "sigmoid,mul", "inputs": 2}
         reader = dataclasses.replace(reader, family="generated", dims=frozen(dims), attrs=frozen(attrs))
     attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
-    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), reordered=(), parts=(), takes=())
+    access = dataclasses.replace(reader.access.without_views(), order=())
+    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), access=access)
 
 
-def turned(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with weights that lie as (K, N) held as (N, K), as torch.nn.Linear has them: ``weight.T``."""
+def transposed(graph: KernelGraph) -> KernelGraph:
+    """The forward graph with weights that the module has as (K, N) as (N, K), as torch.nn.Linear has them: ``weight.T``."""
     tensors, kernels = dict(graph.tensors), []
     for kernel in graph.kernels:
-        weight = kernel.takes[0] if kernel.family == "gemm" and kernel.takes else ""
-        if not weight or set(kernel.reordered) != {weight} or kernel.parameters[0] != weight:
+        weight = kernel.access.transposed if kernel.family == "gemm" else ""
+        if not weight or set(kernel.access.reordered) != {weight} or kernel.parameters[0] != weight:
             kernels.append(kernel)
             continue
-        name, whole = weight + TURNED, tensors[weight]
-        tensors[name] = dataclasses.replace(whole, name=name, shape=whole.shape[::-1])
+        name, whole = f"{weight}.T", tensors[weight]
+        tensors[name] = dataclasses.replace(
+            whole, name=name, shape=whole.shape[::-1], derived=Derived("transposed", whole.derived or weight)
+        )
         parameters = (name, *kernel.parameters[1:])
-        kernels.append(dataclasses.replace(kernel, parameters=parameters, reordered=(), takes=()))
+        kernels.append(
+            dataclasses.replace(kernel, parameters=parameters, access=kernel.access.without_views())
+        )
     return with_kernels(graph, kernels, tensors) if kernels != list(graph.kernels) else graph
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
-    """Whether a product has one weight (N, K) and exactly one kernel reads its output."""
+    """Return whether a product has one weight (N, K), at most a bias, and exactly one reader."""
     readers = [kernel for kernel in graph.kernels if product.outputs[0] in kernel.inputs]
     if product.family != "gemm" or len(readers) > 1 or not set(items_of(product)) <= {"bias"}:
         return False
@@ -114,14 +118,18 @@ def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
 
 
 def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
-    """Cut one of several equal parts out of a product and add its tensors to `tensors`."""
+    """Return part `place` of `count` equal parts of a product, and add its tensors to `tensors`."""
     place, count = place_of
     features = int(product.dims["n"]) // count
     parameters = []
     for whole in product.parameters:
-        sliced = f"{whole}[{place * features}:{(place + 1) * features}]"
+        first, end = place * features, (place + 1) * features
+        sliced = f"{whole}[{first}:{end}]"
         tensors[sliced] = dataclasses.replace(
-            tensors[whole], name=sliced, shape=(features, *tensors[whole].shape[1:])
+            tensors[whole],
+            name=sliced,
+            shape=(features, *tensors[whole].shape[1:]),
+            derived=Derived("rows", tensors[whole].derived or whole, first, end),
         )
         parameters.append(sliced)
     out, before = f"{product.name}.{name}.out", tensors[product.outputs[0]]
@@ -136,34 +144,36 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
     )
 
 
-def with_slices(
+def with_derived(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """The weights, and what the graph names of them: slices, and weights turned to (N, K)."""
+    """The weights of the module and the parameters of the graph that follow from them, by name."""
     every = dict(weights)
     for name, tensor in graph.tensors.items():
-        if (values := affine_values(weights, name)) is not None:
-            every[name] = values.reshape(tensor.shape)
-        found = SLICE.fullmatch(name)
-        whole = found["whole"] if found is not None else name
-        if whole.endswith(TURNED) and whole.removesuffix(TURNED) in weights:
-            every[whole] = np.asarray(weights[whole.removesuffix(TURNED)]).T
-        if found is not None and whole in every:
-            every[name] = np.asarray(every[whole])[int(found["first"]) : int(found["end"])]
+        if tensor.derived is not None and (value := tensor.derived.value(weights)) is not None:
+            every[name] = value.reshape(tensor.shape)
     return every
 
 
-def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Values by parameter: those of slices put together, turned weights as they are in the module."""
+def without_derived(
+    graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
+) -> dict[str, NDArray[np.float32]]:
+    """Values by parameter of the module: rows put together, transposed ones as the module has them."""
     out: dict[str, NDArray[np.float32]] = {}
-    parts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    parts: dict[str | Derived, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():
-        found = SLICE.fullmatch(name)
-        if found is None:
-            out[name] = value
+        derived = graph.tensors[name].derived
+        if derived is not None and derived.rule == "rows":
+            parts.setdefault(derived.source, {})[derived.first] = value
         else:
-            parts.setdefault(found["whole"], {})[int(found["first"])] = value
-    out |= {name: np.concatenate([part for _, part in sorted(of.items())]) for name, of in parts.items()}
-    return {
-        name.removesuffix(TURNED): value.T if name.endswith(TURNED) else value for name, value in out.items()
-    }
+            _put(out, derived or name, value)
+    for source, cut in parts.items():
+        _put(out, source, np.concatenate([part for _, part in sorted(cut.items())]))
+    return out
+
+
+def _put(out: dict[str, NDArray[np.float32]], source: str | Derived, value: NDArray[np.float32]) -> None:
+    """Add the value of a parameter, or of the transposed one, to `out` under the name that the module has for it."""
+    while isinstance(source, Derived):
+        source, value = source.source, value.T
+    out[source] = value

@@ -1,4 +1,4 @@
-"""What torch was when public trainers were written: names of fields that they give and torch has renamed since."""
+"""Torch as it was when public trainers were written: field names that torch has renamed since."""
 
 from __future__ import annotations
 

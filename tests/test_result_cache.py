@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from wse_sim import kept as of_tests
+from wse_sim import result_cache as of_tests
 from wse_sim.files import CACHE
 
 

@@ -1,7 +1,7 @@
-"""A residual sum after a convolution, taken apart from it: images meet in their own region.
+"""Split a residual sum from the convolution before it: a separate region adds the two images.
 
-``relu(convolution(y) + x)`` is one kernel in the graph.  On the fabric the convolution gives its image with its bias, and an
-elementwise region adds x, which waits there in stores (:mod:`wse_sim.whole.regions.pointwise`).
+``relu(convolution(y) + x)`` is one kernel in the graph. On the fabric the convolution sends its image with
+the bias, and an elementwise region adds x, which it buffers (:mod:`wse_sim.whole.regions.pointwise`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ RESIDUAL = "residual"
 
 
 def summed_apart(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with an elementwise kernel in the place of each residual sum of a convolution; a note names them."""
+    """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel; a
+    note names them."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
     for kernel in graph.kernels:
         items = items_of(kernel)
@@ -38,7 +39,7 @@ def summed_apart(graph: KernelGraph) -> KernelGraph:
 
 
 def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """The convolution up to its sum, and the sum with what follows it."""
+    """Return the convolution without the sum, and a kernel with the sum and what follows."""
     place, whole = items.index(RESIDUAL), tensors[kernel.outputs[0]]
     between = f"{kernel.name}.image"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)

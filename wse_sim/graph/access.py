@@ -1,0 +1,121 @@
+"""How kernels take their operands, and how parameters that a pass made follow from those of the module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.serialize import saved
+
+Step = tuple[str, str | float]
+"""An elementwise operator, and its operand: a tensor by name, a number, or "" for a function of one argument."""
+
+
+@saved
+@dataclass(frozen=True)
+class Access:
+    """How a kernel takes its operands.
+
+    Prices do not depend on it; programs that compute values do.  The default is the plain case: every operand is read whole,
+    in the order in which it is stored.
+
+    Attributes
+    ----------
+    reordered:
+        Tensors that the kernel reads through views that change the order of elements or leave some out, and its result if the
+        model returns it through one.
+    view:
+        How the only such view of an activation orders its elements: "pixels" of an image, each with all channels, or "rows"
+        in any other order; "" without one.
+    token:
+        Index of the one token of every sample that this view selects, if it selects one.
+    parts:
+        Indices of the equal parts of one tensor, cut along its last dimension, in the order in which operators take them.
+    order:
+        Tensors in the order in which elementwise operators take them, or in which rows are joined; empty where inputs and then
+        parameters is that order.
+    transposed:
+        The weight that a product takes as (K, N) and not as (N, K).
+    factor:
+        The number by which a product multiplies its results (item "scale"), 0 where it is not one number.
+    steps:
+        Elementwise operators with their operands where some operand is a number.  The first step is ("", first value); of a
+        product, whose steps follow its bias, the first value is its own result: ("", "").
+
+    Examples
+    --------
+    >>> Access(order=("x", "y"), steps=(("", "x"), ("sub", "y"))).renamed({"x": "z"}.get).steps
+    (('', 'z'), ('sub', 'y'))
+    """
+
+    reordered: tuple[str, ...] = ()
+    view: str = ""
+    token: int | None = None
+    parts: tuple[int, ...] = ()
+    order: tuple[str, ...] = ()
+    transposed: str = ""
+    factor: float = 1.0
+    steps: tuple[Step, ...] = ()
+
+    def renamed(self, name_of: Callable[[str], str | None]) -> Access:
+        """The same access to tensors with other names; `name_of` returns None for a name that stays."""
+
+        def new(name: str) -> str:
+            return name_of(name) or name
+
+        return dataclasses.replace(
+            self,
+            reordered=tuple(map(new, self.reordered)),
+            order=tuple(map(new, self.order)),
+            transposed=new(self.transposed),
+            steps=tuple(
+                (op, new(operand) if isinstance(operand, str) else operand) for op, operand in self.steps
+            ),
+        )
+
+    def without_views(self) -> Access:
+        """The same access, with operands in the order in which they are stored."""
+        return dataclasses.replace(self, reordered=(), view="", token=None, parts=(), transposed="")
+
+
+PLAIN = Access()
+"""Every operand whole and as stored."""
+
+
+@saved
+@dataclass(frozen=True)
+class Derived:
+    """How a parameter follows from parameters of the module.
+
+    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", or "scale" or "shift" of a batch norm with running
+    statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias - a running_mean``.  `source` is the
+    parameter, itself derived or the name of one of the module; of a batch norm it is the name of the module.
+    """
+
+    rule: str
+    source: str | Derived
+    first: int = 0
+    end: int = 0
+    epsilon: float = 0.0
+
+    def value(self, weights: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
+        """The parameter, from the weights of the module by name; None if one of them is missing."""
+        if self.rule in ("scale", "shift"):
+            return self._affine(weights)
+        whole = self.source.value(weights) if isinstance(self.source, Derived) else weights.get(self.source)
+        if whole is None:
+            return None
+        return np.asarray(whole).T if self.rule == "transposed" else np.asarray(whole)[self.first : self.end]
+
+    def _affine(self, weights: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
+        parts = ("weight", "bias", "running_mean", "running_var")
+        names = [f"{self.source}.{part}".lstrip(".") for part in parts]
+        if any(name not in weights for name in names):
+            return None
+        weight, bias, mean, variance = (np.asarray(weights[name], np.float32) for name in names)
+        factor = weight / np.sqrt(variance + self.epsilon)
+        return factor if self.rule == "scale" else bias - mean * factor
