@@ -50,12 +50,12 @@ class _NoFitError(Exception):
 
 
 def compiled(
-    case: Case, graph: KernelGraph, prices: str | None = None
+    case: Case, graph: KernelGraph, prices: str | None = None, loss: str | None = None
 ) -> PipelinedPlan | WeightStreamingPlan:
     """A plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
     how: dict[str, Any] = {"mode": "weight-streaming"}
     if not case.is_streamed:
-        how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices}
+        how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices, "loss": loss}
     plan = api.compile(graph, wafer=case.wafer(), batch=case.batch, **how)
     if isinstance(plan, Infeasible):
         raise _NoFitError(plan.message)
@@ -156,7 +156,8 @@ def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
 
 def _without_option(case: Case, row: Row, prices: str | None) -> float:
     """Cycles in the event engine with a plan of a run without ``--whole-fabric``: of a sample, or a batch."""
-    plan = compiled(case, lowered(case), prices)
+    loss = "squared error" if case.training else None  # the loss of the comparison
+    plan = compiled(case, lowered(case), prices, loss)
     if isinstance(plan, WeightStreamingPlan):
         return engine_step(plan, row["edge_bytes_per_s"])[0]
     step = _engine(plan)[0]

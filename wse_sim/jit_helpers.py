@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 from numba.core.caching import CompileResultCacheImpl
-from numba.core.codegen import CPUCodegen, JITCodeLibrary, JITCPUCodegen
+from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import Compiler, CompilerBase, CompileResult, DefaultPassBuilder, compile_result
 from numba.core.compiler_machinery import PassManager
 from numba.core.cpu import CPUContext
@@ -72,7 +72,7 @@ class TakenIn(JITCodeLibrary):  # type: ignore[misc]
         return self.name, _KIND, self._get_module_for_linking().as_bitcode()
 
     @classmethod
-    def stored(cls, codegen: JITCPUCodegen, name: str, bitcode: bytes) -> TakenIn:
+    def stored(cls, codegen: CPUCodegen, name: str, bitcode: bytes) -> TakenIn:
         """The library that was stored."""
         library = cls(codegen, name)
         library._final_module = llvm.parse_bitcode(bitcode)

@@ -11,10 +11,6 @@ TAIL = 0.30
 """Rows beyond it are shown one by one."""
 
 
-SHOWN = ("run", "plain")
-"""Plans of the table; that of a run is the composed one in all models that are drawn."""
-
-
 def _rows() -> list[Row]:
     found: list[Row] = measured.read("random_models")["values"]["rows"]
     return found
@@ -26,7 +22,6 @@ def _random_models() -> str:
         (line["group"], line["plan"], str(line["n"]), percent(line["median"], sign=False), percent(line["p90"], 0, sign=False),
          percent(line["worst"], 0), *(percent(part, 0, sign=False) for part in line["within"]))
         for line in summary(_rows())
-        if line["plan"] in SHOWN
     ]  # fmt: skip
     bounds = (f"within {percent(bound, 0, sign=False)}" for bound in BOUNDS)
     return markdown(
@@ -47,10 +42,6 @@ def _random_outcomes() -> str:
         (
             "starts of regions in the engine's order",
             f"{sum(row['same_order'] for row in ordered)} of {len(ordered)}",
-        ),
-        (
-            "the plan of a run takes as long as the composed one",
-            f"{sum(row.get('run_cycles') == row['engine_cycles'] for row in ordered)} of {len(ordered)}",
         ),
         ("books closed", f"{sum(row['books_closed'] for row in ran)} of {len(ran)}"),
     ]
