@@ -121,10 +121,14 @@ var B = @zeros([n + 1]f32);
 var C = @zeros([n]f32);
 const B_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> B[i + OFF] });
 const C_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> C[i] });
+const C_dsr = @get_dsr(dsr_src0, 1);
+const B_dsr = @get_dsr(dsr_src1, 0);
 fn run() void {
+  @load_to_dsr(B_dsr, B_dsd);
+  @load_to_dsr(C_dsr, C_dsd);
   time.enable_tsc();
   time.get_timestamp(@ptrcast(*[3]u16, &stamps[0]));
-  @fmuls(C_dsd, C_dsd, B_dsd);
+  @fmuls(C_dsr, C_dsr, B_dsr);
   time.get_timestamp(@ptrcast(*[3]u16, &stamps[3]));
   sys.unblock_cmd_stream();
 }

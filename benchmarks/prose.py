@@ -37,15 +37,15 @@ class Rule:
 
 RULES = (
     Rule("anew", r"\banew\b", "again, or recompute", 1),
-    Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 2),
+    Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 0),
     Rule("held against", r"\bheld against\b", "compared with, tested against", 1),
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 0),
-    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 6),
-    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 7),
-    Rule("beside", r"\bbeside\b", "next to, besides, together with", 19),
-    Rule("so many", r"\bso many\b", "that many, the number of", 31),
+    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 3),
+    Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 2),
+    Rule("beside", r"\bbeside\b", "next to, besides, together with", 15),
+    Rule("so many", r"\bso many\b", "that many, the number of", 6),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
-    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 4),
+    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 3),
     Rule("elder", r"\belder\b", "older, deprecated", 0),
     Rule("in place of", r"\bin place of\b", "instead of", 0),
     Rule("goes on", r"\bgoes on\b", "continues", 0),
@@ -59,10 +59,10 @@ RULES = (
         "Of a",
         r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
         "subject and verb first",
-        82,
+        43,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 51),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 88),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 29),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 62),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",
@@ -71,7 +71,7 @@ RULES = (
         4,
     ),
     Rule("verb not", r"\b(?:says|knows|needs|takes|gives|holds|reads) not\b", "does not", 0),
-    Rule("holds no", r"\bholds? no\b", "contains no, has no", 15),
+    Rule("holds no", r"\bholds? no\b", "contains no, has no", 8),
     Rule("about at the end", r", about[.:;,)]", "about N", 0),
     Rule("of today", r"\bof (?:today|before)\b", "today's, earlier", 2),
     Rule("whoever", r"\bwhoever\b", "the caller, the user, those who", 1),
@@ -84,6 +84,24 @@ RULES = (
     Rule("any more", r"\bany ?more\b", "no longer", 0),
     Rule("by lot", r"\bby lot\b", "at random, by seed", 0),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
+    Rule("stands for", r"\bstands? for\b", "represents, is", 30),
+    Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 7),
+    Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 9),
+    Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 10),
+    Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 4),
+    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 36),
+    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 45),
+    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 53),
+    Rule("at rest", r"\bat rest\b", "resident, stationary", 42),
+    Rule(
+        "cycles a word",
+        r"\b(?:cycles?|words?|bytes|rows|wavelets|seconds) a (?:sample|cycle|word|row|core|token|step|second)\b",
+        "per",
+        89,
+    ),
+    Rule("in the mean", r"\bin the mean\b", "on average", 7),
+    Rule("nobody", r"\bnobody\b", "no caller, no process", 42),
+    Rule("is told", r"\b(?:is|are|was) told\b", "is given, is reported", 7),
 )
 
 
@@ -167,7 +185,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 192
+SHORT_LEFT = 158
 LONG_LEFT = 15
 
 

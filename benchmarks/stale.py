@@ -128,6 +128,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "numbers:generation",
     ),
     "pictures/whole_training.gif": ("docs/pictures/make.py:film", *_WHOLE),
+    "answers": ("benchmarks/answers.py", "wse_sim/frontend", "wse_sim/compiler"),
     "baselines": ("benchmarks/baselines.py", "wse_sim/baselines.py", "wse_sim/suites", "numbers:models"),
     "contest": ("benchmarks/placement.py", *_PLACERS),
     "contest_published": ("benchmarks/placement.py", "wse_sim/compiler/contest.py"),

@@ -18,6 +18,7 @@ a hash of the sources that it was measured with: --old measures again what has a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -149,9 +150,9 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 def sources() -> str:
     """The state of the code that a row was measured with."""
-    from wse_sim import kept
+    from wse_sim import result_cache
 
-    return kept.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
+    return result_cache.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
 
 
 _EXAMPLE = ("check the example arguments", "give arguments that pass it", "that forward() takes")
@@ -177,12 +178,18 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     try:
         try:
             graph = wse_sim.lower(module, args, kwargs, training=training)
-        except WseError:
+        except WseError as fault:
             if zoo != "transformers":
                 raise
-            # Some models read a layer by its number, which two layers do not have.
-            module, args, kwargs = build(zoo, name, whole=True)
-            graph = wse_sim.lower(module, args, kwargs, training=training)
+            graph = None
+            # The arguments of hf: instead.  And some models read a layer by its number, which two layers do not have.
+            for how in ({"door": True}, {"whole": True}, {"whole": True, "door": True}):
+                with contextlib.suppress(Exception):
+                    module, args, kwargs = build(zoo, name, **how)
+                    graph = wse_sim.lower(module, args, kwargs, training=training)
+                    break
+            if graph is None:
+                raise fault
         row |= {"kernels": len(graph.kernels), "flops": int(graph.total_flops)}
         if training:  # what the capture itself said, without this benchmark
             row["checked"] = graph.facts[FLOPS_CHECKED]
@@ -199,9 +206,10 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
         row["torch_flops"] = counted(module, args, kwargs, training)
     except Exception as fault:
         row["counter"] = _first(fault)
-    if "counter" in row and not training:
+    if "counter" in row:
         try:
-            row["torch_flops"] = counted_in_program(module, args, kwargs)
+            counting = trained_in_program if training else counted_in_program
+            row["torch_flops"] = counting(module, args, kwargs)
             row["counter"] = "over the exported program"
         except Exception as fault:
             row["counter"] = _first(fault)
@@ -254,6 +262,15 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
             )
             total += formula(*given[0], **given[1], out_val=node.meta["val"])
     return int(total)
+
+
+def trained_in_program(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> int:
+    """FLOPs of a step by the counter's formulas over the exported program and its backward pass, on "meta"."""
+    from wse_sim.frontend import joint
+    from wse_sim.frontend.capture import export
+
+    program = export(module, args, kwargs, training=True)
+    return joint.counted_program(program, lambda name: True).total
 
 
 def _first(fault: BaseException) -> str:

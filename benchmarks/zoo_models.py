@@ -158,8 +158,8 @@ def transformers_names() -> list[str]:
     return sorted(names)
 
 
-def transformers(name: str, *, whole: bool = False) -> Built:
-    """A class of transformers with its default sizes and two layers; `whole` with all of them."""
+def transformers(name: str, *, whole: bool = False, door: bool = False) -> Built:
+    """A class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the arguments of hf:."""
     import transformers as zoo
 
     kind = getattr(zoo, name)
@@ -180,8 +180,14 @@ def transformers(name: str, *, whole: bool = False) -> Built:
     seen, read = getattr(config, "vision_config", None), getattr(config, "text_config", None)
     if hasattr(seen, "out_hidden_size") and hasattr(read, "hidden_size"):
         seen.out_hidden_size = read.hidden_size
+    if "ForCTC" in name and getattr(config, "vocab_size", 0) is None:
+        config.vocab_size = 32
     with torch.device("meta"):
         module = kind(config)
+    if door:
+        from wse_sim.frontend.examples import examples_of
+
+        return module, (), examples_of(module, config, TOKENS)[0]
     return module, (), _transformers_inputs(module, config)
 
 

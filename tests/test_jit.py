@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,8 @@ from wse_sim.fabric.executors.gpu import planes
 from wse_sim.fabric.executors.maxplus import records
 from wse_sim.fabric.executors.wavelet import loop
 from wse_sim.fabric.vm import state
-from wse_sim.jit import kernel, population, trailing_zeros
+from wse_sim.jit import helper_kernel, kernel, population, trailing_zeros
+from wse_sim.jit_helpers import TakenIn
 
 ROOT = Path(jit.__file__).parent.parent
 WAVELET = ("planes", "cores", "links", "bands", "payload")
@@ -29,6 +31,41 @@ WAVELET = ("planes", "cores", "links", "bands", "payload")
 def zeros_and_ones(words: np.ndarray, found: np.ndarray) -> None:
     for i in range(words.shape[0]):
         found[i, 0], found[i, 1] = trailing_zeros(words[i]), population(words[i])
+
+
+@helper_kernel
+def even(n: int) -> bool:
+    if n == 0:
+        return True
+    return odd(n - 1)
+
+
+@helper_kernel
+def odd(n: int) -> bool:
+    if n == 0:
+        return False
+    return even(n - 1)
+
+
+@helper_kernel
+def squared(n: int) -> int:
+    return n * n
+
+
+@kernel
+def parity_of_square(n: int) -> bool:
+    return even(squared(n))
+
+
+@pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
+def test_helpers_have_no_machine_code_unless_they_call_in_a_circle() -> None:
+    """A square is as odd as its root; LLVM's text of a helper, not its machine code, is what a caller takes in."""
+    assert [parity_of_square(n) for n in (3, 4, 7)] == [False, True, False]
+    if not squared.overloads:  # the caller came from the disk
+        squared.compile((numba.int64,))
+    (found,) = squared.overloads.values()
+    assert isinstance(found.library, TakenIn)
+    assert found.library.get_pointer_to_function(found.fndesc.mangled_name) == 0
 
 
 @settings(deadline=None)
@@ -115,3 +152,26 @@ def test_a_class_that_moved_does_no_harm(tmp_path: Path) -> None:
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "7.0\n"), done.stderr
     assert list((tmp_path / "cache").rglob("*.nbi"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
+def test_a_helper_from_the_disk_is_taken_in_by_a_new_caller(tmp_path: Path) -> None:
+    """The second caller finds the helper stored, the third calls what the second stored: the fourth power of 3 plus 1, 2, 2."""
+    (tmp_path / "helps.py").write_text(
+        "from wse_sim.jit import helper_kernel\n@helper_kernel\ndef squared(n):\n    return n * n\n"
+    )
+    caller = "from wse_sim.jit import kernel\nfrom helps import squared\n@kernel\ndef call(n):\n    return squared(squared(n)) + {}\n"
+    main = "from calls import call\nfrom helps import squared\nprint(call(3), sum(squared.stats.cache_hits.values()))\n"
+    (tmp_path / "main.py").write_text(main)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    said = []
+    for more in (1, 2, 2):
+        (tmp_path / "calls.py").write_text(caller.format(more))
+        done = subprocess.run(
+            [sys.executable, "-B", "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said == ["82 0\n", "83 1\n", "83 0\n"]

@@ -27,12 +27,14 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler import CompilerBase
 from numba.core.dispatcher import Dispatcher
 from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
 from wse_sim import compiling
+from wse_sim.jit_helpers import CallerCompiler, HelperCompiler, HelperStored
 
 if TYPE_CHECKING:
     from llvmlite.ir import IRBuilder
@@ -66,26 +68,29 @@ def bare_kernel(fn: F) -> F:
 def helper_kernel(fn: F) -> F:
     """:func:`bare_kernel` for functions that only jitted code calls: without the Python wrapper, which takes
     long to compile."""
-    return _compiled(fn, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _compiled(fn, HelperCompiler, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined_kernel(fn: F) -> F:
     """:func:`helper_kernel`, always inlined: numba passes an array as 5 to 7 arguments, which makes calls
     expensive."""
-    return _compiled(fn, _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    flags = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _compiled(fn, HelperCompiler, _nrt=False, **flags)
 
 
-def _compiled(fn: F, **flags: bool) -> F:
+def _compiled(fn: F, compiler: type[CompilerBase] = CallerCompiler, **flags: bool) -> F:
     njit: Callable[..., Callable[[F], F]] = numba.njit
     try:
-        compiled = njit(cache=True, nogil=True, **flags)(fn)
+        compiled = njit(cache=True, nogil=True, pipeline_class=compiler, **flags)(fn)
     except (
         RuntimeError
     ):  # neither the package's folder nor the user's can be written: compiled again by each process
-        return njit(nogil=True, **flags)(fn)
+        return njit(nogil=True, pipeline_class=compiler, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
         cache = getattr(compiled, "_cache")  # noqa: B009
+        if compiler is HelperCompiler:
+            cache._impl = HelperStored(fn)
         cache._cache_file = _Stored(
             cache._cache_path, cache._impl.filename_base, sources_stamp(fn.__code__.co_filename)
         )

@@ -82,7 +82,7 @@ class DepthwiseCore:
 
     @property
     def vector(self) -> tuple[int, int]:
-        """Instructions of a tap and a channel, results of each."""
+        """Number of vector instructions per tap and channel, and results of each instruction."""
         lines, columns = self.windows.lines.results, self.windows.columns.results
         return (1, (lines - 1) * self.wide + columns) if self.is_at_once else (lines, columns)
 

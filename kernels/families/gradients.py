@@ -158,7 +158,7 @@ class GradientScale(_OfGradients):
     server_bytes = 8  # read and write every gradient
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One instruction to scale, two to clip; one more and an all-reduce of one word to check."""
+        """Price of one instruction to scale or two to clip; a check costs one more and an all-reduce of one word."""
         check_tiling(self.name, tiling, self.mappings)
         op, check = _asked_scale(how.get("attrs") or {})
         n, o = per_core(dims["elements"], tiling), wafer.vector_start_cycles

@@ -21,7 +21,9 @@ from wse_sim.compiler.coloring import (
     assign_colors,
     colors_for_streams,
     conflicts,
+    largest_first,
     saturation_first,
+    smallest_last,
 )
 from wse_sim.compiler.nets import (
     EAST,
@@ -34,6 +36,7 @@ from wse_sim.compiler.nets import (
     edge_channel,
     hops_of,
     links_of,
+    routers_of,
 )
 from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.compiler.routing import Router
@@ -322,9 +325,49 @@ def test_a_tree_costs_what_the_equation_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_colors_are_given_in_the_order_of_networkx(seed: int) -> None:
-    """The quick form of DSATUR colors every graph as networkx's own."""
-    graph = nx.gnp_random_graph(60, 0.2, seed=seed)
-    assert nx.greedy_color(graph, strategy=saturation_first) == nx.greedy_color(graph, strategy="DSATUR")
+    """The quick forms of three greedy orders color every graph as networkx's own."""
+    graph = nx.gnp_random_graph(60, 0.2 + 0.1 * seed, seed=seed)
+    near = [list(graph[node]) for node in graph]
+    for quick, slow in (
+        (saturation_first, "DSATUR"),
+        (largest_first, "largest_first"),
+        (smallest_last, "smallest_last"),
+    ):
+        colors: dict[int, int] = {}
+        for node in quick(near, colors):
+            taken = {colors[other] for other in near[node] if other in colors}
+            colors[node] = min({*range(len(near))} - taken)
+        assert colors == nx.greedy_color(graph, strategy=slow)
+
+
+def test_nets_that_meet_are_told_like_the_edges_of_a_graph() -> None:
+    """Neighbours come in the order in which a graph of networkx has them, which decides colors."""
+    rng = np.random.default_rng(3)
+    points = [tuple(map(int, rng.integers(0, 30, 2))) for _ in range(80)]
+    made = [net(a, b) for a, b in pairwise(points) if a[0] != b[0] and a[1] != b[1]]
+    for one in made:
+        corner = (one.source[0], one.sinks[0][1])
+        one.parents = {one.source: None, corner: one.source, one.sinks[0]: corner}
+    held = [
+        {
+            (row, col)
+            for a, b in one.legs()
+            for r0, r1, c0, c1 in [routers_of(a, b, one.width, 30, 30)]
+            for row in range(r0, r1)
+            for col in range(c0, c1)
+        }
+        for one in made
+    ]
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(made)))
+    graph.add_edges_from((i, j) for i, j in itertools.combinations(range(len(made)), 2) if held[i] & held[j])
+    meeting = conflicts(made, 30, 30)
+    assert [sorted(meeting[i]) for i in range(len(made))] == [sorted(graph[i]) for i in range(len(made))]
+    assert all(
+        sorted(meeting[i])[: sum(j < i for j in graph[i])] == meeting[i][: sum(j < i for j in graph[i])]
+        for i in graph
+    )
+    assert sorted(meeting.edges) == sorted(graph.edges)
 
 
 def test_sums_are_added_in_the_order_of_numpy() -> None:

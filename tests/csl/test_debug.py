@@ -203,6 +203,30 @@ def test_a_watched_variable_names_line_and_old_value(program: CompiledProgram) -
     assert told[6].startswith("'data[2]' of core (0, 0) was written at pe.csl:9 (go), cycle ")
 
 
+@pytest.mark.parametrize(
+    ("condition", "values"),
+    [("total > 10", (12, 18, 25, 33)), ("data[2] == 0", (3, 7)), ("nothing", (3, 7, 12, 18, 25, 33))],
+)
+def test_a_watch_point_may_have_a_condition(
+    program: CompiledProgram, condition: str, values: tuple[int, ...]
+) -> None:
+    """data[2] is written before the third sum; a condition that names nothing stops at every write."""
+    told: list[str] = []
+
+    def front(debugger: Debugger, event: StopEvent) -> None:
+        if event.kind == "loaded":
+            told.append(Commands(debugger).execute(f"watch total core 0,0 if {condition}"))
+        elif event.kind == "watch":
+            told.append(shown(debugger.view.value(0, "total")))
+        debugger.resume()
+
+    debugged(program, front)
+    assert told == [
+        f"watch point 1: total of core (0, 0), if {condition}, 0 hits",
+        *(str(v) for v in values),
+    ]
+
+
 def test_a_word_has_a_sender(tmp_path: Path) -> None:
     """A row of three cores: the first sends, the last hears; a value in memory leads to the sender's line, words in queues too."""
     files = {"left": HEAD + SEND, "mid": MID, "right": HEAD + HEAR}

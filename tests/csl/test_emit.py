@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wse_sim.bench.command import find, run_kernel
-from wse_sim.bench.emit import write_csl
+from wse_sim.bench.emit import stamp_difference, write_csl
 from wse_sim.csl.host.commands import cs_python, cslc
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-LIMITS = {"wse2": {"gemm": 0.2, "gemv": 0.4, "halo": 0.15, "allreduce": 0.08}, "wse3": {"gemv": 0.18}}
+LIMITS = {"wse2": {"gemm": 0.13}, "wse3": {"gemv": 0.18}}
 
 
 @functools.cache
@@ -53,6 +53,14 @@ def cycles_of(name: str, arch: str, given: tuple[tuple[str, object], ...]) -> in
     return int(said.getvalue().split("cycles:")[1].split()[0])
 
 
+def kernel_cycles(name: str, given: dict[str, object], arch: str) -> int:
+    """Cycles of the fabric program, without what the time stamps of the published runs of WSE-2 take beyond those here."""
+    wafer = load_wafer(arch)
+    cycles = run_kernel(name, given, wafer, timing="fabric").fabric_cycles
+    assert cycles is not None
+    return cycles - stamp_difference(wafer, arch)
+
+
 def emitted(name: str, arch: str, **given: object) -> int:
     return cycles_of(name, arch, tuple(given.items()))
 
@@ -61,13 +69,12 @@ def emitted(name: str, arch: str, **given: object) -> int:
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_a_kernel_in_csl_is_the_kernel(name: str, given: dict[str, object], arch: str) -> None:
-    """Values within the kernel's tolerance (its script compares), cycles within 5 % of the fabric program on WSE-3, a product with a vector apart.
+    """Values within the kernel's tolerance (its script compares), cycles within 5 % of the fabric program.
 
-    On WSE-2 the kernels' constants are those of a trace and of a fit whose code a compiler of today would shorten: a turn of a product's loop takes 30
-    cycles there and 24 here.  Loops of eight turns would be unrolled here; these have 16.
+    Apart are products on WSE-2 (a turn of their loop takes 38 cycles here, 30 in the kernel) and products with a vector on WSE-3, whose calling loop
+    has three turns and is unrolled here.  Loops of eight turns would be unrolled too; those of products have 16.
     """
-    original = run_kernel(name, given, load_wafer(arch), timing="fabric").fabric_cycles
-    assert original is not None
+    original = kernel_cycles(name, given, arch)
     limit = LIMITS[arch].get(name, 0.05)
     assert abs(emitted(name, arch, **given) - original) < limit * original
 
@@ -81,12 +88,11 @@ def test_lines_of_cores(arch: str) -> None:
     wafer, words = load_wafer(arch), 512
     stream = words * wafer.wavelet_cycles
     ring = 2 * wafer.ramp_cycles + wafer.forward_cycles
-    start = 2 * wafer.scalar_dsr_load_cycles + wafer.scalar_vector_start_cycles
+    start = 2 * wafer.scalar_dsr_load_cycles + wafer.scalar_vector_load_cycles
     out, chain = (CORES - 1) * wafer.hop_cycles + ring, (CORES - 1) * (wafer.hop_cycles + ring)
     around = emitted("broadcast", arch, cores=CORES, words=words) - stream - out
-    assert (
-        abs(around - wafer.task_start_cycles) <= 1
-    )  # measured there; here a sum of instructions and a time stamp
+    # Measured there; here a sum of instructions and a time stamp.
+    assert abs(around - wafer.task_start_cycles + stamp_difference(wafer, arch)) <= 4
     assert emitted("reduce", arch, algorithm="chain", cores=CORES, words=words) == stream + chain + around
     both = emitted("allreduce", arch, algorithm="chain", cores=CORES, words=words)
     assert both == pytest.approx(2 * stream + chain + out + around + start, abs=2)
@@ -96,8 +102,8 @@ def test_lines_of_cores(arch: str) -> None:
 def test_a_product_of_matrices(arch: str) -> None:
     """P steps of k n turns: fma_turn_cycles and m elements at half the rate (C and A collide); two tiles come or go in every step; k outer turns."""
     wafer, p, tile = load_wafer(arch), 2, 16
-    shorter = 8 if arch == "wse2" else 0  # of the 30 cycles of a trace, here
-    turn = wafer.fma_turn_cycles - shorter + tile * wafer.bank_conflict_factor / wafer.fma_fp32_per_cycle
+    longer = 8 if arch == "wse2" else 0  # than the 30 cycles of the kernel, here
+    turn = wafer.fma_turn_cycles + longer + tile * wafer.bank_conflict_factor / wafer.fma_fp32_per_cycle
     step = tile * tile * turn + 2 * tile * tile * wafer.wavelet_cycles
     cycles = emitted("gemm", arch, rows=p, cols=p, m=p * tile, k=p * tile, n=p * tile)
     assert p * step < cycles < p * (step + tile * 2 * wafer.fma_turn_cycles)

@@ -37,6 +37,8 @@ RULES = {
     "both sides of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos1 = .{ .rx = EAST, .tx = NORTH } } }"), "one of rx, tx and invalid", "wse2", ""),
     "two inputs of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos2 = .{ .rx = .{ EAST, NORTH } } } }"), "must be a single direction", "wse2", ""),
     "no routes": (ROUTE.replace("CONFIG", ".{ .switches = .{ .pos1 = .{ .rx = EAST } } }"), "without a routes field is not allowed", "wse2", ""),
+    "pop mode among routes": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP }, .pop_mode = .{ .always_pop = true } } }"), "give it in switches", "wse2", ""),
+    "a task as a function": (TASK + "fn run() void { t(); }", "'t' is a task and cannot be called", "wse2", ""),
     "a direction twice": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST, WEST }, .tx = .{ RAMP } } }"), "rx names a direction twice", "wse2", ""),
     "output queue without color": (FABRIC + "fn run() void { @mov16(o, d, .{ .async = true }); }", "output_queue 2 is never initialized", "wse3", ""),
     "input queue without color": (FABRIC + "fn run() void { @mov16(d, i, .{ .async = true }); }", "input_queue 3 is never initialized", "wse3", ""),
@@ -69,6 +71,7 @@ RULES = {
     "bytes in a descriptor": ("var a = @zeros([4]i8); const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] }); fn run() void { @mov16(d, 1); }", "have 16 or 32 bits", "wse2", ""),
     "an activated data task": ("task t(x: u32) void { } fn run() void { @activate(@get_data_task_id(@get_color(9))); } comptime { @bind_data_task(t, @get_data_task_id(@get_color(9))); }", "takes a local_task_id", "wse2", ""),
     "an id without a task": ("fn run() void { @activate(@get_local_task_id(9)); }", "is bound to no local task", "wse2", ""),
+    "a task without an id": ("task t() void { } fn run() void { }", "the task 't' is bound to no id", "wse2", ""),
     "teardown twice": (TASK + "fn h() void { } comptime { @bind_local_task(t, @get_local_task_id(29)); @set_teardown_handler(h, @get_color(1)); } " + RUN, "task id 29 is that of teardown", "wse2", ""),
 }  # fmt: skip
 
@@ -92,6 +95,8 @@ ALWAYS = {
     "an index behind a pointer": ("var a = @zeros([3]i32); fn run() void { const p: [*]i32 = &a; p[1000] = 1; }", "index 1000 is outside of the array"),
     "a value of an enum twice": ("const E = enum(u16) { A = 1, B = 1 }; fn run() void { _ = @get_int(E.A); }", "gives the value 1 twice"),
     "a value that an enum cannot hold": ("const E = enum(u8) { A = 200, B = 300 }; fn run() void { _ = @get_int(E.A); }", "300 does not fit type 'u8'"),
+    "a float in an operation of integers": (FABRIC + "fn run() void { @add16(d, d, 1.5); }", "@add16 computes with integers, found 'f16'"),
+    "an import without its parameter": ('const m = @import_module("<memcpy/get_params>", .{ .height = 1 }); const g = m.get_params(0); fn run() void { } comptime { @comptime_assert(g.width == 1); }', "<memcpy/get_params> needs a value for its parameter 'width'; pass it here"),
     "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is no configuration register"),
     "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "is in none of the ranges"),
     "a register that nothing wrote": ("comptime { const a = @get_config(0x7f23); @comptime_assert(a == 0); } fn run() void { }", "has no value at compile time"),

@@ -1,4 +1,4 @@
-"""Pages for newcomers: every block is executed in order, from an empty folder, as a reader would do it."""
+"""Pages keep their word: every block of every page is executed as a reader would do it, or says why not."""
 
 from __future__ import annotations
 
@@ -13,18 +13,39 @@ import pytest
 from wse_sim import view_registry
 from wse_sim.compiler.placers import registry
 from wse_sim.modes.registry import MODES
+from wse_sim.studies.schema import read_study
 
 pytest.importorskip("torch")
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "install.md", DOCS / "ten-minutes.md", *sorted((DOCS / "howto").glob("*.md"))]
-BLOCK = re.compile(r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-NOT_HERE = "not executed by the tests"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "howto").glob("*.md"))]
+BLOCK = re.compile(
+    r'(?:<!-- not executed: ([^\n]+) -->\n\n)?^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$',
+    re.MULTILINE | re.DOTALL,
+)
+SHELL = ("", "bash")
+READ = {"text", "json"}
+"""Languages of blocks for readers: what a command prints, formulas."""
+ELSEWHERE = {
+    "write-a-kernel": "tests/doors/test_write_a_kernel.py",
+    "add-an-operator": "tests/frontend/test_registration.py",
+}
+"""Pages with a test of their own."""
+MARKED = 16
+"""Blocks of all pages that are not executed; each has its reason."""
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(page: Path) -> list[tuple[str, str, str]]:
-    """Language, title and content of the fenced blocks of a page."""
+def blocks(page: Path) -> list[tuple[str, str, str, str]]:
+    """Reason why not, language, title and content of the fenced blocks of a page."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(text: str) -> list[str]:
+    """Lines of a block; a backslash joins one with the next.  Those of the README are run by its own test."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and line not in README.splitlines()]
 
 
 def run_command(line: str) -> int:
@@ -50,37 +71,99 @@ def registries() -> Iterator[None]:
             registry.forget_placer(placer.name)
 
 
+EXECUTED = [
+    page
+    for page in PAGES
+    if page.stem not in ELSEWHERE and any(not why and kind not in READ for why, kind, _, _ in blocks(page))
+]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("registries")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """Titled blocks are files, Python blocks share a namespace, commands end with status 0; `text` is for readers."""
+    """Titled blocks are files, Python blocks share a namespace, commands end with status 0 or say what does not fit."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "Agg")
     known = set(sys.modules)
-    names: dict[str, object] = {}
-    ran = 0
-    for language, title, text in blocks(page):
-        if NOT_HERE in title or language == "text":
-            continue
-        ran += 1
+    names: dict[str, object] = {"__name__": "__main__"}
+    asked = [block for block in blocks(page) if not block[0]]
+    for _, _, title, text in asked:
         if title:
+            (tmp_path / title).parent.mkdir(exist_ok=True)
             (tmp_path / title).write_text(text, encoding="utf-8")
-        elif language == "python":
+    for _, language, title, text in asked:
+        if title:
+            continue
+        if language == "python":
             exec(compile(text, page.name, "exec"), names)
-        else:
-            for line in text.splitlines():
+        elif language in SHELL:
+            for line in commands(text):
                 assert run_command(line) == 0, (line, capsys.readouterr().err)
-    assert ran or page.stem == "cluster"
     for name in {path.stem for path in tmp_path.glob("*.py")} & (set(sys.modules) - known):
         del sys.modules[name]
 
 
+@pytest.mark.parametrize("title", ["sram.yaml", "search.yaml"])
+def test_descriptions_of_studies_are_read(title: str, tmp_path: Path):
+    """The page of studies shows every key; its files are checked, not run."""
+    (text,) = [text for _, _, name, text in blocks(DOCS / "studies.md") if name == title]
+    (tmp_path / title).write_text(text, encoding="utf-8")
+    assert read_study(tmp_path / title).varied
+
+
 def test_blocks_say_what_they_are():
-    """A block without a language holds commands of this project alone, so the test above can run them."""
+    """A language, or commands of this project alone; a reason where it is not executed; no more of these than there were."""
+    marked = 0
     for page in PAGES:
-        for language, title, text in blocks(page):
-            if not language:
-                assert all(line.startswith("wse-sim ") for line in text.splitlines()), (page.name, text)
-            assert not title or language in ("python", "yaml"), (page.name, title)
+        found = blocks(page)
+        fences = len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert fences == 2 * len(found), f"{page.name}: a block that this test does not see"
+        if page.stem in ELSEWHERE:
+            assert page.name in (ROOT / ELSEWHERE[page.stem]).read_text(encoding="utf-8")
+        for why, language, title, text in found:
+            marked += bool(why)
+            assert language in ("", "bash", "python", "yaml", *READ), (page.name, language)
+            assert not title or language in ("python", "yaml", "json"), (page.name, title)
+            if language in SHELL and not why:
+                assert all(line.startswith("wse-sim ") for line in commands(text)), (page.name, text)
+    assert marked == MARKED
+
+
+def lines_of(page: Path) -> list[str]:
+    """Command lines of this project in all code of a page: fenced, indented, with comments."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.findall(r"^(?: {4})?(?:\$ )?(wse-sim [^\n<]*)$", text, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_every_command_of_every_page_has_its_options():
+    """Also those that are not executed: commands exist, and options are theirs."""
+    from typer.main import get_command
+
+    from wse_sim.cli import app
+
+    whole, seen, faults = get_command(app), 0, []
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        for line in lines_of(page):
+            words = re.split(r"\s{2,}|\s#", line)[0].replace("[", "").replace("]", "").split()[1:]
+            command = whole
+            while words and hasattr(command, "commands") and words[0] in command.commands:
+                command = command.commands[words.pop(0)]
+            command = getattr(command, "commands", {}).get("run", command) if command is not whole else whole
+            seen += 1
+            if command.context_settings.get("ignore_unknown_options"):
+                continue  # it hands its words on
+            known = {
+                name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
+            }
+            if command is whole and words and not words[0].startswith("-"):
+                faults.append(f"{page.name}: no command '{words[0]}' in: {line}")
+            if command.name == "script":  # what comes behind the script is the script's own
+                words = words[: next((i for i, word in enumerate(words) if word.endswith(".py")), None)]
+            unknown = {w.partition("=")[0] for w in words if w.startswith("--")} - known - {"--help"}
+            faults += [f"{page.name}: no option {name} in: {line}" for name in unknown]
+    assert seen > 100
+    assert faults == []

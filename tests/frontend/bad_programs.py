@@ -194,11 +194,14 @@ class Inverse(nn.Module):
         return torch.linalg.inv(x)
 
 
-@bad("bad_programs.py", "CTC", "return log_softmax", args=(torch.randn(6, 2, 8),))
-class Paths(nn.Module):
+@bad("bad_programs.py", "the shapes do not fit", "example arguments", args=(torch.randn(1, 4, 8, 8),))
+class OtherChannels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+
     def forward(self, x: Tensor) -> Tensor:
-        sizes = torch.tensor([6, 6]), torch.tensor([2, 2])
-        return nn.functional.ctc_loss(x.log_softmax(-1), torch.ones(2, 2, dtype=torch.long), *sizes)
+        return self.conv(x)
 
 
 @bad("computes nothing", "depends on")

@@ -224,8 +224,33 @@ def test_what_is_assigned_before_it_is_read_is_no_state(device):
     assert "levels, seen assigned in forward() before it is read" in note
     assert len(model.levels) == 1
     assert model.levels[0].shape == ()
+    assert not hasattr(model, "seen")
     with pytest.raises(ModelError, match=r"assigns to self\.levels\[0\], self\.levels\[1\]"):
         lower(carried, (x,))
+
+
+class Record(nn.Module):
+    """Appends to a list that it never empties; `whole` reads all of it."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        super().__init__()
+        self.fc, self.whole = nn.Linear(8, 8), whole
+        self.seen: list[torch.Tensor] = []
+        self.fc.register_forward_hook(lambda _, given, made: self.seen.append(made))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + (sum(self.seen) if self.whole else self.seen[-1])
+
+
+def test_what_is_appended_to_a_list_is_no_state_unless_it_is_read():
+    """The module's list stays empty, after the check of its FLOPs too."""
+    model, x = Record(), torch.zeros(4, 8)
+    graph = lower(model, (x,), training=True)
+    assert [note for note in graph.notes if note.startswith("scratch: seen")]
+    assert graph.facts["training_flops"] == "as torch counts"
+    assert model.seen == []
+    with pytest.raises(ModelError, match=r"assigns to self\.seen\[0\], which"):
+        lower(Record(whole=True), (x,))
 
 
 class Frequencies(nn.Module):

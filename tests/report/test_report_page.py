@@ -12,11 +12,13 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from tests.browser import headless, wait
+from tests.browser import faults, headless, wait
 from tests.work import python_calls
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.report import html, tables, views
+from wse_sim.report.difference import diff
+from wse_sim.report.difference_page import write_difference
 from wse_sim.report.treemap import HEIGHT, WIDTH, squarified, treemap
 
 pytest.importorskip("jinja2")
@@ -227,3 +229,51 @@ def test_the_treemap_of_weight_streaming_holds_the_whole_step(streamed: Result) 
     assert areas[most.name] / (WIDTH * HEIGHT) == pytest.approx(most.total_s / streamed.step_s, rel=1e-3)
     assert areas["between kernels"] / (WIDTH * HEIGHT) == pytest.approx(2 / 33, rel=1e-2)  # 31 ms of 33
     assert picture in html.render(streamed)
+
+
+MAP_ROWS = """(() => { const c = document.querySelector('#wafer canvas'), g = c.getContext('2d'), d = g.getImageData(0, 0, c.width, c.height).data;
+const seen = new Set();
+for (let y = 0; y < c.height; y++) for (let x = c.width * 0.3; x < c.width * 0.6; x += 9) {
+  const i = 4 * (y * c.width + Math.floor(x));
+  if (d[i + 3] && Math.max(d[i], d[i + 1], d[i + 2]) - Math.min(d[i], d[i + 1], d[i + 2]) > 40) { seen.add(y); break; }
+} return seen.size / c.height; })()"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1360, 390])
+def test_captures_of_the_whole_page_keep_the_map(page: Path, browser: Any, width: int) -> None:
+    """A capture lays the page out one pixel wide for a moment; the map showed its lower third afterwards."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False},
+    )
+    browser.get("about:blank")
+    browser.get(f"file://{page}")
+    wait(browser, "!!(window.report && window.report.isReady)")
+    before = browser.execute_script("return [report.state.window.r0, report.state.window.r1]")
+    filled = browser.execute_script(f"return {MAP_ROWS}")
+    for _ in range(2):
+        browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+    browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    wait(browser, f"report.state.window.r1 === {before[1]}")
+    assert browser.execute_script("return [report.state.window.r0, report.state.window.r1]") == before
+    assert browser.execute_script(f"return {MAP_ROWS}") == pytest.approx(filled, abs=0.02)
+    assert filled > 0.5
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_two_results_fit_a_phone(
+    wafer_result: Result, streamed: Result, browser: Any, tmp_path: Path
+) -> None:
+    """390 pixels: tables scroll within their section, the page does not."""
+    path = write_difference(diff(wafer_result, streamed), tmp_path)
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
+    )
+    browser.get(f"file://{path}")
+    wait(browser, "document.readyState === 'complete'")
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    assert faults(browser) == []
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

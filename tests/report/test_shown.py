@@ -187,3 +187,36 @@ def test_a_difference_is_a_page_with_bars_of_both(result: Result, tmp_path) -> N
     assert "http" not in text.partition("</style>")[2]
     hostile = dataclasses.replace(result, model="<script>x</script>")
     assert "<script>x" not in write_difference(diff(hostile, other), tmp_path).read_text(encoding="utf-8")
+
+
+def test_machines_are_one_line_and_a_card() -> None:
+    """A wafer printed 3,460 characters of constants."""
+    wafer, cluster = wse_sim.load_wafer("wse2"), wse_sim.load_cluster()
+    assert repr(wafer) == "<Wafer wse2: 996 x 757 cores, 48 KiB of SRAM per core, 1.1 GHz>" == str(wafer)
+    assert repr(cluster).startswith("<Cluster default: up to ")
+    for machine in (wafer, cluster):
+        words = read(machine._repr_html_()).words
+        assert any(f"{len(machine.provenance)} constants" in word for word in words)
+        assert pickle.loads(pickle.dumps(machine)) == machine
+
+
+def test_two_machines_differ_in_their_constants() -> None:
+    """Names, both values, units; a result is no wafer."""
+    wafer = wse_sim.load_wafer("wse2")
+    found = wse_sim.diff(wafer, wafer.derive(sram_bytes=65536, clock_hz=1.0e9))
+    assert {row[0]: row[1:] for row in found.rows} == {
+        "clock_hz": ("1.1e+09", "1e+09", "Hz"),
+        "sram_bytes": ("49,152", "65,536", "bytes"),
+    }
+    assert repr(found) == "<ConstantsDifference wse2 -> wse2: 2 constants differ>"
+    both = wse_sim.diff(wafer, wse_sim.load_wafer("wse3"))
+    assert len(both.rows) > 5
+    assert max(map(len, both.text().splitlines())) <= 80
+    with pytest.raises(WseError, match="Wafer and Cluster cannot be compared"):
+        wse_sim.diff(wafer, wse_sim.load_cluster())  # type: ignore[call-overload]
+
+
+def test_a_result_travels_small(result: Result) -> None:
+    """Links and slices of a wafer are megabytes that repeat; 12 of them for this model, 30 for GPT-2 small."""
+    assert result.link_wavelets.nbytes > 10_000_000
+    assert len(pickle.dumps(result)) < 300_000

@@ -199,6 +199,11 @@ def test_the_page_lives_in_a_browser(serving: Serving, tmp_path: Path) -> None:
         )
         colors.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
         assert colors[0] != colors[1]
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
+        )
+        wait(browser, "document.documentElement.scrollWidth === 390")
 
 
 def test_columns_of_requests_and_series_have_one_length(serving: Serving) -> None:

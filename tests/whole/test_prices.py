@@ -91,7 +91,7 @@ def test_what_is_not_covered_is_priced_plain_and_told_why():
     plan = planned(graph)
     assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
     assert plan.notes[-1].startswith(
-        "prices: plain, of mappings of which no program was composed, because kernel '"
+        "prices: plain, of mappings without a composed program, because kernel '"
     )
     with pytest.raises(ModelError, match="kernel '"):
         planned(graph, prices="composed")
@@ -107,7 +107,7 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
     note = plan.notes[-1]
     assert note.startswith("prices: as composed and stepped on the fabric, but for 'words'")
-    assert note.endswith("updates by adamw, of which no program is composed")
+    assert note.endswith("updates by adamw, without a composed program")
 
 
 def test_a_copy_larger_than_what_is_stepped_is_priced_plain(monkeypatch):
@@ -116,7 +116,7 @@ def test_a_copy_larger_than_what_is_stepped_is_priced_plain(monkeypatch):
     assert (
         planned(graph)
         .notes[-1]
-        .startswith("prices: plain, of mappings of which no program was composed, because a copy")
+        .startswith("prices: plain, of mappings without a composed program, because a copy")
     )
     assert planned(graph, prices="composed").notes[-1].startswith("prices: as composed")
     monkeypatch.setattr(prices, "MAX_CORES", 0)

@@ -13,9 +13,10 @@ nets use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,24 +34,45 @@ def colors_for_streams(colors: int, training: bool) -> int:
     return max(0, colors - HOST_COLORS - KERNEL_COLORS * (2 if training else 1))
 
 
-def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = True) -> nx.Graph:
-    """Return the conflict graph of the nets (by position): an edge means that two of them use the same router."""
+class Meeting:
+    """Which nets (by position) hold a router together: ``meeting[i]`` are the nets that net i meets, those before it first."""
+
+    def __init__(self, near: list[list[int]]) -> None:
+        self._near = near
+
+    def __len__(self) -> int:
+        return len(self._near)
+
+    def __getitem__(self, net: int) -> list[int]:
+        return self._near[net]
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Pairs of nets that meet, each once."""
+        return [(i, j) for i, others in enumerate(self._near) for j in others if i < j]
+
+
+def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = True) -> Meeting:
+    """Return which nets use a router together."""
     owner, boxes = [], []
     for i, net in enumerate(nets):
         held = _boxes(net, rows, cols, whole_ends=whole_ends)
         owner += [i] * len(held)
         boxes += held
-    graph: nx.Graph = nx.Graph()
-    graph.add_nodes_from(range(len(nets)))
-    if not boxes:
-        return graph
-    box, own = np.array(boxes), np.array(owner)
-    for i in range(len(boxes)):
-        r0, r1, c0, c1 = boxes[i]
+    met = np.zeros((len(nets), len(nets)), np.bool_)
+    after: list[list[int]] = [[] for _ in nets]
+    if boxes:
+        box, own = np.array(boxes), np.array(owner)
+    for i, ((r0, r1, c0, c1), net_of) in enumerate(zip(boxes, owner, strict=True)):
         later = box[i + 1 :]
         meet = (later[:, 0] < r1) & (r0 < later[:, 1]) & (later[:, 2] < c1) & (c0 < later[:, 3])
-        graph.add_edges_from((owner[i], int(j)) for j in own[i + 1 :][meet] if int(j) != owner[i])
-    return graph
+        found = own[i + 1 :][meet]
+        found = found[~met[net_of, found] & (found != net_of)]
+        if found.size:
+            found = found[np.append(True, found[1:] != found[:-1])]  # boxes of a net follow each other
+            met[net_of, found] = True
+            after[net_of] += found.tolist()
+    return Meeting([np.flatnonzero(met[:, i]).tolist() + after[i] for i in range(len(nets))])
 
 
 def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[tuple[int, int, int, int]]:
@@ -82,13 +104,20 @@ def assign_colors(
     return [found[i] * per_net for i in range(len(nets))], used
 
 
-def saturation_first(graph: nx.Graph, colors: Mapping[int, int]) -> Iterator[int]:
-    """Nodes 0 to n - 1 in the order of DSATUR: next the one whose neighbours have most colors, then most neighbours, then the first.
+class Neighbours(Protocol):
+    """A graph of the nodes 0 to n - 1: the neighbours of each."""
 
-    As networkx's own strategy, which looks at all edges again for every node.  `colors` grows between two nodes.
+    def __len__(self) -> int: ...
+    def __getitem__(self, node: int) -> Iterable[int]: ...
+
+
+def saturation_first(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
+    """Nodes in the order of DSATUR: next the one whose neighbours have most colors, then most neighbours, then the first.
+
+    `colors` grows between two nodes.
     """
     count = len(graph)
-    degrees = np.array([graph.degree(node) for node in range(count)], np.int64)
+    degrees = np.array([len([*graph[node]]) for node in range(count)], np.int64)
     rank = degrees.copy()  # neighbours' colors before neighbours
     near: list[set[int]] = [set() for _ in range(count)]
     for _ in range(count):
@@ -97,19 +126,67 @@ def saturation_first(graph: nx.Graph, colors: Mapping[int, int]) -> Iterator[int
         rank[node] = -1
         color = colors[node]
         for other in graph[node]:
-            if rank[other] >= 0 and color not in near[other]:
+            if color not in near[other] and rank[other] >= 0:
                 near[other].add(color)
                 rank[other] += count
 
 
-STRATEGIES = (saturation_first, "largest_first", "smallest_last")
+def largest_first(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
+    """Nodes of most neighbours first, then the first ones."""
+    degrees = [len([*graph[node]]) for node in range(len(graph))]
+    yield from sorted(range(len(graph)), key=lambda node: -degrees[node])
 
 
-def _greedy(graph: nx.Graph) -> dict[int, int]:
+def smallest_last(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
+    """Last a node of fewest neighbours, before it one of fewest neighbours among the others, and so on.
+
+    Of several, the one that a set gives: networkx's order, on which results of plans rest.
+    """
+    left = [len([*graph[node]]) for node in range(len(graph))]
+    by_left: dict[int, set[int]] = {}
+    for node, degree in enumerate(left):
+        by_left.setdefault(degree, set()).add(node)
+    order: list[int] = []
+    least = min(left, default=0)
+    for _ in left:
+        while least not in by_left:
+            least += 1
+        node = _taken(by_left, least)
+        order.append(node)
+        left[node] = -1
+        for other in graph[node]:
+            if (degree := left[other]) < 0:
+                continue
+            _taken(by_left, degree, other)
+            by_left.setdefault(degree - 1, set()).add(other)
+            left[other] = degree - 1
+        least -= 1
+    yield from reversed(order)
+
+
+def _taken(sets: dict[int, set[int]], key: int, item: int | None = None) -> int:
+    """Take an item, or any, out of one of several sets; an empty set goes."""
+    found = sets[key]
+    if item is None:
+        item = found.pop()
+    else:
+        found.remove(item)
+    if not found:
+        del sets[key]
+    return item
+
+
+STRATEGIES = (saturation_first, largest_first, smallest_last)
+
+
+def _greedy(graph: Neighbours) -> dict[int, int]:
     """The coloring with fewest colors of several greedy ones."""
     best: dict[int, int] = {}
     for strategy in STRATEGIES:
-        found = nx.greedy_color(graph, strategy=strategy)  # type: ignore[call-overload]
+        found: dict[int, int] = {}
+        for node in strategy(graph, found):
+            taken = {found[other] for other in graph[node] if other in found}
+            found[node] = next(color for color in itertools.count() if color not in taken)
         if not best or max(found.values(), default=0) < max(best.values(), default=0):
             best = found
     return best

@@ -16,6 +16,7 @@ from typing import Protocol
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.pickled import Compressed
 from wse_sim.serialize import saved
 from wse_sim.view_registry import Displayed
 
@@ -272,7 +273,7 @@ def _si(value: float, unit: str, other: float = 0.0) -> str:
     return f"{value:.4g} {'B' if unit == 'bytes' else unit}"
 
 
-class DisplayedPlan(Displayed):
+class DisplayedPlan(Compressed, Displayed):
     """Display of a plan of any mode."""
 
     graph: KernelGraph

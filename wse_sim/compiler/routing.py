@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,8 @@ class Router:
         self.capacity = max(capacity_bytes, 1e-9)
         self.rows, self.cols = loads.shape[:2]
         self.crowd = np.zeros((self.rows, self.cols), np.int32)
+        # Of each net what was added to the links: its tree, its end regions and its legs.
+        self._laid: dict[int, tuple[object, NDArray[Any], tuple[tuple[int, int, int, int], ...]]] = {}
 
     @property
     def use(self) -> float:
@@ -81,12 +84,14 @@ class Router:
 
     def add(self, net: Net, sign: int = 1) -> None:
         """Add a net's bytes to the links of its tree, or take them away."""
-        ends = np.array(
-            [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in net.ends.values()], np.int64
-        ).reshape(-1, 4)
+        parents, ends, legs = self._laid.get(id(net), (None, OPEN, ()))
+        if parents is not net.parents:
+            boxes = [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in net.ends.values()]
+            ends = np.array(boxes, np.int64).reshape(-1, 4)
+            legs = tuple((*start, *end) for start, end in net.legs())
+            self._laid[id(net)] = net.parents, ends, legs
         ways = 2 if net.with_gradients else 1
-        for start, end in net.legs():
-            leg = (*start, *end)
+        for leg in legs:
             add_leg(self.loads, self.crowd, leg, net.width, float(net.bytes_per_sample), ways, ends, sign)
 
     def grow(
@@ -132,12 +137,16 @@ class Router:
 
     def _near(self, net: Net, sink: Point) -> list[Point]:
         """The nearest points of the tree to a sink."""
-        points = {net.source}
-        for end, start in net.parents.items():
+        (row, col), (r, c) = sink, net.source
+        points = {(abs(r - row) + abs(c - col), r, c)}
+        for (r, c), start in net.parents.items():
             if start is not None:
-                rows, cols = sorted((start[0], end[0])), sorted((start[1], end[1]))
-                points.add((min(max(sink[0], rows[0]), rows[1]), min(max(sink[1], cols[0]), cols[1])))
-        return sorted(points, key=lambda p: (_distance(p, sink), p))[:NEAR_POINTS]
+                low, high = (r, start[0]) if r < start[0] else (start[0], r)
+                r = low if row < low else high if row > high else row
+                low, high = (c, start[1]) if c < start[1] else (start[1], c)
+                c = low if col < low else high if col > high else col
+                points.add((abs(r - row) + abs(c - col), r, c))
+        return [(r, c) for _, r, c in sorted(points)[:NEAR_POINTS]]
 
     def _quality(self) -> tuple[float, float, float]:
         """Overload of all links, fullest link in hundredths, most nets at a router: less is better."""

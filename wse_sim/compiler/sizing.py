@@ -127,7 +127,7 @@ class Group:
 
     @property
     def only_passes_gradients_on(self) -> bool:
-        """Whether a sum or a difference in whole words trains: no kernel works on its gradients, and they pass its cores and links."""
+        """Whether this is a trained sum or difference in 32-bit words, whose gradients only pass through its cores and links."""
         is_whole = bool(self.forward.attrs.get("in_words"))
         return is_whole and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
 

@@ -43,6 +43,11 @@ ABSENT = {
 """Builtins of the language that are not supported, and what to write instead."""
 
 
+def is_same(one: Value, two: Value) -> bool:
+    """Whether a field that two structures have says the same in both, or nothing in one of them (programs of releases before 1.0)."""
+    return one.type is ty.VOID or (one.type is two.type and one.data == two.data)
+
+
 class Builtins(DsdBuiltins, ProgramBuiltins):
     """Pure builtins."""
 
@@ -240,7 +245,9 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(node.at, "@concat_structs takes two structures with names or two without")
         if one and isinstance(next(iter(one)), int):
             return Value(ty.COMPTIME_STRUCT, dict(enumerate([*one.values(), *two.values()])))
-        both = sorted(set(one) & set(two), key=str)
+        both = sorted(
+            (k for k in set(one) & set(two) if self.judges(scope) or not is_same(one[k], two[k])), key=str
+        )
         if both and isinstance(both[0], str):
             raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may occur once")
         return Value(ty.COMPTIME_STRUCT, {**one, **two})
@@ -297,6 +304,9 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if ty.is_int(t):
             return value
         return self.retype(value, t.base if isinstance(t, ty.EnumType) else ty.U16)
+
+    b_get_color_id = b_get_int
+    """Its name for colors in the first releases."""
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         """Reinterpret the bits as another type."""

@@ -145,6 +145,10 @@ def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
                 return b
     if isinstance(a, ty.PointerType) and isinstance(b, ty.PointerType) and a.target is b.target:
         return a
+    if op == "&" and isinstance(b, ty.PointerType):  # a && b of other languages
+        raise CslError(
+            at, f"'&' between '{a}' and the address of a '{b.target}'; the operator of truth values is 'and'"
+        )
     raise CslError(at, f"'{op}' between '{a}' and '{b}'; convert one side with @as")
 
 
@@ -198,7 +202,7 @@ def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
     if isinstance(t, ty.IntType) or t is ty.COMPTIME_INT:
         if op in ("/", "%"):
             if b == 0:
-                raise CslError(at, f"'{op}' by zero")
+                raise CslError(at, f"division by zero: the right side of '{op}' is 0")
             a = quotient(a, b) if op == "/" else remainder(a, b)
         else:
             a = INT_OPS[op](a, b)

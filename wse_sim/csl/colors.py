@@ -105,16 +105,20 @@ def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool =
     rx = tx = swap = 0
     if strict:
         check_fields(fields, at)
+    start, ring, pop = 0, False, 0
     if "routes" in fields:
         rx, tx, swap = read_routes(fields["routes"], arch, at)
+        old = fields["routes"].data
+        pop = (
+            chosen(old["pop_mode"], POP, "pop_mode", at) if isinstance(old, dict) and "pop_mode" in old else 0
+        )
     positions = [(rx, tx), (0, 0), (0, 0), (0, 0)]
-    start, ring, pop = 0, False, 0
     if "switches" in fields:
         if arch == "wse3" and color not in SWITCHED_WSE3:
             raise CslError(
                 at, f"color {color} has no switch on wse3; colors 0 to 9, 12, 13, 16, 17, 20 and 21 have one"
             )
-        start, ring, pop = read_switches(fields["switches"], positions, at)
+        start, ring, pop = read_switches(fields["switches"], positions, pop, at)
     filtered = (
         read_filter(fields["filter"], at)
         if "filter" in fields and fields["filter"].type is not ty.VOID
@@ -134,6 +138,8 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
     if ty.is_int(fields["routes"].type):
         return
     routes = fields_of(fields["routes"], "routes", at)
+    if "pop_mode" in routes:
+        raise CslError(at, "routes have no field 'pop_mode' since release 1.1; give it in switches")
     for name in ("rx", "tx"):
         given = routes.get(name)
         several = list(given.data.values()) if given is not None and isinstance(given.data, dict) else []
@@ -177,16 +183,18 @@ def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
                 if arch == "wse3":
                     raise CslError(at, f"{name} exists on wse2 only")
                 swap |= 1 if name == "color_swap_x" else 2
-        else:
+        elif name != "pop_mode":  # until release 1.0 it was a field of the routes
             raise CslError(
                 at, f"routes have no field '{name}'; their fields are rx, tx, color_swap_x, color_swap_y"
             )
     return rx, tx, swap
 
 
-def read_switches(value: Operand, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
+def read_switches(
+    value: Operand, positions: list[tuple[int, int]], pop: int, at: int
+) -> tuple[int, bool, int]:
     fields = fields_of(value, "switches", at)
-    start, ring, pop = 0, False, 0
+    start, ring = 0, False
     before = positions[0]
     for k in (1, 2, 3):
         if f"pos{k}" in fields:

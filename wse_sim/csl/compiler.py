@@ -86,7 +86,7 @@ class CompiledProgram:
     def read(cls, out: Path) -> CompiledProgram:
         """Read an output folder.
 
-        Raises :class:`WseError` if it holds no compiled program, or one that was changed after it was written.
+        Raises :class:`WseError` if it contains no compiled program, or one that was changed after it was written.
         """
         settle(out)
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.builtins import Builtins
-from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.modules import Scope
 from wse_sim.csl.values import (
     FALSE,
@@ -150,10 +150,7 @@ class PlaceEvaluator(Builtins):
                 value: Operand = self.given_param(given, t, decl)
             elif decl.value is None:
                 if decl.kind == "param":
-                    raise CslError(
-                        decl.at,
-                        f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params",
-                    )
+                    raise no_value(g)
                 if t is None:
                     raise CslError(decl.at, f"'{g.name}' has neither a type nor a value")
                 value = Value(t, zero(t))
@@ -433,6 +430,18 @@ class PlaceEvaluator(Builtins):
         ):
             return Ref(ref.root, ref.path, t.target)
         raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
+
+
+def no_value(g: Global) -> CslError:
+    """A parameter without a value: the fault is where a library is imported, else at its declaration."""
+    instance = g.instance
+    if instance.library and instance.imported_at != NOWHERE:
+        return CslError(
+            instance.imported_at, f"{instance.path} needs a value for its parameter '{g.name}'; pass it here"
+        )
+    return CslError(
+        g.decl.at, f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params"
+    )
 
 
 def literal(text: str) -> Value:

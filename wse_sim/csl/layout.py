@@ -65,6 +65,7 @@ class EvaluatedUnit(CodeUnit):
         """A new instance; its imports and comptime blocks are evaluated at once."""
         instance = Instance(path, file, params, library, len(self.instances))
         self.instances.append(instance)
+        instance.imported_at = at if self.importing else NOWHERE
         if path in HOST_INTERFACE:
             self.compiler.host_colors |= stream_colors(params)
         if not library:

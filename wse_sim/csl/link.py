@@ -30,7 +30,7 @@ from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
 from wse_sim.csl.optimised import inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
-from wse_sim.csl.strict import check_inputs, check_queues
+from wse_sim.csl.strict import check_inputs, check_queues, check_tasks
 from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
@@ -651,6 +651,7 @@ def build_image(compiler: Compiler) -> Image:
             config[color, where] = 1 + linker.config(route)
     check_queues(compiler.queues)
     check_inputs(compiler.colorless)
+    check_tasks(compiler.tasks)
     pool = tuple(linker.constants.rows)
     return Image(
         arch=compiler.options.arch,

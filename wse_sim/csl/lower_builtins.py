@@ -263,7 +263,7 @@ def kind_of(t: ty.Type, place: str) -> str:
 
 def sys_cost(name: str) -> str:
     if name.startswith("TSC"):
-        return "tsc" if name in ("TSC_READ", "TSC_VALUE") else "register"
+        return {"TSC_READ": "tsc", "TSC_VALUE": "trace"}.get(name, "register")
     if name in ("X_COORD", "Y_COORD", "FABRIC_X", "FABRIC_Y"):
         return "coordinate"
     if name in ("RANDOM16", "SET_PRNG", "SEED_PRNG"):

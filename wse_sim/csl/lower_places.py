@@ -79,7 +79,9 @@ class PlaceLowerer(Evaluator):
     def load_constant(self, value: Value, reg: int, at: int) -> int:
         t, data = value.type, value.data
         code = self.code
-        if isinstance(t, ty.PointerType):
+        if isinstance(t, ty.PointerType) and isinstance(data, int):  # the address of a register
+            self.constant(data, reg, at)
+        elif isinstance(t, ty.PointerType):
             code.emit(Op.LDI, reg, 0, data.words(), "move", at)
             code.fix("address", data.root)
             self.use(data.root)

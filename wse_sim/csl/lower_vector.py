@@ -49,6 +49,19 @@ VECTOR: dict[str, tuple[Kind, ...]] = {
     "xp162fh": (H, W16),
     "xp162fs": (S, W16),
 }
+INTEGER_OPERATIONS = (
+    "@add",
+    "@sub",
+    "@and",
+    "@or",
+    "@xor",
+    "@sll",
+    "@slr",
+    "@sar",
+    "@popcnt",
+    "@clz",
+    "@ctz",
+)
 OPTIONS = ("async", "activate", "unblock", "on_control", "priority", "index", "ut_id")
 LOAD_OPTIONS = (
     "async",
@@ -112,6 +125,8 @@ class VectorLowerer(ExpressionLowerer):
             code.next = start + len(kinds)
             form, value = self.vector_operand(arg, scope, kind, i)
             operands.append(value)
+            if form == Form.SCALAR and node.name.startswith(INTEGER_OPERATIONS):
+                self.check_integer(value, node.name, arg.at)
             row[O.V_DEST + i] = form
             if form == Form.DSR:
                 row[O.V_DSR0 + i] = DSR_FILES[value.data.file] * 64 + value.data.id
@@ -140,6 +155,12 @@ class VectorLowerer(ExpressionLowerer):
         code.fix("vector", tuple(row))
         code.release(start + 1 if result >= 0 else start)
         return Run(ty.BOOL, result, at) if result >= 0 else VOID_VALUE
+
+    def check_integer(self, value: Operand, name: str, at: int) -> None:
+        if isinstance(value.type, ty.FloatType):
+            raise CslError(
+                at, f"{name} computes with integers, found '{value.type}'; use an operation of floats"
+            )
 
     def reserve(self, start: int, n: int) -> None:
         self.code.next = start + n

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 from wse_sim.csl import tree
 from wse_sim.csl.diagnostics import SOURCES, CslError, Source
+from wse_sim.csl.hints import hint
 
 T = TypeVar("T")
 MOST_DIGITS = 400  # the largest float has 309 before its point
@@ -117,7 +118,8 @@ class Parser:
             found = f"the keyword {found}"
         elif kind == "bad" and self.values[self.i] in "\"'":
             found = f"a {self.values[self.i]} that is not closed on its line"
-        raise CslError(self.places[self.i], f"expected {wanted}, found {found}")
+        said = f"expected {wanted}, found {found}{hint(self.kinds, self.values, self.i, wanted)}"
+        raise CslError(self.places[self.i], said)
 
     def need(self, kind: str) -> str:
         i = self.i

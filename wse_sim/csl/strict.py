@@ -175,11 +175,23 @@ class StrictRules(Evaluation):
                 found[number] = found.get(number, False) or (kind, number) in state.queues
         for symbol in state.symbols.values():
             self.check_symbol(symbol, names)
+        self.note_tasks(state)
         if state.teardown and ("task", 29) in state.tasks:
             raise CslError(
                 state.tasks["task", 29].at,
                 "task id 29 is that of teardown, and a teardown handler is set; bind one of both",
             )
+
+    def note_tasks(self, state: ProgramState) -> None:
+        """Which tasks of the program's own files this class binds."""
+        bound = {id(f.node) for b in state.tasks.values() for f in (b.function, *b.group)}
+        bound |= {id(s.target.node) for s in state.symbols.values() if isinstance(s.target, Function)}
+        known = self.unit.compiler.tasks
+        for instance in self.unit.instances:
+            for item in () if instance.library else instance.members.values():
+                if isinstance(item, Function) and item.node.kind == "task":
+                    is_bound = id(item.node) in bound or known.get(item.node.at, ("", False))[1]
+                    known[item.node.at] = (item.name, is_bound)
 
     def check_symbol(self, symbol: ExportedSymbol, names: dict[str, ExportedName]) -> None:
         declared = names.get(symbol.name)
@@ -235,6 +247,16 @@ def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
             raise CslError(
                 at,
                 f"{kind} {min(numbers)} is never initialized; on wse3 @initialize_queue gives every queue in use its color",
+            )
+
+
+def check_tasks(tasks: dict[int, tuple[str, bool]]) -> None:
+    """A task is bound in one of the classes at least."""
+    for at, (name, is_bound) in tasks.items():
+        if not is_bound:
+            raise CslError(
+                at,
+                f"the task '{name}' is bound to no id, so it never runs; bind it in a comptime block, or remove it",
             )
 
 

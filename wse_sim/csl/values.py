@@ -138,6 +138,7 @@ class Instance:
         self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int
     ) -> None:
         self.path, self.file, self.params, self.library, self.serial = path, file, params, library, serial
+        self.imported_at = NOWHERE
         self.members: dict[str, Global | Function] = {}
         self.comptime: list[tree.Comptime] = []
         self.layout: tree.Layout | None = None
@@ -331,6 +332,6 @@ def show(value: Operand) -> str:
         return f".{{ {inside} }}"
     if isinstance(value.data, bool):
         return "true" if value.data else "false"
-    if isinstance(value.data, str) and value.type is not ty.COMPTIME_STRING:
-        return value.data
+    if isinstance(value.data, str):
+        return f'"{value.data}"' if value.type is ty.COMPTIME_STRING else value.data
     return f"{value.data}"

@@ -63,7 +63,7 @@ CLUSTER_KEYS = ("num_csx", "num_workers_per_csx", "max_act_per_csx", "max_wgt_se
 
 @dataclass(frozen=True)
 class ClientSpan:
-    """Something that the client did, in seconds of ``time.perf_counter``."""
+    """One activity of the client, with start and end in seconds of ``time.perf_counter``."""
 
     kind: str
     name: str

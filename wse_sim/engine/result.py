@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
 from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.pickled import Compressed
 from wse_sim.serialize import same, save, saved
 from wse_sim.view_registry import Displayed, view
 
@@ -144,7 +145,7 @@ INPUT_RESOURCES = ("input_workers", "wafer_io", "results_io")
 
 @saved
 @dataclass(frozen=True, repr=False)
-class Result(Displayed):
+class Result(Compressed, Displayed):
     """Result of one simulated training step (or inference batch).
 
     Rates are samples per second over all systems. `compute_samples_per_s` is the rate with unlimited input,

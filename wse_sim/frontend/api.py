@@ -278,8 +278,7 @@ def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[
         except ModelError as fault:
             faults.append(fault)
             continue
-        if faults:
-            left = ", ".join(sorted({*examples[0]} - {*kwargs}))
+        if faults and (left := ", ".join(sorted({*examples[0]} - {*kwargs}))):
             note = f"inputs: the model is read without {left}, with which it is refused: {faults[0]}"
             graph = lowered.graph = dataclasses.replace(graph, notes=(*graph.notes, note))
         return graph, lowered

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.containers import Containers, unread
+from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decomposed import decomposed
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.fakes import as_fake, told_apart
@@ -46,6 +46,7 @@ from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.unfused import defined
 from wse_sim.frontend.watch import (
     Caches,
+    as_it_was,
     assigned_attributes,
     plain_state,
     quiet,
@@ -123,7 +124,10 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
-        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named), once, has_gradients)
+        with as_it_was(fake):
+            program, said, switches = _settled(
+                fake, fake_args, fake_kwargs, (given, named), once, has_gradients
+            )
     except (WseError, MemoryError):
         raise
     except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
@@ -189,7 +193,7 @@ def _settled(
         mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
         with containers.left_behind(fake, assigned, mode):
             again, _, kept, warned, *_ = _watched(fake, args, kwargs, given, None, has_gradients)
-        if set(assigned_attributes(warned, kept)) <= set(assigned):
+        if {*map(root_of, assigned_attributes(warned, kept))} <= {*map(root_of, assigned)}:
             scratch = unread(again, assigned)
     said = reject_assigned_attributes(caught, caches, scratch)
     reject_side_effects({k: v for k, v in state.items() if k not in scratch}, after, caches)

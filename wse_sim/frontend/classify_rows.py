@@ -222,6 +222,13 @@ def _cumulative(node: Node, trace: Trace) -> Draft:
     return Draft("scan", dims, _sample(node, "batch"), {"kind": "cumsum"})
 
 
+@handles("wse_sim.ctc")
+def _alignments(node: Node, trace: Trace) -> Draft:
+    steps, batch, states = shape_of(trace, node.args[0])
+    dims = {"steps": steps, "states": states, "batch": batch}
+    return Draft("ctc", dims, _sample(node, "batch"), {}, [node.args[0]])
+
+
 @handles("lstm", "gru", "rnn_tanh", "rnn_relu")
 def _recurrent(node: Node, trace: Trace) -> Draft:
     x = shape_of(trace, node.args[0])

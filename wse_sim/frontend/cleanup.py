@@ -7,7 +7,7 @@ operators whose result nobody reads, and the same operator applied twice in one 
 
 from __future__ import annotations
 
-from wse_sim.frontend.trace import Node, NodeRef, Trace, shape_operand
+from wse_sim.frontend.trace import Node, NodeRef, Trace, renamed, shape_operand
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
 # PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
@@ -103,8 +103,11 @@ def is_active_dropout(node: Node) -> bool:
 def _merge_equal(trace: Trace) -> int:
     """Merge equal operators of one module (a user's helper called twice on one value)."""
     seen: dict[str, str] = {}
-    merged = 0
-    for node in trace:
+    merged: dict[str, str] = {}
+    for node in trace:  # what reads a node comes after it
+        if not merged.keys().isdisjoint(ref.name for ref in node.refs()):
+            node.args = tuple(renamed(item, merged) for item in node.args)
+            node.kwargs = {key: renamed(item, merged) for key, item in node.kwargs.items()}
         if node.kind != "call" or node.op in _DROPOUTS or node.op in _RANDOM or "dropout" in node.op:
             continue
         if node.op == "scaled_dot_product_attention":
@@ -119,8 +122,8 @@ def _merge_equal(trace: Trace) -> int:
         )
         first = seen.setdefault(key, node.name)
         if first != node.name:
-            trace.redirect(node.name, NodeRef(first))
-            merged += 1
+            merged[node.name] = first
     if merged:
+        trace.outputs = tuple(NodeRef(merged.get(ref.name, ref.name)) for ref in trace.outputs)
         trace.prune()
-    return merged
+    return len(merged)

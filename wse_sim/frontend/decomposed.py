@@ -1,7 +1,7 @@
 """Decomposition of operators without a kernel, by torch's rules.
 
 An ATen operator that no handler, view or pattern knows is replaced by torch's decomposition, until all are
-known or none can be decomposed. Operators with a handler stay whole. Torch has no decompositions of linear
+known or none can be decomposed. Operators with a handler are not decomposed. Torch has no decompositions of linear
 algebra: an error names the operator as the user wrote it.
 """
 
@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from wse_sim.frontend import pairs
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import FREE
+from wse_sim.frontend.parts import NotBySortError, by_sort
 from wse_sim.frontend.patterns import PATTERNS
 from wse_sim.frontend.trace import VIEWS
 
@@ -191,7 +192,10 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                program = program.run_decompositions(cast(Any, table))
+                try:
+                    program = by_sort(program, table)
+                except NotBySortError:
+                    program = program.run_decompositions(cast(Any, table))
             except Exception:  # of any type: a decomposition that does not hold for these operands
                 break  # each operator that is left is refused by its name
     return program
@@ -213,6 +217,7 @@ def _unknown(
         if (
             isinstance(node.target, OpOverload)
             and node.target.namespace == "aten"
+            and not node.target._schema.is_mutable  # in a functional program a counter, which no kernel reads
             and name_of(node.target) not in known
         ):
             found[node.target] = None

@@ -2,21 +2,27 @@
 configuration.
 
 Each argument has a rule by its name. A model of several inputs (text with images, text with sound) gets all
-of them, and its text has as many places for an image as the model makes features of one. If configurations do
-not state the order of dimensions, each order is tried on the device "meta", where a pass costs no arithmetic.
+of them, and its text has as many places for an image or a sound as the model makes features of one. If
+configurations do not state the order of dimensions, each order is tried on the device "meta", where a pass costs
+no arithmetic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from math import prod
+from types import MethodType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from wse_sim.errors import ModelError
+from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend import capture
 
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
 DEFAULT_LENGTH = 512
@@ -24,6 +30,13 @@ SOUND = 16_000  # values: one second
 FRAMES = 3_000  # of a spectrum: as many as 30 seconds have
 MOST_TRIED = 12
 MOST_VALUES = 2**20  # tokens that have values: of a longer text nobody looks at them
+OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes")
+"""Arguments that say how large something is: models read their values."""
+MARKS = {
+    "image": ("image_token_id", "image_token_index", "media_token_index", "im_token_id", "image_token"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+"""Names that configurations give to the token id of an image or a sound."""
 
 Arguments = dict[str, Any]
 
@@ -38,7 +51,7 @@ def text_length(config: Any, seq: int | None) -> int:
 
 
 def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
-    """Named arguments of one sample: all inputs of a model, and, where that is less, those that it cannot do without.
+    """Named arguments of one sample: all inputs of a model, all with a mask and sizes, and those that it cannot do without.
 
     Raises
     ------
@@ -56,7 +69,10 @@ def _first_that_runs(module: Any, candidates: Iterator[Arguments]) -> Arguments:
 
 def _runs(module: Any, arguments: Arguments) -> bool:
     """Return whether a module accepts arguments; operations that need values count as accepted."""
-    on_meta = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    on_meta = {
+        k: v.to("meta") if isinstance(v, torch.Tensor) and k not in OF_VALUES else v
+        for k, v in arguments.items()
+    }
     try:
         with torch.no_grad(), torch.device("meta"):
             module(**on_meta)
@@ -84,10 +100,12 @@ class _Rules:
         return next((part for name in names if (part := getattr(self.config, name, None)) is not None), None)
 
     def choices(self) -> list[tuple[str, ...]]:
-        """Return the sets of inputs to try: all, and the fewest."""
+        """Return the sets of inputs to try: all, all with masks and sizes, and the fewest."""
         needed = self._needed()
         wanted = [*needed, *(name for name in self._further() if name not in needed)]
-        return list(dict.fromkeys((tuple(wanted), tuple(needed))))
+        given = {"attention_mask": "input_ids", "image_sizes": "pixel_values"}
+        more = [n for n, of in given.items() if of in wanted and n in self.takes and n not in wanted]
+        return list(dict.fromkeys((tuple(wanted), (*wanted, *more), tuple(needed))))
 
     def candidates(self, names: Sequence[str]) -> Iterator[Arguments]:
         """Arguments of these names in each order of dimensions, the likeliest first."""
@@ -115,6 +133,7 @@ class _Rules:
                 if name in self.takes and self._is_cut()
             ]
             found += ["pixel_mask"] if "pixel_mask" in self.takes and "input_ids" in self.takes else []
+            found += ["target_sizes"] if "target_sizes" in self.takes else []
         if self.sound is not self.config:
             found += [name for name in ("input_features", "input_values") if name in self.takes]
         return found
@@ -137,8 +156,12 @@ class _Rules:
             return ((1, *self._images()[-1][-2:]),)
         if name == "image_grid_thw":
             return ((1, 3),)
-        if name == "spatial_shapes":
+        if name in ("spatial_shapes", "image_sizes", "target_sizes"):
             return ((1, 2),)
+        if name == "pixel_values_videos":
+            return tuple((1, *shape) if len(shape) == 4 else shape for shape in self._images())
+        if name == "inputs":
+            return (1, self.length), *self._images()
         if name == "pixel_attention_mask":
             return (self._images()[0][:2],)
         if name == "flattened_patches":
@@ -169,9 +192,13 @@ class _Rules:
             return (
                 (GRID * GRID, channels * patch * patch * int(getattr(self.vision, "temporal_patch_size", 1))),
             )
+        if "target_sizes" in self.takes and isinstance(patch, int):  # patches side by side
+            return ((1, channels, patch, GRID * GRID * patch),)
         rows, cols = _side(self.vision) or _side(self.config) or (224, 224)
         image, frames = (channels, rows, cols), int(getattr(self.config, "num_frames", 0) or 0)
-        plain = ((1, *image), (1, 1, *image))
+        plain: tuple[tuple[int, ...], ...] = ((1, *image), (1, 1, *image))
+        if "image_sizes" in self.takes:  # an image may come with parts of itself
+            plain += ((1, 3, *image), (1, 5, *image))
         return ((1, frames, *image), *plain) if frames else plain
 
     def _spectra(self) -> Sequence[tuple[int, ...]]:
@@ -198,50 +225,89 @@ class _Rules:
         for name, shape in shapes.items():
             if name.endswith("_mask"):
                 found[name] = torch.ones(shape, dtype=torch.long)
+            elif name == "image_sizes":
+                found[name] = torch.tensor([shapes["pixel_values"][-2:]])
+            elif name == "target_sizes":
+                found[name] = torch.tensor([[GRID, GRID]])
             elif name == "image_grid_thw":
                 found[name] = torch.tensor([[1, GRID, GRID]])
             elif name == "spatial_shapes":
                 found[name] = torch.tensor([[int(shapes["pixel_values"][1] ** 0.5)] * 2])
-            elif name.endswith("_ids"):
+            elif name.endswith("_ids") or (name == "inputs" and len(shape) == 2):
                 where = "cpu" if prod(shape) <= MOST_VALUES else "meta"
                 found[name] = torch.zeros(shape, dtype=torch.long, device=where)
             else:
                 found[name] = torch.zeros(shape, device="meta")
-        if "pixel_values" in found and "input_ids" in found:
-            found["input_ids"] = self._with_places(found)
+        self._settle_text(found)
         if "use_cache" in self.takes:
             found["use_cache"] = False
         return found
 
-    def _with_places(self, given: Arguments) -> torch.Tensor:
-        """The text with a place for each feature of the image before it, where the model puts them there."""
-        text: torch.Tensor = given["input_ids"]
-        keys = ("image_token_id", "image_token_index", "media_token_index")
-        token = next(
-            (v for key in keys if isinstance(v := getattr(self.config, key, None), int) and v >= 0), None
+    def _settle_text(self, found: Arguments) -> None:
+        """Places in the text for what is made of images and sounds, its end, and arguments that go along with it."""
+        text = found.get("input_ids")
+        if text is None or text.is_meta:
+            return
+        end = getattr(self.config, "eos_token_id", None)
+        if isinstance(end, int) and "SequenceClassification" in type(self.module).__name__:
+            text[:, -1] = end
+        if "pixel_values" in found:
+            text = self._with_places(found, text, "image")
+        if "input_features" in found or "input_values" in found:
+            text = self._with_places(found, text, "audio")
+        found["input_ids"] = text
+        for name in ("attention_mask", "token_type_ids"):
+            if name in found:
+                found[name] = found[name][:, :1].expand(text.shape).clone()
+        if "mm_token_type_ids" in self.takes:
+            found["mm_token_type_ids"] = (text == self._mark("image")).long()
+
+    def _mark(self, kind: str) -> int:
+        """Return the token id that marks a place of an image or a sound; -1 if the configuration has none."""
+        ids = (getattr(self.config, key, None) for key in MARKS[kind])
+        return next((value for value in ids if isinstance(value, int) and value >= 0), -1)
+
+    def _with_places(self, given: Arguments, text: torch.Tensor, kind: str) -> torch.Tensor:
+        """The text with a place for each feature of the image or sound before it, where the model puts them there."""
+        mark, name = self._mark(kind), f"get_{kind}_features"
+        features = getattr(self.module, name, None) or getattr(
+            getattr(self.module, "model", None), name, None
         )
-        features = getattr(self.module, "get_image_features", None) or getattr(
-            getattr(self.module, "model", None), "get_image_features", None
-        )
-        if token is None or features is None or text.is_meta:
+        if mark < 0 or features is None:
             return text
-        named = {
-            k: v for k, v in given.items() if k in inspect.signature(features).parameters and k != "input_ids"
-        }
-        try:
-            with torch.no_grad():
-                made = features(**named)
-        except Exception:  # of any type: the module's own; without places the text stands alone
-            return text
-        made = (
-            getattr(made, "pooler_output", made)
-            if not isinstance(made, (torch.Tensor, tuple, list))
-            else made
-        )
-        parts = made if isinstance(made, tuple | list) else (made,)
-        count = sum(prod(part.shape[:-1]) for part in parts if isinstance(part, torch.Tensor))
-        places = torch.full((1, count), token, dtype=torch.long)
-        return torch.cat([places, text + (1 if token == 0 else 0)], dim=1)
+        takes = inspect.signature(features).parameters
+        named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
+        shapes = _shapes_made(_Part(self.module, features), named)
+        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text stands alone
+        places = torch.full((1, count), mark, dtype=torch.long)
+        return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
+
+
+class _Part(torch.nn.Module):
+    """The features that a model computes from one of its inputs, as a module."""
+
+    def __init__(self, model: torch.nn.Module, features: MethodType) -> None:
+        super().__init__()
+        self.model, self.name = model, features.__name__
+        self.owner = features.__self__
+
+    def forward(self, **given: object) -> object:
+        """Return the features without the other outputs of the owner."""
+        made = getattr(self.owner, self.name)(**given)
+        return made if isinstance(made, (torch.Tensor, tuple, list)) else getattr(made, "pooler_output", made)
+
+
+def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
+    """Return the shapes of features: from a run on "meta", else from a capture; none if neither succeeds."""
+    for where in (nullcontext(), torch.device("meta")):
+        with contextlib.suppress(Exception), torch.no_grad(), where:  # of any type: the module's own
+            made = part(**given)
+            return [tuple(x.shape) for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+    with contextlib.suppress(WseError):
+        program = capture.export(part, (), given, training=False)
+        names = [s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
+        return [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in names]
+    return []
 
 
 GRID = 16  # patches per side of an image that comes in patches

@@ -2,7 +2,7 @@
 
 A cell of a recurrent layer becomes two products and what follows them, so that it has products, epilogues and gradients
 like any other module.  The products are those that torch's counter counts.  A sum over several operands (``einsum``) takes
-two at a time, a bilinear form is one product and a sum.
+two at a time, a bilinear form is one product and a sum, a CTC loss one operator over all frames.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wse_sim.frontend.alignments import ctc_loss
 from wse_sim.frontend.classify import spelled_out
 
 
@@ -104,6 +105,8 @@ def _letters(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], st
 
 SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.bilinear: _bilinear,
+    torch.ctc_loss: ctc_loss,
+    functional.ctc_loss: ctc_loss,
     torch.einsum: _einsum,
     torch.gru_cell: _gru,
     torch.lstm_cell: _lstm,

@@ -51,18 +51,13 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "use PT2E quantize/dequantize operators or int8 weights",
     ),
     (
-        r"_ctc_loss",
-        "the paths that CTC sums over depend on the values of lengths",
-        "return log_softmax(...) from forward(): the loss alone stays out of the graph, gradients of the rest are in",
-    ),
-    (
         r"nested_tensor|NestedTensor",
         "nested tensors have rows of lengths that depend on values",
         "give a padded tensor and a mask",
     ),
     (r"sparse|compressed tensor", "sparse tensors are not supported", "call to_dense() first"),
     (
-        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
+        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|[Ee]xpected .* channels|not compatible",
         "the shapes do not fit",
         "check the example arguments",
     ),

@@ -40,7 +40,7 @@ class DraftGraph:
                 self.makers[tensor] = kernel.name
 
     def only_reader(self, kernel: Kernel) -> Kernel | None:
-        """The kernel that alone reads the only result of `kernel`, if there is exactly one, and gradients pass both alike."""
+        """The only reader of the only result of `kernel`, if both train or neither does; else None."""
         if len(kernel.outputs) != 1 or kernel.outputs[0] in self.outputs:
             return None
         names = self.readers.get(kernel.outputs[0], [])

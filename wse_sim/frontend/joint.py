@@ -30,14 +30,14 @@ from torch.utils.flop_counter import flop_registry
 from wse_sim.frontend.regions import FROZEN
 from wse_sim.frontend.trace import SHAPE_ONLY, Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
-from wse_sim.frontend.watch import held_tensors, quiet, seeded, unchecked
+from wse_sim.frontend.watch import as_it_was, held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 
 TOLERANCE = 0.005
 """Relative difference to the FLOPs that torch counts from which a note reports it."""
 MOST_SHOWN = 3  # products in a note
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::")
+_KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::", "wse_sim::ctc")
 # Operands of products with vectors whose gradient is an outer product, which autograd makes of an elementwise operator.
 _OUTER = {"aten::mv": (0,), "aten::addmv": (1,), "aten::dot": (0, 1), "aten::vdot": (0, 1)}
 _UNCOUNTED = frozenset(
@@ -306,7 +306,8 @@ def counted_module(
         if parameter.requires_grad and not trains(name):
             parameter.requires_grad_(False)
     given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
-    with seeded(), unchecked(), quiet(), warnings.catch_warnings():
+    # A hook may hold the module that it was made for, and leave tensors there.
+    with seeded(), unchecked(), quiet(), as_it_was(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _step(lambda: own(*given[0], **given[1]), [p for p in own.parameters() if p.requires_grad])
 
@@ -379,9 +380,11 @@ class _OnMeta(torch.fx.Interpreter):
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
         if target is _aten.copy.default:  # torch has no derivative for it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        if target is _aten.index_put.default and args[1][0].dtype is torch.bool:
+        if target is _aten.index_put.default and getattr(args[1][0], "dtype", None) is torch.bool:
             x, (mask, *_), value = args[:3]  # how many rows it picks is not known, nor needed
             return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
+        if target is torch.ops.prims.fft_c2r.default:  # nor for it
+            return _aten._fft_c2r(args[0], kwargs["dim"], 0, kwargs["last_dim_size"])
         # Products may give their results in another order than at the capture.
         target = _aten.reshape.default if target is _aten.view.default else target
         return super().call_function(target, args, kwargs)

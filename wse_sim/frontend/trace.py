@@ -7,7 +7,7 @@ node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -80,13 +80,14 @@ def _collect(value: Argument, found: list[NodeRef]) -> None:
             _collect(item, found)
 
 
-def _renamed(value: Argument, names: dict[str, str]) -> Argument:
+def renamed(value: Argument, names: Mapping[str, str]) -> Argument:
+    """`value` with references by their new names; those that are not in `names` keep theirs."""
     if isinstance(value, NodeRef):
         return NodeRef(names.get(value.name, value.name))
     if isinstance(value, (tuple, list)):
-        return tuple(_renamed(item, names) for item in value)
+        return tuple(renamed(item, names) for item in value)
     if isinstance(value, dict):
-        return {key: _renamed(item, names) for key, item in value.items()}
+        return {key: renamed(item, names) for key, item in value.items()}
     return value
 
 
@@ -272,17 +273,17 @@ class Trace:
     def drop_prefix(self, prefix: str, inputs: Sequence[str] = ()) -> None:
         """Drop the name of a wrapping module from module paths and weights; name the inputs."""
         cut = f"{prefix}."
-        renamed = {
+        names = {
             n: n.removeprefix(cut) for n, node in self.nodes.items() if node.kind in ("parameter", "buffer")
         }
         given = [n for n, node in self.nodes.items() if node.kind == "input"]
-        renamed |= dict(zip(given, inputs, strict=False))
+        names |= dict(zip(given, inputs, strict=False))
         nodes = {}
         for node in self.nodes.values():
             node.layer = "" if node.layer == prefix else node.layer.removeprefix(cut)
-            node.args = tuple(_renamed(item, renamed) for item in node.args)
-            node.kwargs = {key: _renamed(item, renamed) for key, item in node.kwargs.items()}
-            node.name = renamed.get(node.name, node.name)
+            node.args = tuple(renamed(item, names) for item in node.args)
+            node.kwargs = {key: renamed(item, names) for key, item in node.kwargs.items()}
+            node.name = names.get(node.name, node.name)
             nodes[node.name] = node
         self.nodes, self._users = nodes, None
         ways = self.counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import random
@@ -86,6 +87,33 @@ def seeded() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """Restore plain attributes, lists and dictionaries in them, and submodules after the block."""
+    plain = [(part, {k: v for k, v in vars(part).items() if k[0] != "_"}) for part in module.modules()]
+    parts = [(part, dict(part._modules)) for part in module.modules()]
+    contents = [
+        (value, copy.copy(value))
+        for _, held in plain
+        for value in held.values()
+        if type(value) in (list, dict)
+    ]
+    try:
+        yield
+    finally:
+        for part, held in plain:
+            for key in [k for k in vars(part) if k[0] != "_" and k not in held]:
+                del vars(part)[key]
+            vars(part).update(held)
+        for part, kept_parts in parts:
+            if part._modules != kept_parts:
+                part._modules.clear()
+                part._modules.update(kept_parts)
+        for value, kept in contents:
+            value.clear()
+            value.extend(kept) if isinstance(value, list) else value.update(kept)
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
@@ -266,7 +294,9 @@ def reject_assigned_attributes(
 
 def _is_ours(file: str) -> bool:
     """Whether a line is one of those that answer for torch while a program is captured."""
-    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/expansions.py"))
+    return file.endswith(
+        tuple(f"wse_sim/frontend/{name}.py" for name in ("folding", "expansions", "alignments"))
+    )
 
 
 def user_line(stack: str) -> str:

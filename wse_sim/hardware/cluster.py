@@ -21,12 +21,13 @@ from wse_sim.hardware.constants import (
 )
 from wse_sim.hardware.once import read_once
 from wse_sim.serialize import saved
+from wse_sim.view_registry import Displayed
 
 SamplesPerSecond = Annotated[float, Field(ge=1e-6, le=1e15), Unit("samples/s")]
 
 
 @saved
-class Cluster(BaseModel):
+class Cluster(Displayed, BaseModel):
     """Constants of the machines around one or more wafers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +49,14 @@ class Cluster(BaseModel):
     worker_samples_per_s: SamplesPerSecond
     worker_bytes_per_s: BytesPerSecond
     step_overhead_s: Seconds
+
+    @property
+    def brief(self) -> str:
+        """Its name, and how many systems it may hold."""
+        return f"{self.name}: up to {self.max_systems:,} systems"
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def derive(self, **changes: object) -> Cluster:
         """A cluster with some constants changed (evidence becomes "assumed").

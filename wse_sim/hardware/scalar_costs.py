@@ -65,11 +65,13 @@ class ScalarCosts(BaseModel):
     scalar_task_bit_cycles: Price
     scalar_register_cycles: Price
     scalar_tsc_cycles: Price
+    scalar_trace_cycles: Price
     scalar_random_cycles: Price
     scalar_coordinate_cycles: Price
     scalar_print_cycles: Price
     scalar_config_cycles: Price
     scalar_vector_start_cycles: Price
+    scalar_vector_load_cycles: Price
     scalar_vector_issue_cycles: Price
     scalar_vector_dependent_cycles: Price
     scalar_map_start_cycles: Price

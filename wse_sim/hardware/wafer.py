@@ -30,6 +30,7 @@ from wse_sim.hardware.constants import (
 from wse_sim.hardware.once import read_once
 from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
+from wse_sim.view_registry import Displayed
 
 Cycles = Annotated[float, Field(ge=0, le=1e9), AfterValidator(no_dust), Unit("cycles")]
 Hertz = Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
@@ -41,7 +42,7 @@ Words = Annotated[tuple[Annotated[int, Field(ge=1, le=10**6)], ...], Field(min_l
 
 
 @saved
-class Wafer(ScalarCosts):
+class Wafer(Displayed, ScalarCosts):
     """Constants of one wafer-scale engine; (0, 0) is the north-west core, arrays are (rows, cols)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -141,6 +142,15 @@ class Wafer(ScalarCosts):
     pipeline_efficiency: Fraction
     power_active_w: Watts
     power_idle_w: Watts
+
+    @property
+    def brief(self) -> str:
+        """Its name, cores, SRAM per core and clock."""
+        sram = f"{self.sram_bytes / 1024:.4g} KiB of SRAM per core"
+        return f"{self.name}: {self.rows:,} x {self.cols:,} cores, {sram}, {self.clock_hz / 1e9:.4g} GHz"
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @property
     def cores(self) -> int:

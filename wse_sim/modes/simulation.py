@@ -103,7 +103,7 @@ def load_result(folder: str | Path) -> Result | Infeasible:
     Raises
     ------
     SerializationError
-        If the folder holds no readable result.
+        If the folder contains no readable result.
     """
     loaded = load(Path(folder), "result")
     if not isinstance(loaded, Result | Infeasible):

@@ -13,9 +13,10 @@ from html import escape
 from wse_sim.compiler.plan import Infeasible, Plan, Region
 from wse_sim.engine.result import Result
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import Wafer
+from wse_sim.hardware.cluster import Cluster
+from wse_sim.hardware.wafer import Wafer
 from wse_sim.report import tables
-from wse_sim.report.text import percent, seconds, si
+from wse_sim.report.text import kib, percent, seconds, si
 
 MAP_PIXELS = 220
 MOST_REGIONS = 3000
@@ -30,7 +31,7 @@ Rows = Sequence[tuple[str, str]]
 
 
 def card(item: object) -> str:
-    """The card of a result, a plan, a kernel graph, a comparison or a model that does not fit, as HTML.
+    """The card of a result, a plan, a graph, a comparison, a machine or a model that does not fit, as HTML.
 
     Example
     -------
@@ -44,6 +45,8 @@ def card(item: object) -> str:
         return _card(f"{item.model}, {item.mode}: does not fit", [], note=item.message)
     if isinstance(item, KernelGraph):
         return _graph(item)
+    if isinstance(item, Wafer | Cluster):
+        return _machine(item)
     if isinstance(item, tuple):
         return _comparison(item)
     return _plan(item)  # type: ignore[arg-type]  # a plan of any mode, one's own too
@@ -77,6 +80,32 @@ def _plan(plan: Plan) -> str:
     return _card(
         f"Plan of {plan.graph.name}, {plan.mode}", rows, note="; ".join(plan.notes[:1]), picture=picture
     )
+
+
+def _machine(machine: Wafer | Cluster) -> str:
+    """Five constants that people ask for first, and how many of all rest on what evidence."""
+    if isinstance(machine, Wafer):
+        rows = [
+            ("Cores", f"{machine.rows:,} x {machine.cols:,}"),
+            ("of a program", f"{machine.program_rows:,} x {machine.program_cols:,}"),
+            ("SRAM per core", f"{kib(machine.sram_bytes)}, {kib(machine.sram_usable_bytes)} usable"),
+            ("Clock", si(machine.clock_hz, "Hz")),
+            ("fp16 peak", si(machine.peak_fp16_flops_per_s, "FLOP/s")),
+        ]
+        what = "wafer"
+    else:
+        rows = [
+            ("Systems", f"up to {machine.max_systems:,}"),
+            ("MemoryX", si(machine.memoryx_bytes, "B")),
+            ("Weights, into the fabric", si(machine.memoryx_bytes_per_s, "B/s")),
+            ("SwarmX, of a link", si(machine.swarmx_bytes_per_s, "B/s")),
+            ("Input workers of a system", f"{machine.input_workers_per_system:,}"),
+        ]
+        what = "cluster"
+    kinds = Counter(constant.evidence for constant in machine.provenance.values())
+    evidence = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    note = f"{sum(kinds.values())} constants by their evidence: {evidence}; wse-sim show {what} {machine.name} lists them"
+    return _card(f"{what.capitalize()} {machine.name}", rows, note=note)
 
 
 def _graph(graph: KernelGraph) -> str:

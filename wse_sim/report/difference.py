@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
+from wse_sim.hardware.cluster import Cluster
 from wse_sim.hardware.scalar_costs import ScalarCosts
+from wse_sim.hardware.wafer import Wafer
 from wse_sim.report import views
 from wse_sim.report.tables import PHASES, WIDTH, render
 from wse_sim.report.text import number, seconds, shorten, si
@@ -22,6 +24,7 @@ from wse_sim.view_registry import Displayed
 if TYPE_CHECKING:
     from rich.table import Table
 
+Machine: TypeAlias = Wafer | Cluster
 SHOWN_SETTINGS = 12
 MOST_TEXT = 30  # characters of a setting
 
@@ -114,13 +117,77 @@ class Difference(Displayed):
         return tables
 
 
-def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
-    """The differences of `after` from `before`.
+@dataclass(frozen=True, repr=False)
+class ConstantsDifference(Displayed):
+    """The constants of two wafers, or of two clusters, that differ: (name, first, second, unit).
+
+    Example
+    -------
+    >>> import wse_sim
+    >>> wafer = wse_sim.load_wafer("wse2")
+    >>> wse_sim.diff(wafer, wafer.derive(sram_bytes=65536)).rows
+    (('sram_bytes', '49,152', '65,536', 'bytes'),)
+    """
+
+    before: Machine
+    after: Machine
+    rows: tuple[tuple[str, str, str, str], ...]
+
+    @property
+    def brief(self) -> str:
+        """Both names, and how many constants differ."""
+        return f"{self.before.name} -> {self.after.name}: {len(self.rows)} constants differ"
+
+    def text(self) -> str:
+        """All of them as a table of 80 columns."""
+        rows = [(shorten(name, 38), one, two, unit) for name, one, two, unit in self.rows]
+        return (
+            f"{self.brief}\n\n{render(_table(('Constant', self.before.name, self.after.name, 'unit'), rows))}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='line-height:1.25'>{escape(self.text())}</pre>"
+
+
+def _constants(before: Machine, after: Machine) -> ConstantsDifference:
+    one, two = (machine.model_dump(include=set(machine.provenance)) for machine in (before, after))
+    names = dict.fromkeys((*one, *two))
+    return ConstantsDifference(
+        before,
+        after,
+        tuple(
+            (name, _constant(one.get(name)), _constant(two.get(name)), after.provenance[name].unit)
+            for name in names
+            if one.get(name) != two.get(name)
+        ),
+    )
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_constant, value))
+    return (
+        f"{value:,.6g}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
+
+
+@overload
+def diff(before: Machine, after: Machine) -> ConstantsDifference: ...
+@overload
+def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference: ...
+def diff(
+    before: Result | Infeasible | Machine, after: Result | Infeasible | Machine
+) -> Difference | ConstantsDifference:
+    """Differences of `after` from `before`: of two results, two wafers or two clusters.
 
     Raises
     ------
     WseError
-        If one of them does not fit, so that it has no rate.
+        If one of them does not fit, so that it has no rate, or they are of two kinds.
 
     Examples
     --------
@@ -129,12 +196,17 @@ def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
     >>> [name for name, *_ in wse_sim.diff(one, two).settings]
     ['batch']
     """
+    for machine in (Wafer, Cluster):
+        if isinstance(before, machine) and isinstance(after, machine):
+            return _constants(before, after)
     for result in (before, after):
         if isinstance(result, Infeasible):
             raise WseError(f"only results that fit are compared; {result.message}")
     if not (isinstance(before, Result) and isinstance(after, Result)):
         kinds = f"{type(before).__name__} and {type(after).__name__}"
-        raise WseError(f"{kinds} cannot be compared; give two results, as wse_sim.run returns them")
+        raise WseError(
+            f"{kinds} cannot be compared; give two results of wse_sim.run, two wafers or two clusters"
+        )
     return Difference(
         before,
         after,
@@ -181,8 +253,8 @@ def _asked(result: Result) -> dict[str, str]:
     found |= {f"model {name}": str(value) for name, value in sorted(result.plan.graph.facts.items())}
     for what, machine in (("wafer", result.plan.wafer), ("cluster", result.plan.cluster)):
         values = machine.model_dump(
-            exclude={"provenance", *ScalarCosts.model_fields}
-        )  # those act on CSL alone
+            exclude={"provenance", "correlations", *ScalarCosts.model_fields}
+        )  # scalar costs act on CSL alone, correlations on intervals
         found |= {f"{what}.{name}": _shown(value) for name, value in values.items()}
     return found
 

@@ -55,7 +55,7 @@ def _cell(place: tuple[float, float, float, float], cell: tuple[float, float, st
     color = COLORS[min(len(COLORS) - 1, int(busy * len(COLORS)))]
     tip = f"{name}\n{seconds(time_s)}, {percent(time_s / total)} of the step\nbusy {percent(busy)} of it\n{runs} runs per step"
     text = ""
-    letters = int((width - 8) / 6.6)
+    letters = int((width - 10) / 7)
     if letters >= 6 and height >= 16:
         ink = "#18181b" if busy > 0.7 else "#fff"
         label = escape(shorten(name, letters))

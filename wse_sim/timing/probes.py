@@ -2,7 +2,7 @@
 
 Symbols: n = `start` of the probe, c(n) cycles of a run with n rounds; steady cycles = c(2n) - c(n).
 Subtracting the two runs removes one-time costs (filling, start-up, draining).  A probe without a `step` is run
-once, in whole.
+only once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unmeasured(reason: str) -> Measured:
 
 
 def measure(probe: Probe, wafer: Wafer) -> Measured:
-    """Run a probe: n and 2 n turns, or once in whole.
+    """Run a probe: n and 2 n rounds, or only once if it has no `step`.
 
     Raises
     ------

@@ -142,7 +142,7 @@ def read_training_log(path: Path) -> TrainingLog:
     Raises
     ------
     ConfigError
-        If it cannot be read, holds no line of progress, or one that cannot be read.
+        If it cannot be read, contains no line of progress, or one that cannot be read.
     """
     log = parse_training_log(read_log(path), path)
     if not log.stretches:

@@ -53,7 +53,7 @@ class ComposedGraph:
         ]
         if len(self.plain) > 3:
             without.insert(3, f"{len(self.plain) - 3} more")
-        return f"{text}, but for {', '.join(without)}, of which no program is composed" if without else text
+        return f"{text}, but for {', '.join(without)}, without a composed program" if without else text
 
 
 def composed_graph(graph: KernelGraph) -> ComposedGraph:
@@ -131,7 +131,7 @@ def _check_size(graph: KernelGraph, sram_bytes: float) -> None:
 
 
 def _plain_note(why: str) -> str:
-    return f"prices: plain, of mappings of which no program was composed, because {why}"
+    return f"prices: plain, of mappings without a composed program, because {why}"
 
 
 def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:

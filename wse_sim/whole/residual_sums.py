@@ -39,7 +39,7 @@ def summed_apart(graph: KernelGraph) -> KernelGraph:
 
 
 def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """Return the convolution without the sum, and a kernel with the sum and what follows."""
+    """Split a convolution with a residual sum: the convolution alone, and a kernel with the sum and the operations after it."""
     place, whole = items.index(RESIDUAL), tensors[kernel.outputs[0]]
     between = f"{kernel.name}.image"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)

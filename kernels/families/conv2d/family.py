@@ -144,7 +144,7 @@ class Conv2d(WeightProduct):
         return replace(lay, most_links=int(stated.trains), store_bytes=held)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The footprint of the product, plus the halo lines of a strip; in whole-fabric training at least
+        """The footprint of the product, plus the halo lines of a strip; with whole-fabric training at least
         that of the last row."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)

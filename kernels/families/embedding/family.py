@@ -75,7 +75,7 @@ class Embedding(OnRows):
     color = "#c7e9c0"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The table if it is stationary on the rectangle, one vector in flight, code."""
+        """Bytes per core: code, one vector in flight, and the core's part of the table if it is stationary."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)

@@ -8,6 +8,6 @@ What can be written: loops, moves, sums, differences, products, maxima, multiply
 that nobody waits for before the end, control wavelets, switches.
 """
 
-from wse_sim.bench.emit.write import write_csl
+from wse_sim.bench.emit.write import stamp_difference, write_csl
 
-__all__ = ["write_csl"]
+__all__ = ["stamp_difference", "write_csl"]

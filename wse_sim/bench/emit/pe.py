@@ -53,10 +53,10 @@ def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
 def _named(source: PeSource, name: str, text: str) -> str:
     for number in range(1, 1000):
         candidate = name if number == 1 else f"{name}_{number}"
-        line = f"const {candidate} = {text}"
+        line = f"var {candidate} = {text}"
         if line in source.globals:
             return candidate
-        if not any(known.startswith(f"const {candidate} =") for known in source.globals):
+        if not any(known.startswith(f"var {candidate} =") for known in source.globals):
             source.globals.append(line)
             return candidate
     raise KernelError(f"{source.name} has more than 999 vectors; use a smaller kernel")

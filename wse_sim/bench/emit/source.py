@@ -124,10 +124,10 @@ class PeSource:
         text = f"@get_dsd({'fabout' if out else 'fabin'}_dsd, .{{ {', '.join(options)} }});"
         for number in range(1, 100):
             candidate = name if number == 1 else f"{name}_{number}"
-            line = f"const {candidate} = {text}"
+            line = f"var {candidate} = {text}"
             if line in self.globals:
                 return candidate
-            if not any(known.startswith(f"const {candidate} =") for known in self.globals):
+            if not any(known.startswith(f"var {candidate} =") for known in self.globals):
                 self.globals.append(line)
                 return candidate
         raise KernelError(f"{self.name} uses one color in more than 99 lengths on one core; use fewer")

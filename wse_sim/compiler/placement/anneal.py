@@ -41,7 +41,7 @@ CHECK_EVERY = 500_000  # work units between two looks at the clock, about 0.04 s
 HOPELESS = 0.75  # a single move does not cut the wire by more than a quarter: skip its geometry
 
 
-class Search(NamedTuple):
+class Annealing(NamedTuple):
     """What one annealing works on: levels with their curves, edges, neighbours, weights and the fabric.
 
     ``levels`` (L,) times, ``curve_of`` (L, n) the curve of every block at each.  ``ea``, ``eb``, ``ew`` (E,) are the ends and
@@ -127,7 +127,7 @@ def anneal_kernel(
     s: Slicing,
     c: Cells,
     held: Cells,
-    search: Search,
+    search: Annealing,
     best_tree: np.ndarray,
     state: np.ndarray,
     rng: np.ndarray,
@@ -324,7 +324,7 @@ class Annealer:
         state = np.array([level, self.cost(tree, level), level, 0.0, float(max(work, 1)), 0.0])
         rng = np.array([(seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) % (1 << 64) | 1], dtype=np.uint64)
         params = np.array([self.problem.time_weight, self.problem.wire_weight, *temperatures, *lambdas])
-        search = Search(
+        search = Annealing(
             self.problem.width,
             self.problem.height,
             self.bank.levels,

@@ -143,15 +143,19 @@ class Commands:
         return self.c_break(rest, is_temporary=True)
 
     def c_watch(self, rest: str) -> str:
-        """watch VARIABLE | color N | queue in N | queue out N  [core X,Y]"""
-        what, _, place = rest.partition(" core ")
+        """watch VARIABLE | color N | queue in N | queue out N  [core X,Y] [if EXPRESSION]"""
+        head, _, condition = rest.partition(" if ")
+        what, _, place = head.partition(" core ")
         core = self.cores(place)[0] if place.strip() else self.debugger.core
         words = what.split()
         if len(words) == 2 and words[0] == "color":
-            return str(self.debugger.watch_color(_number(words[1]), core))
+            return str(self.debugger.watch_color(_number(words[1]), core, condition.strip()))
         if len(words) == 3 and words[0] == "queue" and words[1] in ("in", "out"):
-            return str(self.debugger.watch_queue(_number(words[2]), core, is_input=words[1] == "in"))
-        return str(self.debugger.watch_variable(what.strip(), core))
+            is_input = words[1] == "in"
+            return str(
+                self.debugger.watch_queue(_number(words[2]), core, condition.strip(), is_input=is_input)
+            )
+        return str(self.debugger.watch_variable(what.strip(), core, condition.strip()))
 
     def c_delete(self, rest: str) -> str:
         """delete [NUMBER]: one break or watch point, or all"""

@@ -247,7 +247,9 @@ class DapFront:
 
         def add(item: Answer) -> Answer:
             before = set(self.debugger.watches)
-            said = Commands(self.debugger).execute(f"watch {item['dataId']}")
+            condition = str(item.get("condition") or "").strip()
+            only = f" if {condition}" if condition else ""
+            said = Commands(self.debugger).execute(f"watch {item['dataId']}{only}")
             new: list[NamedWatch] = [w for k, w in self.debugger.watches.items() if k not in before]
             if not new:
                 raise DebugError(said.removeprefix("error: "))

@@ -52,11 +52,13 @@ class NamedWatch:
     id: int
     name: str
     point: WatchPoint
+    condition: str = ""
     hits: int = 0
 
     def __str__(self) -> str:
         """One line."""
-        return f"watch point {self.id}: {self.name}, {self.hits} hits"
+        extra = f", if {self.condition}" if self.condition else ""
+        return f"watch point {self.id}: {self.name}{extra}, {self.hits} hits"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +113,10 @@ class Debugger:
             return False
         if event.kind == "watch":
             hit = [w for w in self.watches.values() if w.point is event.watch]
-            self.hits = list(hit)
-            self.core = event.cores[0]
-            return True
+            hit = [w for w in hit if self._holds(w, event.cores[0])]
+            if hit:
+                self.hits, self.core = list(hit), event.cores[0]
+            return bool(hit)
         if event.kind != "stop":
             self.hits = []
             return True
@@ -129,8 +132,12 @@ class Debugger:
             return True
         return self._goal.core in event.cores and self._is_stepped()
 
-    def _holds(self, point: BreakPoint, core: int) -> bool:
-        return not point.condition or bool(self.view.value(core, point.condition))
+    def _holds(self, point: BreakPoint | NamedWatch, core: int) -> bool:
+        """Whether a condition holds; one that names nothing at this place stops as well, so that it is seen."""
+        try:
+            return not point.condition or bool(self.view.value(core, point.condition))
+        except DebugError:
+            return True
 
     def _is_stepped(self) -> bool:
         """Return whether the core of the goal has reached it."""
@@ -215,39 +222,41 @@ class Debugger:
         self._next += 1
         return self._next - 1
 
-    def watch_variable(self, text: str, core: int) -> NamedWatch:
-        """Stop when words of a variable of a core are written.
+    def watch_variable(self, text: str, core: int, condition: str = "") -> NamedWatch:
+        """Stop when words of a variable of a core are written and a condition, if there is one, holds then.
 
         Raises
         ------
         DebugError
-            If the text names no variable in memory.
+            If the text names no variable in memory, or the condition is no expression.
         """
         place = self.view.place(core, text)
         if place.address < 0:
             raise DebugError(f"'{text}' is in a register; only variables in memory can be watched")
         words = self.view.types.words(place.type)
-        return self._watch(f"{text} of {self.view.name(core)}", MemoryWatch(core, place.address, words))
+        point = MemoryWatch(core, place.address, words)
+        return self._watch(f"{text} of {self.view.name(core)}", point, condition)
 
-    def watch_color(self, color: int, core: int) -> NamedWatch:
+    def watch_color(self, color: int, core: int, condition: str = "") -> NamedWatch:
         """Stop when a word of a color passes the router of a core."""
         slot = int(self.session.machine.slot_of[color]) if 0 <= color < 24 else -1
         if slot < 0:
             raise DebugError(f"color {color} is used by no core of the program")
-        return self._watch(f"color {color} in the router of {self.view.name(core)}", ColorWatch(core, slot))
+        name = f"color {color} in the router of {self.view.name(core)}"
+        return self._watch(name, ColorWatch(core, slot), condition)
 
-    def watch_queue(self, queue: int, core: int, *, is_input: bool) -> NamedWatch:
+    def watch_queue(self, queue: int, core: int, condition: str = "", *, is_input: bool) -> NamedWatch:
         """Stop when a word enters a queue of a core."""
         depths = self.session.machine.in_depth if is_input else self.session.machine.out_depth
         if not 0 <= queue < len(depths):
             raise DebugError(f"queue {queue} does not exist; they are numbered 0 to {len(depths) - 1}")
         kind = "input" if is_input else "output"
-        return self._watch(
-            f"{kind} queue {queue} of {self.view.name(core)}", QueueWatch(core, queue, is_input)
-        )
+        name = f"{kind} queue {queue} of {self.view.name(core)}"
+        return self._watch(name, QueueWatch(core, queue, is_input), condition)
 
-    def _watch(self, name: str, point: WatchPoint) -> NamedWatch:
-        watch = NamedWatch(self._number(), name, point)
+    def _watch(self, name: str, point: WatchPoint, condition: str) -> NamedWatch:
+        self.view.check(condition)
+        watch = NamedWatch(self._number(), name, point, condition)
         point.reset(self.session.machine)
         self.watches[watch.id] = watch
         self._arm()

@@ -71,6 +71,8 @@ def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             files.append(word)
             continue
         name, equals, value = word.partition("=")
+        if f"-{name}" in known:  # the vendor's parser of options takes one dash as well
+            name = f"-{name}"
         if name in _FLAGS or name in _FLAGS_WITHOUT_EFFECT:
             given.setdefault(name, []).append("true")
             continue

@@ -113,7 +113,7 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
     Raises
     ------
     WseError
-        If the folder holds no program, no launch is given (the functions are named), or one names no function or arguments that are no integers.
+        If the folder contains no program, no launch is given (the functions are named), or one names no function or arguments that are no integers.
     """
     program = CompiledProgram.read(folder)
     if not launches:

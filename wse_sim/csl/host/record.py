@@ -197,13 +197,20 @@ class DebugUtil:
         if cmaddr:
             raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave it out")
         self.folder = Path(artifact_dir)
-        record = kept(self.folder)
         self._session: Session | None = None
         self._memory: np.ndarray | None = None
+        self._traces: dict[tuple[int, int, str], list[object]] | None = None
+        record = kept(self.folder)
+        self.program = CompiledProgram.read(self.folder) if record is None else record.program
+
+    def _traced(self) -> dict[tuple[int, int, str], list[object]]:
+        """Traces of the last run; it is looked for at the first read, as scripts make this object before they run."""
+        if self._traces is not None:
+            return self._traces
+        record = kept(self.folder)
         if record is not None:
             self.program, self._session, self._traces = record.program, record.session, record.traces
-            return
-        self.program = CompiledProgram.read(self.folder)
+            return self._traces
         try:
             data = read_arrays(self.folder / STATE_FILE)
             self._memory = data["memory"]
@@ -213,6 +220,7 @@ class DebugUtil:
             raise HostError(
                 f"no stopped run of '{self.folder}' was found ({fault}); run it and call stop() first"
             ) from None
+        return self._traces
 
     def _inside(self, x: int, y: int) -> tuple[int, int]:
         dx, dy = self.program.options.offsets
@@ -221,10 +229,11 @@ class DebugUtil:
     def read_trace(self, px: int, py: int, name: str) -> list[object]:
         """Return the values that a core traced under a key, in order."""
         x, y = self._inside(px, py)
-        return list(self._traces.get((x, y, name), []))
+        return list(self._traced().get((x, y, name), []))
 
     def get_symbol(self, col: int, row: int, symbol: str, dtype: npt.DTypeLike) -> np.ndarray:
         """Values of a symbol of one core."""
+        self._traced()
         x, y = self._inside(col, row)
         return symbol_values(self.program, self._session, x, y, symbol, dtype, self._memory)
 

@@ -158,6 +158,11 @@ figure img { max-width: 100%; background: #fff; border-radius: 6px; }
 .profile code { white-space: pre-wrap; }
 .place { color: var(--soft); }
 pre { overflow-x: auto; font-size: 13px; }
+@media (max-width: 600px) {
+  .profile td:nth-child(2), .profile th:nth-child(2), .profile td:nth-child(4), .profile th:nth-child(4) { display: none; }
+  .profile th { white-space: normal; overflow-wrap: normal; }
+  .profile td:last-child { min-width: 190px; }
+}
 """
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">
@@ -167,7 +172,7 @@ _PAGE = """<!doctype html>
 <main>
 <section class="tiles">{tiles}</section>
 <section id="lines"><h2>Where the cycles go, by source line</h2>
-<div class="columns" style="grid-template-columns: 1fr"><table class="plain profile"><thead><tr><th>fraction</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr></thead>
+<div class="across"><table class="plain profile"><thead><tr><th>fraction</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr></thead>
 <tbody>{rows}</tbody></table></div></section>
 {sections}
 </main></body></html>

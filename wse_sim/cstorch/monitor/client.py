@@ -105,7 +105,7 @@ def captured(
 
 
 def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, name: str = "trace") -> Path:
-    """Capture from a run by its address (``localhost:PORT`` or the port) for so long; a Chrome trace in a folder."""
+    """Capture `duration_ms` of a run, given its address (``localhost:PORT`` or the port), as a Chrome trace in a folder."""
     port = int(str(address).rsplit(":", 1)[-1])
     data = captured(find(port), seconds=duration_ms / 1e3)
     return timeline.write(data, Path(folder) / f"{name}.{os.getpid()}.pt.trace.json")

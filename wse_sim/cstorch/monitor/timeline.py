@@ -268,7 +268,7 @@ def write(data: dict[str, Any], path: str | Path) -> Path:
     """Write a capture: Chrome JSON if the name ends in .json or .json.gz, else Perfetto.
 
     Raises:
-        WseError: the capture holds no step, or a package is missing.
+        WseError: the capture contains no step, or a package is missing.
     """
     if not data["steps"]:
         raise WseError("the capture contains no whole step: the run ended before; ask for fewer steps")

@@ -151,7 +151,7 @@ class CheckpointReader:
 
     @property
     def spec(self) -> dict[str, object]:
-        """The structure of the file."""
+        """The nested structure of the saved state, parsed from JSON; tensors are replaced by references."""
         with checkpoint.opened(self.path) as file:
             return cast(dict[str, object], json.loads(file[checkpoint.SPEC][()]))
 

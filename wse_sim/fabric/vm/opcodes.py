@@ -434,6 +434,6 @@ COST_CLASSES = (
     "store16", "store32", "store64", "branch", "jump", "call", "return", "task_end",
     "f32_add", "f32_mul", "f32_div", "f32_move", "f16_add", "f16_mul", "f16_div", "f16_move", "convert",
     "math_sqrt", "math_rsqrt", "math_exp", "math_log", "math_sin", "math_cos", "math_tan", "math_tanh", "math_inv", "math_pow", "math_round",
-    "dsd_change", "dsd_add", "dsr_load", "dsr_load_4d", "dsr_change", "vector", "task_bit", "register", "tsc", "random", "coordinate", "print", "config",
+    "dsd_change", "dsd_add", "dsr_load", "dsr_load_4d", "dsr_change", "vector", "task_bit", "register", "tsc", "trace", "random", "coordinate", "print", "config",
     "mapped", "map_start",
 )  # fmt: skip

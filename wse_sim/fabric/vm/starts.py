@@ -1,8 +1,9 @@
 """When a vector operation issues: descriptors that were loaded just before it are on their way, those loaded long before are there.
 
-An operation issues ``vector_start`` cycles after the last load or change of a descriptor register that it names, at the earliest
-``vector_issue`` cycles after the code before it.  One that names descriptors in memory loads them itself.  What happened before is read from the
-rows above it; a row that others jump to has no certain past, and its registers count as loaded long before.
+An operation issues ``vector_start`` cycles after the last change of a descriptor register that it names, at the earliest ``vector_issue`` cycles
+after the code before it.  One that names descriptors in memory loads them itself.  A compiler loads a descriptor that it knows some instructions
+before its use.  One that the program may change is loaded when the operation comes, and the operation waits ``vector_load`` cycles for it.  What
+happened before is read from the rows above it; a row that others jump to has no certain past, and its registers count as loaded long before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,21 @@ from wse_sim.fabric.vm.opcodes import COST_CLASSES, Form, Op
 Array = npt.NDArray[Any]
 JUMPS = tuple(int(op) for op in Op if op.name[0] == "J")
 ENDS = (Op.JMP, Op.RET, Op.END, Op.CALL, Op.CALLR)
+NO_RESULT = (
+    *JUMPS,
+    Op.NOP,
+    Op.ST_16,
+    Op.ST_32,
+    Op.ST_64,
+    Op.STX_16,
+    Op.STX_32,
+    Op.DSR_LOAD,
+    Op.DSR_BASE,
+    Op.VEC,
+    Op.ACT,
+    Op.BLOCK,
+)
+"""Rows whose first operand is no register that they fill, as far as they can be above an operation."""
 MAPPED = 1 << 20
 """Added to the start of a mapped operation."""
 
@@ -49,18 +65,39 @@ def _start(
     issue = image.vector_issues[code[row, 3]]
     forms = issue[O.V_DEST : O.V_DEST + 4].tolist()
     if Form.DSR not in forms or Form.DSD in forms:
-        return int(costs["vector_start"])
+        first = int(code[row, 2])
+        known = all(
+            _is_known(code, targets, row, first + k) for k, form in enumerate(forms) if form == Form.DSD
+        )
+        return int(costs["vector_start" if known else "vector_load"])
     named = {int(issue[O.V_DSR0 + k]) for k, form in enumerate(forms) if form == Form.DSR}
     passed, at = 0, row
-    while passed < costs["vector_start"] and at not in targets and at > 0:
+    longest = max(costs["vector_start"], costs["vector_load"])
+    while passed < longest and at not in targets and at > 0:
         at -= 1
         op = int(code[at, 0])
         if op in ENDS:
             break
         if _changed(image, code[at]) in named:
-            return int(max(costs["vector_issue"], costs["vector_start"] - passed))
+            known = op != Op.DSR_LOAD or _is_known(code, targets, at, int(code[at, 2]))
+            wait = costs["vector_start" if known else "vector_load"]
+            return int(max(costs["vector_issue"], wait - passed))
         passed += int(price[at]) if op != Op.VEC else max(costs["vector_issue"], int(found[at]) % MAPPED) + 1
     return int(costs["vector_issue"])
+
+
+def _is_known(code: Array, targets: set[int], row: int, register: int) -> bool:
+    """Return whether `register` holds a descriptor that was known at compile time, as the rows above `row` say."""
+    while row not in targets and row > 0:
+        row -= 1
+        op, result, source = (int(v) for v in code[row, :3])
+        if op in ENDS:
+            return False
+        if result == register and op not in NO_RESULT:
+            if op != Op.MOV:
+                return op == Op.LDK
+            register = source
+    return False
 
 
 def _changed(image: Image, row: Array) -> int:

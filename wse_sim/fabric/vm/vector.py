@@ -254,9 +254,10 @@ def step(c, k, t, m):
                     if not is_control and state == S.BUSY:
                         if task_takes(c, q, th, m):
                             n = np.int64(0)  # the task takes it
-                        else:
-                            take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
+                        elif th[S.T_ON_CONTROL] != 0:  # without an action it is an element as any other
                             is_control = True
+                            if not ended:  # a full operation leaves it to the next one
+                                take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
             if is_control:
                 break
             if n < n_words and simd == 3 and n == 1:

@@ -54,7 +54,7 @@ def packed(work: LayerWork, bits: int, wafer: Wafer) -> LayerWork:
 
 
 def unpacked_cycles(work: LayerWork, product: Product, grid: Count) -> Size:
-    """Return the cycles in which a core unpacks the matrices of a product that one token uses, in whole groups."""
+    """Return the cycles in which a core unpacks the matrices of a product for one token, rounded up to whole groups."""
     if not work.unpack_cycles:
         return 0.0
     # Of experts on cores of their own a core has one; others are all on it.

@@ -55,7 +55,7 @@ class TurnPrices:
         return between if item.leaves == "between" else inside
 
     def cache_tokens(self, chunk: int) -> int:
-        """Return the tokens whose keys and values fit next to weights and the rows of a turn of `chunk` tokens."""
+        """Return the tokens whose keys and values fit in addition to the weights and the rows of a turn of `chunk` tokens."""
         return context_beside_rows(self._split, self.plan.wafer, batch=1, chunk=chunk)
 
     def _ends(self, tokens: int, *, has_head: bool) -> float:

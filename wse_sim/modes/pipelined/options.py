@@ -46,7 +46,7 @@ class PipelinedOptions(PlacedOptions):
     schedule: Schedule = None
     prices: Literal["auto", "composed", "plain"] = option(
         "auto",
-        "Of the programs that the fabric steps, or plain; auto: composed where the fabric could step the plan.",
+        "Prices of the programs that the fabric steps (composed), or plain ones; auto: composed where the fabric could step the plan.",
     )
     loss: Literal["cross entropy", "squared error"] | None = option(
         None, "Loss to add in training, where the model returns its outputs (default: what the model has)."

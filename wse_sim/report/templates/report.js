@@ -6,6 +6,7 @@
   const wafer = document.getElementById("wafer");
   const MOST_CELLS = 420; // across the window; more than a screen shows is wasted work
   const GRID_BELOW = 60; // cores across the window from which single cores are set apart
+  const LEAST_WIDTH = 120; // of a map that is drawn
   const MARGIN = { left: 52, right: 12, top: 8, bottom: 40 };
 
   async function inflate(text) {
@@ -357,7 +358,8 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((one) => one()));
   let width = canvas.clientWidth;
   new ResizeObserver(() => {
-    if (canvas.clientWidth === width) return;
+    // A capture of the whole page lays it out one pixel wide for a moment: no map has to fit that.
+    if (canvas.clientWidth === width || canvas.clientWidth < LEAST_WIDTH) return;
     const w = state.window; width = canvas.clientWidth;
     show(w.r0, w.r1, w.c0, w.c1); redraws.forEach((one) => one());
   }).observe(wafer);
@@ -366,10 +368,9 @@
   for (const layer of data.layers) await load(layer);
   await window.drawTimelines();
   const first = data.marks.slowest;
-  if (first) {
-    describe(first[1] + Math.floor(first[3] / 2), first[2] + Math.floor(first[4] / 2));
-    document.getElementById("inspected").textContent = "Slowest region";
-  }
+  const shownFirst = first || ["", 0, 0, rows, cols];
+  describe(shownFirst[1] + Math.floor(shownFirst[3] / 2), shownFirst[2] + Math.floor(shownFirst[4] / 2));
+  document.getElementById("inspected").textContent = first ? "Slowest region" : "Core in the middle";
   await follow(asked);
   window.addEventListener("hashchange", () => follow(location.hash));
   window.addEventListener("beforeprint", () => redraws.forEach((one) => one()));

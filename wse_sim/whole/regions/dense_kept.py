@@ -42,7 +42,7 @@ class KeptDense(SharedDense):
     """A product with a weight and a residual, finished by several rows."""
 
     apart = 1
-    """One cell of the stores holds no samples: it deals tokens to the rows."""
+    """One cell of the stores is without samples: it distributes tokens over the rows."""
 
     @property
     def own_colors(self) -> int:

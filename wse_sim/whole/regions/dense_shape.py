@@ -47,7 +47,7 @@ class DenseShape(RegionKind):
     wanted_samples = 0
     """Samples of a residual that must be buffered so that the skip does not limit the pace."""
     apart = 0
-    """Number of stores that hold no samples."""
+    """Number of store cells without samples."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)

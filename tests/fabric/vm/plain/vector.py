@@ -290,13 +290,14 @@ def step(core: Any, thread: Thread, t: int) -> str:
             task = core.tasks.get(there[0].bits >> 16 & 63)
             if not thread.on_control and task is not None and task.kind == "control":
                 there = []  # the task takes it
-            else:
-                core.take(x.queue)
+            elif thread.on_control:  # without an action it is an element as any other
+                if thread.rest != 0:  # a full operation leaves it to the next one
+                    core.take(x.queue)
                 if thread.on_control == OnControl.ACTIVATE:
                     core.active.add(thread.control_task)
                 elif thread.on_control == OnControl.UNBLOCK:
                     core.blocked.discard(thread.control_task)
-                thread.is_done = thread.on_control != OnControl.NONE
+                thread.is_done = True
                 return BUSY
         if simd == O.Simd.SIMD_32_OR_64 and len(there) == 1:
             words = 1

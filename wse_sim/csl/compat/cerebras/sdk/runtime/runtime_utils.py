@@ -1,0 +1,5 @@
+"""Import name of the helpers of the host in releases before 1.1; see wse_sim.csl.host.utils."""
+
+from wse_sim.csl.host.utils import input_array_to_u32, memcpy_view
+
+__all__ = ["input_array_to_u32", "memcpy_view"]

@@ -1,0 +1,77 @@
+"""The CTC loss while a program is captured: emissions of the labels' classes, one operator for all frames, and its mean.
+
+``torch.ctc_loss`` makes tensors whose sizes depend on the values of lengths.  Here every sequence is as long as the longest
+that its arguments allow; how long each one is decides which frame and states end it, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Lengths = Tensor | list[int] | tuple[int, ...]
+
+
+@torch.library.custom_op("wse_sim::ctc", mutates_args=())
+def ctc(emissions: Tensor, skips: Tensor) -> Tensor:
+    """The loss of every sequence: emissions (frames, sequences, states), skips (sequences, states); never run with values."""
+    raise NotImplementedError("wse_sim::ctc has no values")
+
+
+@ctc.register_fake
+def _(emissions: Tensor, skips: Tensor) -> Tensor:
+    return emissions.new_empty(emissions.shape[1])
+
+
+def _kept(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+
+
+def _gradient(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+    (emissions,) = ctx.saved_tensors  # type: ignore[attr-defined]
+    return torch.empty_like(emissions), None
+
+
+ctc.register_autograd(_gradient, setup_context=_kept)
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: int | str = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Take :func:`torch.ctc_loss` apart: a gather, the sum over all alignments, and a mean over sequences."""
+    alone = log_probs.dim() == 2
+    scores = log_probs.unsqueeze(1) if alone else log_probs
+    labels = _rows(targets, target_lengths, scores.shape[1])
+    spread = torch.stack([torch.full_like(labels, blank), labels], -1).flatten(1)
+    states = functional.pad(spread, (0, 1), value=blank)
+    emissions = scores.gather(2, states.expand(scores.shape[0], -1, -1))
+    skips = (states != blank) & (states != functional.pad(states, (2, 0), value=blank)[:, :-2])
+    loss = ctc(emissions, skips)
+    if zero_infinity:
+        loss = torch.where(loss == float("inf"), torch.zeros_like(loss), loss)
+    if reduction in (1, "mean"):
+        sizes = torch.as_tensor(target_lengths).to(loss.dtype).clamp_min(1)
+        return (loss / sizes).mean()
+    if reduction in (2, "sum"):
+        return loss.sum()
+    return loss[0] if alone else loss
+
+
+def _rows(targets: Tensor, lengths: Lengths, sequences: int) -> Tensor:
+    """One row of labels per sequence; those that lie one behind the other are as many for each."""
+    if targets.dim() == 2:
+        return targets
+    if sequences == 1:
+        return targets.unsqueeze(0)
+    count = targets.shape[0]
+    longest = max(lengths) if isinstance(lengths, (list, tuple)) else -(-count // sequences)
+    return functional.pad(targets, (0, max(0, sequences * longest - count)))[: sequences * longest].unflatten(
+        0, (sequences, longest)
+    )
