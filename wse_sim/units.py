@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 BYTES_PER_WAVELET = 4
 BYTES_PER_DTYPE = {
     "fp32": 4,
@@ -47,3 +49,12 @@ def counted(text: str) -> int | None:
     (12, None, None, None)
     """
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def summary(documented: object) -> str:
+    """First paragraph of a docstring on one line; "" without a docstring.
+
+    >>> summary(cycles_to_s)
+    'Time in seconds of `cycles` at `clock_hz`.'
+    """
+    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split())

@@ -24,7 +24,7 @@ from wse_sim.kernels.contract.numerics import UNARY
 from wse_sim.kernels.contract.parameters import Parameter
 from wse_sim.kernels.contract.registry import REGISTRY, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
-from wse_sim.units import cycles_to_s
+from wse_sim.units import cycles_to_s, summary
 
 if TYPE_CHECKING:
     from wse_sim.fabric.result import FabricResult
@@ -130,8 +130,7 @@ def _of_family(found: Family) -> KernelCommand:
             found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"], attrs
         )
 
-    summary = str(type(found).__doc__ or "").partition("\n")[0]
-    return KernelCommand(found.name, summary, (*sizes, *rectangle, *attributes), call)
+    return KernelCommand(found.name, summary(type(found)), (*sizes, *rectangle, *attributes), call)
 
 
 def fitting(command: KernelCommand, given: Mapping[str, Any], wafer: Wafer) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from wse_sim.declared import said_timings
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
 from wse_sim.options import MOST_COUNT
+from wse_sim.units import summary
 
 if TYPE_CHECKING:
     from wse_sim.graph import KernelGraph
@@ -163,7 +164,7 @@ def show_kernels(as_json: JsonOption = False) -> None:
             "name": name,
             "dims": list(family.dims),
             "mappings": list(family.mappings),
-            "about": (type(family).__doc__ or "").strip().splitlines()[0],
+            "about": summary(type(family)),
         }
         for name, family in sorted(REGISTRY.items())
     ]

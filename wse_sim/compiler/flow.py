@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError
 from wse_sim.timings import spent
+from wse_sim.units import summary
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class PlanStep:
 
     @property
     def about(self) -> str:
-        """First sentence of the function's docstring."""
-        return (inspect.getdoc(self.run) or "").split("\n")[0]
+        """First paragraph of the function's docstring."""
+        return summary(self.run)
 
 
 def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
