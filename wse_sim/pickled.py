@@ -22,7 +22,7 @@ class Compressed:
     >>> @dataclasses.dataclass(frozen=True)
     ... class Zeros(Compressed):
     ...     values: tuple[float, ...]
-    >>> len(Zeros((0.0,) * 10_000).__getstate__()) < 200
+    >>> len(Zeros((0.0,) * 10_000).__getstate__()) < 2_000  # 90,000 bytes without
     True
     """
 
