@@ -253,7 +253,7 @@ def test_a_skip_has_room_for_what_it_goes_around() -> None:
     plain = api.lower(model, (torch.zeros(1, 8, 32),))
     room = {}
     for graph in (plain, inputs_over_rows(plain)):
-        plan = plan_of(graph, 96)
+        plan = plan_of(graph, 96, mode_options={"prices": "plain"})
         by_end = {(stream.producer, stream.consumer): stream for stream in plan.streams}
         skip = by_end["0", "1.heads.o"]
         names = {stream.producer for stream in plan.streams if stream.consumer == "1.heads.o"} - {"0"}

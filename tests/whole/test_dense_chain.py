@@ -183,7 +183,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
         run_whole(good, {}, x)
     with pytest.raises(ModelError, match="has two possible layouts"):
-        compare_with_engine(plan_of(graph, 16))
+        compare_with_engine(plan_of(graph, 16, mode_options={"prices": "plain"}))
     trains = plan_of(inputs_over_rows(graph_of(model, 16, training=True)), 16, phase="training")
     with pytest.raises(ModelError, match="made for training"):
         compare_with_engine(trains)

@@ -44,7 +44,23 @@ def _attention(p: Mapping[str, Any]) -> KernelRequest:
     return KernelRequest("attention", dims, tiling, "fp16", attrs, Phase(p["phase"]))
 
 
+def _alignments(p: Mapping[str, Any]) -> KernelRequest:
+    dims = {"steps": p["steps"], "states": p["states"], "batch": p["rows"]}
+    return KernelRequest("ctc", dims, Tiling(p["rows"], p["cols"], "stationary"), "fp32")
+
+
 ROW_COMMANDS = (
+    KernelCommand(
+        "ctc",
+        "sum over all alignments of frames and labels (CTC), fp32; a sequence on each row of cores",
+        (
+            Parameter("steps", 8, "frames"),
+            Parameter("states", 64, "states of a sequence, twice as many as labels"),
+            Parameter("rows", 4, "rows of cores"),
+            Parameter("cols", 4, "columns of cores"),
+        ),
+        _alignments,
+    ),
     KernelCommand(
         "attention",
         "attention of one head of one sample, fp16; grid: prefill, or decode if q is 1",

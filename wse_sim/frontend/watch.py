@@ -108,7 +108,8 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
                 del vars(part)[key]
             vars(part).update(held)
         for part, kept_parts in parts:
-            if part._modules != kept_parts:
+            # A scripted module has its submodules in C++: forward() cannot replace them.
+            if isinstance(part._modules, dict) and part._modules != kept_parts:
                 part._modules.clear()
                 part._modules.update(kept_parts)
         for value, kept in contents:
