@@ -479,13 +479,14 @@ def named(words: Sequence[str], flag: str) -> None:
 
 def kernel_parameters() -> Door:
     """Parameters of every kernel, by formula."""
-    places = [(name, one.name) for name, command in kernel_commands().items() for one in command.params]
+    places = [(name, one) for name, command in kernel_commands().items() for one in command.params]
     values = ("0", "1e12", "inf", "0.3", "9" * 40, "1000000000", "-inf", "-1", "1e-9", "65536", *NO_NUMBERS)
 
     def make(chance: Chance) -> Case:
         (kernel, parameter), value = chance.choice(places), chance.choice(values)
-        words = ["kernel", kernel, "--timing", "model", "--param", f"{parameter}={value}"]
-        return Case({}, words, must=value in ("", "1_0", "½", "\u0661", "inf", "nan", "1 2"), change=value)
+        words = ["kernel", kernel, "--timing", "model", "--param", f"{parameter.name}={value}"]
+        is_wrong = value in ("", "1_0", "½", "\u0661", "inf", "nan", "1 2") and value not in parameter.choices
+        return Case({}, words, must=is_wrong, change=value)
 
     return Door(
         "parameters of kernels",
