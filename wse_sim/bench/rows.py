@@ -44,7 +44,7 @@ def _attention(p: Mapping[str, Any]) -> KernelRequest:
     return KernelRequest("attention", dims, tiling, "fp16", attrs, Phase(p["phase"]))
 
 
-def _alignments(p: Mapping[str, Any]) -> KernelRequest:
+def _alignments(p: Mapping[str, int]) -> KernelRequest:
     dims = {"steps": p["steps"], "states": p["states"], "batch": p["rows"]}
     return KernelRequest("ctc", dims, Tiling(p["rows"], p["cols"], "stationary"), "fp32")
 

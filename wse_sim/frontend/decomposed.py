@@ -7,6 +7,7 @@ algebra: an error names the operator as the user wrote it.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from math import prod
@@ -21,7 +22,7 @@ from torch.export import ExportedProgram
 from wse_sim.frontend import pairs
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import FREE
-from wse_sim.frontend.parts import NotBySortError, by_sort
+from wse_sim.frontend.parts import NotBySortError, Table, by_sort
 from wse_sim.frontend.patterns import PATTERNS
 from wse_sim.frontend.trace import VIEWS
 
@@ -182,23 +183,28 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
         *(root for pattern in PATTERNS for root in pattern.roots),
     }
     for _ in range(MOST_ROUNDS):
+        unknown = _unknown(program, known, name_of)
         table = {
-            target: found
-            for target in _unknown(program, known, name_of)
-            if (found := _parts_of(target, name_of(target))) is not None
+            target: found for target in unknown if (found := _parts_of(target, name_of(target))) is not None
         }
         if not table:
             break
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                try:
-                    program = by_sort(program, table)
-                except NotBySortError:
-                    program = program.run_decompositions(cast(Any, table))
+                program = _taken_apart(program, table, is_all=len(table) == len(unknown))
             except Exception:  # of any type: a decomposition that does not hold for these operands
                 break  # each operator that is left is refused by its name
     return program
+
+
+def _taken_apart(program: ExportedProgram, table: Table, *, is_all: bool) -> ExportedProgram:
+    """Return the program without the operators of `table`; unless these are all unknown ones, torch traces it
+    again, which also decomposes operators without an entry that consist of others (``real``)."""
+    if is_all:
+        with contextlib.suppress(NotBySortError):
+            return by_sort(program, table)
+    return program.run_decompositions(cast(Any, table))
 
 
 def _unknown(
