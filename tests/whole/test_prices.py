@@ -62,7 +62,7 @@ def test_a_plan_without_an_option_is_the_plan_of_the_programs_that_are_stepped(t
     assert [(one.name, one.cycles_per_sample, one.region) for one in found.stages] == [
         (one.name, one.cycles_per_sample, one.region) for one in stepped.stages
     ]
-    assert found.notes[-1] == "prices: as composed and stepped on the fabric"
+    assert found.notes[-1] == "prices: those of the programs that the fabric runs"
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_plain_prices_are_those_of_the_fewest_cycles_whatever_is_composed():
         one.name: one.attrs for one in graph.kernels
     }
     assert plain.pace_cycles < found.pace_cycles
-    assert plain.notes[-1].endswith("because they are asked for")
+    assert plain.notes[-1].endswith("because prices=plain is set")
 
 
 def test_what_is_not_covered_is_priced_plain_and_told_why():
@@ -91,7 +91,7 @@ def test_what_is_not_covered_is_priced_plain_and_told_why():
     plan = planned(graph)
     assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
     assert plan.notes[-1].startswith(
-        "prices: plain, of mappings without a composed program, because kernel '"
+        "prices: plain, closed forms of mappings without a fabric program, because kernel '"
     )
     with pytest.raises(ModelError, match="kernel '"):
         planned(graph, prices="composed")
@@ -106,21 +106,23 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     assert families >= {"embedding", "gemm", "cross_entropy"}
     assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
     note = plan.notes[-1]
-    assert note.startswith("prices: as composed and stepped on the fabric, but for 'words'")
-    assert note.endswith("updates by adamw, without a composed program")
+    assert note.startswith("prices: those of the programs that the fabric runs, except for 'words'")
+    assert note.endswith("updates by adamw, which have no program")
 
 
-def test_a_copy_larger_than_what_is_stepped_is_priced_plain(monkeypatch):
-    monkeypatch.setattr(prices, "MAX_CORES", 10)
-    graph = block()
-    assert (
-        planned(graph)
-        .notes[-1]
-        .startswith("prices: plain, of mappings without a composed program, because a copy")
-    )
-    assert planned(graph, prices="composed").notes[-1].startswith("prices: as composed")
-    monkeypatch.setattr(prices, "MAX_CORES", 0)
-    assert "the weights of the model take 1 cores" in planned(graph).notes[-1]
+@pytest.mark.parametrize("training", [False, True])
+def test_on_a_wafer_too_large_to_step_a_wider_model_is_never_faster(training: bool):
+    """Composed prices of small models next to plain ones of large models would make 512 features slower than 2,048."""
+    paces = []
+    for width in (64, 512, 2048):
+        layers = [nn.Linear(width, width, device="meta") for _ in range(2)]
+        how = {"training": True, "optimizer": "sgd"} if training else {}
+        graph = api.lower(nn.Sequential(*layers), (torch.zeros(1, width, device="meta"),), **how)
+        plan = api.compile(graph, load_wafer("wse2"), mode="pipelined", batch=8, replicas=1)
+        assert isinstance(plan, PipelinedPlan)
+        assert "the wafer has 996 x 757 cores" in plan.notes[-1]
+        paces.append(plan.pace_cycles)
+    assert paces == sorted(paces)
 
 
 def test_what_does_not_fit_as_composed_is_priced_plain():
@@ -132,7 +134,7 @@ def test_what_does_not_fit_as_composed_is_priced_plain():
             return api.Infeasible("pipelined", "x", "SRAM", 2.0, 1.0, "bytes", "a core", "use more")
         return planned(one, prices="plain")
 
-    found = prices.plan_with("auto", graph, WAFER.sram_bytes, compiler)
+    found = prices.plan_with("auto", graph, WAFER, compiler)
     assert isinstance(found, PipelinedPlan)
     assert "because the programs of the fabric do not fit" in found.notes[-1]
 

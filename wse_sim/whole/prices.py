@@ -3,11 +3,12 @@
     composed   every kernel has the layout of its fabric program (:mod:`wse_sim.whole.lower`) and its price
     plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
                mappings have no composed program
-    auto       composed if all kernels are supported, the plan fits and a replica has no more cores than can be
-               simulated; plain otherwise
+    auto       composed if the fabric can step the wafer, all kernels are supported and the plan fits; plain otherwise
 
 Table look-ups, dropout, a loss inside the model and updates by optimizers other than sgd have no program. They
 keep their plain price in a composed plan. A note of the plan states which prices it has, and why they are plain.
+
+The wafer decides, not the model: on one wafer, a larger model must not become faster because its prices change.
 """
 
 from __future__ import annotations
@@ -15,22 +16,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.errors import ModelError, WseError
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
+from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.covered import MAX_CORES
+from wse_sim.whole.covered import check_wafer
 from wse_sim.whole.lower import WITHOUT_PROGRAM, is_laid, priced_graph, with_programs
 from wse_sim.whole.trained.covered import check_any
 
-STEPPED = f"and plans of up to {MAX_CORES:,} cores are stepped"
 Compiler = Callable[[KernelGraph], Plan | Infeasible]
-BYTES = 2  # of a weight that does not train
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -44,7 +42,7 @@ class ComposedGraph:
     @property
     def note(self) -> str:
         """The prices of its plan, in one sentence."""
-        text = "prices: as composed and stepped on the fabric"
+        text = "prices: those of the programs that the fabric runs"
         updates = {
             str(one.attrs.get("algorithm", "sgd")) for one in self.graph.kernels if one.phase is Phase.UPDATE
         }
@@ -53,7 +51,7 @@ class ComposedGraph:
         ]
         if len(self.plain) > 3:
             without.insert(3, f"{len(self.plain) - 3} more")
-        return f"{text}, but for {', '.join(without)}, without a composed program" if without else text
+        return f"{text}, except for {', '.join(without)}, which have no program" if without else text
 
 
 def composed_graph(graph: KernelGraph) -> ComposedGraph:
@@ -79,10 +77,10 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     return ComposedGraph(laid, plain)
 
 
-def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Compiler) -> Plan | Infeasible:
+def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler) -> Plan | Infeasible:
     """Compile a pipelined plan with the requested prices.
 
-    `sram_bytes` is the SRAM of a core, `compiler` makes the plan of a graph.
+    `compiler` makes the plan of a graph on `wafer`.
 
     Raises
     ------
@@ -92,10 +90,10 @@ def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Comp
     if is_laid(graph):  # by a caller that simulates the plan
         return compiler(graph)
     if prices == PLAIN:
-        return _noted(compiler(graph), _plain_note("they are asked for"))
+        return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
         if prices == AUTO:
-            _check_size(graph, sram_bytes)
+            check_wafer(wafer)
         composed = composed_graph(graph)
     except WseError as told:
         if prices == COMPOSED:
@@ -108,30 +106,11 @@ def plan_with(prices: str, graph: KernelGraph, sram_bytes: float, compiler: Comp
         return _noted(
             compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})")
         )
-    plan = expect(found, PipelinedPlan)
-    cores = sum(stage.region.cores for stage in plan.stages) // plan.replicas
-    if cores > MAX_CORES:
-        why = f"a copy of the model would have {cores:,} cores as composed, {STEPPED}"
-        return _noted(compiler(graph), _plain_note(why))
     return _noted(found, composed.note)
 
 
-def _check_size(graph: KernelGraph, sram_bytes: float) -> None:
-    """Check that the weights alone fit the cores that can be simulated, so that no large model is planned twice.
-
-    Raises
-    ------
-    ModelError
-        If they do not.
-    """
-    trained = (optimizer_of(graph) or OPTIMIZERS["sgd"]).resident_bytes if graph.training else BYTES
-    cores = ceil(stored_bytes(graph, trained, frozen=BYTES) / sram_bytes)
-    if cores > MAX_CORES:
-        raise ModelError(f"the weights of the model take {cores:,} cores, {STEPPED}")
-
-
 def _plain_note(why: str) -> str:
-    return f"prices: plain, of mappings without a composed program, because {why}"
+    return f"prices: plain, closed forms of mappings without a fabric program, because {why}"
 
 
 def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:

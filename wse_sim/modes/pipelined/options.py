@@ -46,7 +46,7 @@ class PipelinedOptions(PlacedOptions):
     schedule: Schedule = None
     prices: Literal["auto", "composed", "plain"] = option(
         "auto",
-        "Prices of the programs that the fabric steps (composed), or plain ones; auto: composed where the fabric could step the plan.",
+        "Prices of the fabric programs (composed) or closed forms (plain); auto: composed on a wafer that the fabric can step.",
     )
     loss: Literal["cross entropy", "squared error"] | None = option(
         None, "Loss to add in training, where the model returns its outputs (default: what the model has)."
