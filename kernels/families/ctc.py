@@ -5,14 +5,15 @@ A state s is a label, or the blank between two labels.  In logarithms, with emis
     m = max(a(s), a(s-1), a(s-2) + skip(s))        skip: 0 from label to another label, else minus infinity
     a_t(s) = x_t(s) + m + log(exp(a(s) - m) + exp(a(s-1) - m) + exp(a(s-2) + skip(s) - m))
 
-Mapping: a sequence lies over p cores of a line, q = ceil(batch p / cores) sequences on a core, v = q ceil(states / p) states of
-a core; the two states before come from the core before.  The fastest p is taken, of powers of two and the most that there are::
+Mapping: a sequence is spread over p cores of a line; a core has q = ceil(batch p / cores) sequences and v = q ceil(states / p)
+states, and receives the last two states of the core before it.  The mapping takes the fastest p among powers of two and the
+largest number of cores per sequence::
 
     T = steps (13 o + 10 v / add + 4 v E + 2 o + w(2 q) + hop + handover)      E: an exponential or a logarithm
 
-Backward: the same recurrence from the last frame on, and the probability of every state and frame: one exponential and three sums
-more.  The forward pass keeps a_t(s).  FLOPs are 0, as torch's counter has it: there is no product.  All sequences are taken to be as long as
-the longest, in fp32.  Source: vector rates and exponentials as in the grid softmax; nothing is fitted, no run is published.
+Backward: the same recurrence from the last frame, and the probability of every state and frame: one exponential and three sums
+more.  The forward pass stores a_t(s).  FLOPs are 0, as in torch's counter: there is no product.  Every sequence is assumed to be as
+long as the longest, in fp32.  Source: vector rates and exponentials as in the grid softmax; nothing is fitted, no run is published.
 Program: forward, a sequence on each row of cores.  Band of cost against program: 5 %.
 """
 
@@ -69,6 +70,7 @@ class AlignmentSum(Family):
     cheaper = "take fewer frames or shorter labels, or more sequences at once"
     dims = sizes(steps="frames", states="2 labels + 1", batch="sequences")
     mappings = ("stationary", "streamed")
+    named_for = ("wse_sim.ctc",)
     lies = "a sequence over a line of cores, or several on each core"
     programs = "forward, a sequence on each row of cores"
     bands = "5 %"

@@ -1,7 +1,7 @@
-"""The CTC loss while a program is captured: emissions of the labels' classes, one operator for all frames, and its mean.
+"""The CTC loss in a captured program: a gather of the labels' scores, one operator for all frames, and a mean.
 
-``torch.ctc_loss`` makes tensors whose sizes depend on the values of lengths.  Here every sequence is as long as the longest
-that its arguments allow; how long each one is decides which frame and states end it, and costs nothing.
+``torch.ctc_loss`` creates tensors whose sizes depend on the values of the lengths.  Here every sequence is as long as the longest
+that its arguments allow; the length of a sequence only selects the frame and the states of its result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ Lengths = Tensor | list[int] | tuple[int, ...]
 
 @torch.library.custom_op("wse_sim::ctc", mutates_args=())
 def ctc(emissions: Tensor, skips: Tensor) -> Tensor:
-    """The loss of every sequence: emissions (frames, sequences, states), skips (sequences, states); never run with values."""
+    """Return the loss of every sequence from emissions (frames, sequences, states) and skips (sequences, states).
+
+    It has no implementation: a capture needs its shape alone.
+    """
     raise NotImplementedError("wse_sim::ctc has no values")
 
 
@@ -45,7 +48,7 @@ def ctc_loss(
     reduction: int | str = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Take :func:`torch.ctc_loss` apart: a gather, the sum over all alignments, and a mean over sequences."""
+    """Replace :func:`torch.ctc_loss` by a gather, the sum over all alignments, and a mean over sequences."""
     alone = log_probs.dim() == 2
     scores = log_probs.unsqueeze(1) if alone else log_probs
     labels = _rows(targets, target_lengths, scores.shape[1])
@@ -65,7 +68,7 @@ def ctc_loss(
 
 
 def _rows(targets: Tensor, lengths: Lengths, sequences: int) -> Tensor:
-    """One row of labels per sequence; those that lie one behind the other are as many for each."""
+    """Return one row of labels per sequence; concatenated labels are split evenly."""
     if targets.dim() == 2:
         return targets
     if sequences == 1:
