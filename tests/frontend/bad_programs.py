@@ -303,7 +303,21 @@ class OwnError(Exception):
     """What only its author knows."""
 
 
-@bad("bad_programs.py", "raise OwnError", "torch cannot capture this (OwnError: no such mode)")
+@bad(
+    "bad_programs.py",
+    "raise ValueError",
+    "check that the model makes",
+    "(ValueError: 8 features for 16",
+    "that pass it",
+)
+class ChecksItsSizes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != 16:
+            raise ValueError(f"{x.shape[-1]} features for 16")
+        return x * 2
+
+
+@bad("bad_programs.py", "raise OwnError", "check that the model makes", "(OwnError: no such mode)")
 class RaisesItsOwn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise OwnError("no such mode")

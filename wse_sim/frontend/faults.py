@@ -14,6 +14,8 @@ OWN_GRADIENT = (
     "take torch.autograd.grad(result, inputs, create_graph=True), or leave the backward pass to training=True",
 )
 
+CHECKED = "a check that the model makes fails for the example arguments"
+PASS = "give arguments that pass it"
 _RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"Could not extract specialized (?:integer|float)|item\(\) cannot be called on meta|Tensor\.item",
@@ -63,8 +65,8 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Expected cond to be True|torch\._check",
-        "a check that the model makes fails for the example arguments",
-        "give arguments that pass it",
+        CHECKED,
+        PASS,
     ),
     (
         r"missing (?:\d+|a) required|takes .* positional argument|unexpected keyword|got multiple values",
@@ -173,6 +175,9 @@ def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
             detail = _detail(pattern, text)
             return f"{where}: {reason}{detail}; {remedy}"
     first = next((line.strip() for line in str(fault).splitlines() if line.strip()), type(fault).__name__)
+    is_check = isinstance(fault, AssertionError) or re.search(r": (?:raise|assert)\b", where)
+    if is_check and not isinstance(fault, NotImplementedError):
+        return f"{where}: {CHECKED} ({type(fault).__name__}: {first.rstrip('.')}); {PASS}"
     return f"{where}: {UNKNOWN} ({type(fault).__name__}: {first.rstrip('.')}); rewrite this line with static tensor operations"
 
 
