@@ -34,38 +34,64 @@ def zeros_and_ones(words: np.ndarray, found: np.ndarray) -> None:
 
 
 @helper_kernel
-def even(n: int) -> bool:
-    if n == 0:
-        return True
-    return odd(n - 1)
-
-
-@helper_kernel
-def odd(n: int) -> bool:
-    if n == 0:
-        return False
-    return even(n - 1)
-
-
-@helper_kernel
 def squared(n: int) -> int:
     return n * n
 
 
 @kernel
-def parity_of_square(n: int) -> bool:
-    return even(squared(n))
+def is_square_even(n: int) -> bool:
+    return squared(n) % 2 == 0
+
+
+CALLS_IN_A_CIRCLE = """
+from wse_sim.jit import helper_kernel, kernel
+
+@helper_kernel
+def is_even(n):
+    return True if n == 0 else is_odd(n - 1)
+
+@helper_kernel
+def is_odd(n):
+    return False if n == 0 else is_even(n - 1)
+
+@kernel
+def is_even_number(n):
+    return is_even(n)
+
+try:
+    is_even_number(3)
+except RecursionError as fault:
+    print(fault)
+"""
 
 
 @pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
-def test_helpers_have_no_machine_code_unless_they_call_in_a_circle() -> None:
+def test_helpers_have_no_machine_code() -> None:
     """A square is as odd as its root; LLVM's text of a helper, not its machine code, is what a caller takes in."""
-    assert [parity_of_square(n) for n in (3, 4, 7)] == [False, True, False]
+    assert [is_square_even(n) for n in (3, 4, 7)] == [False, True, False]
     if not squared.overloads:  # the caller came from the disk
         squared.compile((numba.int64,))
     (found,) = squared.overloads.values()
     assert isinstance(found.library, TakenIn)
     assert found.library.get_pointer_to_function(found.fndesc.mangled_name) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
+def test_helpers_that_call_each_other_are_refused_every_time(tmp_path: Path) -> None:
+    """numba would compile them, and code that it loads from the disk would crash the process of the second run."""
+    (tmp_path / "circle.py").write_text(CALLS_IN_A_CIRCLE)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "circle.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "call each other in a circle; make one a loop" in done.stdout
 
 
 @settings(deadline=None)

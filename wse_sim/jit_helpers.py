@@ -26,7 +26,8 @@ Stored = tuple[
     tuple[str, str, bytes], PythonFunctionDescriptor, Environment, Signature, bool, tuple[()], str,
     list[Callable[[], None]], tuple[Environment, ...],
 ]  # fmt: skip
-_UNRESOLVED = ".numba.unresolved$"  # what functions that call each other in a circle name each other by
+# How functions that call each other in a circle name each other.  numba stores such code and crashes when it loads it.
+_UNRESOLVED = ".numba.unresolved$"
 
 
 class _NoEngine:
@@ -39,36 +40,27 @@ class _NoEngine:
 class TakenIn(JITCodeLibrary):  # type: ignore[misc]
     """The code of a function that callers take in."""
 
-    _is_compiled = False
-
     @property
-    def codegen(self) -> CPUCodegen | _NoEngine:
+    def codegen(self) -> _NoEngine:
         """The object that stores the environment of the function."""
-        return self._codegen if self._is_compiled else _NoEngine()
+        return _NoEngine()
 
     def _optimize_final_module(self) -> None:
-        self._is_compiled = any(gv.name.startswith(_UNRESOLVED) for gv in self._final_module.global_variables)
-        if self._is_compiled:  # its callees need its address
-            super()._optimize_final_module()
+        """Leave the code as it is: callers optimise it."""
+        if any(gv.name.startswith(_UNRESOLVED) for gv in self._final_module.global_variables):
+            raise RecursionError(f"{self.name}: jitted helpers call each other in a circle; make one a loop")
 
     def _finalize_final_module(self) -> None:
-        if self._is_compiled:
-            super()._finalize_final_module()
-            return
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
         """Null: there is no machine code."""
-        self._ensure_finalized()
-        return int(super().get_pointer_to_function(name)) if self._is_compiled else 0
+        return 0
 
     def serialize_using_object_code(self) -> tuple[str, str, object]:
         """Name, kind and LLVM's code."""
-        if self._is_compiled:
-            name, kind, data = super().serialize_using_object_code()
-            return name, kind, data
         return self.name, _KIND, self._get_module_for_linking().as_bitcode()
 
     @classmethod
@@ -109,9 +101,7 @@ class HelperStored(CompileResultCacheImpl):  # type: ignore[misc]
 
     def rebuild(self, target_context: CPUContext, payload: Stored) -> CompileResult:
         """A compiled helper from what is stored of it."""
-        (name, kind, data), fndesc, environment, signature, objectmode, lifted, types, reloads, envs = payload
-        if kind != _KIND:
-            return super().rebuild(target_context, payload)
+        (name, _, data), fndesc, environment, signature, objectmode, lifted, types, reloads, envs = payload
         for again in reloads or ():
             again()
         library = TakenIn.stored(target_context.codegen(), name, data)

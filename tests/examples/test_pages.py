@@ -87,13 +87,14 @@ def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    known = set(sys.modules)
     names: dict[str, object] = {"__name__": "__main__"}
     asked = [block for block in blocks(page) if not block[0]]
     for _, _, title, text in asked:
         if title:
             (tmp_path / title).parent.mkdir(exist_ok=True)
             (tmp_path / title).write_text(text, encoding="utf-8")
+            monkeypatch.delitem(sys.modules, Path(title).stem, raising=False)  # a file of another test
+    known = set(sys.modules)
     for _, language, title, text in asked:
         if title:
             continue

@@ -58,9 +58,13 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     (found,) = compare_with_engine(plan, 4).regions
     assert found.busiest == pytest.approx(found.issued, abs=2)
     price = plan_on(graph, *cores).stages[0].forward_cycles if region.family == "norm" else found.issued
-    assert found.issued == pytest.approx(price, abs=1)  # a control word is not priced
+    link = tokens * features / 2  # one link brings two words of 16 bits a cycle
+    if price == link:
+        assert found.issued < link
+    else:
+        assert found.issued == pytest.approx(price, abs=1)  # a control word is not priced
     period = found.busiest + sum(found.waits)
-    assert period == pytest.approx(max(price, tokens * features / 2), rel=0.05)
+    assert period == pytest.approx(max(price, link), rel=0.05)
     return region
 
 
