@@ -72,6 +72,15 @@ RULES = {
     "an activated data task": ("task t(x: u32) void { } fn run() void { @activate(@get_data_task_id(@get_color(9))); } comptime { @bind_data_task(t, @get_data_task_id(@get_color(9))); }", "takes a local_task_id", "wse2", ""),
     "an id without a task": ("fn run() void { @activate(@get_local_task_id(9)); }", "is bound to no local task", "wse2", ""),
     "a task without an id": ("task t() void { } fn run() void { }", "the task 't' is bound to no id", "wse2", ""),
+    "an immutable name": ("var x: i16; fn run() void { x = 1; } comptime { @export_symbol(x); }", "as immutable, and here it is a 'var'", "wse2", '@export_name("x", i16, false);'),
+    "a part of a variable": ("var a = @zeros([4]i16); fn run() void { a[0] = 1; } comptime { @export_symbol(a[0], \"x\"); }", "'x' is a part of 'a'", "wse2", '@export_name("x", i16, true);'),
+    "an array in a function's type": (RUN, "arrays are exported by a pointer", "wse2", '@export_name("g", fn([3]u16)void);'),
+    "a compile-time type in a function's type": (RUN, "use a type of run time", "wse2", '@export_name("g", fn(comptime_int)void);'),
+    "an enum as a name": (RUN, "use the integer below it, u16", "wse2", 'const E = enum(u16) { A }; @export_name("x", E, true);'),
+    "an unreached name": ("fn g() u16 { return nothing; } " + RUN, "'nothing' is not declared", "wse2", ""),
+    "an unreached type": ("fn g(x: f32) i16 { return x; } " + RUN, "expected a value of type 'i16'", "wse2", ""),
+    "an unreached call": ("fn h(x: u16) void { } fn g() void { h(); } " + RUN, "'h' takes 1 argument", "wse2", ""),
+    "an unreached parameter": ("fn g(x: nothing) void { } " + RUN, "'nothing' is not declared", "wse2", ""),
     "teardown twice": (TASK + "fn h() void { } comptime { @bind_local_task(t, @get_local_task_id(29)); @set_teardown_handler(h, @get_color(1)); } " + RUN, "task id 29 is that of teardown", "wse2", ""),
 }  # fmt: skip
 
@@ -121,6 +130,43 @@ def test_a_sound_program_passes(tmp_path: Path) -> None:
       @set_local_color_config(@get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
     }"""  # fmt: skip
     compiled(tmp_path, text, "wse3", strict=True)
+
+
+UNREACHED = {
+    "for compile time": "fn g(comptime t: type) t { return nothing; } fn h(x: anytype) void { nothing(); } fn l() void { @set_color_config(0, 0, x, .{}); }",
+    "an arm that is not taken": "const is_on = false; fn g() void { if (is_on) { nothing(); } }",
+    "a variable that nothing reads": "var x: u16 = nothing;",  # public examples have some
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_unreached_code_that_is_not_looked_at(tmp_path: Path, name: str) -> None:
+    compiled(tmp_path, UNREACHED[name] + RUN, "wse2", strict=True)
+
+
+def test_code_that_one_class_can_compile(tmp_path: Path) -> None:
+    """A function needs what only the left core has: it is refused where no core has it."""
+    layout = 'layout { @set_rectangle(2, 1); @set_tile_code(0, 0, "pe.csl", .{ .n = LEFT }); @set_tile_code(1, 0, "pe.csl", .{ .n = 2.5 }); }'
+    (tmp_path / "pe.csl").write_text(
+        "param n; var x: u16; fn g() void { x = n; } comptime { @comptime_assert(n > 0); }"
+    )
+    (tmp_path / "layout.csl").write_text(layout.replace("LEFT", "3"))
+    compile_program(tmp_path / "layout.csl", strict=True)
+    (tmp_path / "layout.csl").write_text(layout.replace("LEFT", "3.5"))
+    with pytest.raises(CslError, match="expected a value of type 'u16'"):
+        compile_program(tmp_path / "layout.csl", strict=True)
+
+
+def test_unknown_parameters_of_libraries_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled(
+        tmp_path,
+        'const d = @import_module("<debug>", .{ .key = "a", .bufer_size = 3 });' + RUN,
+        "wse2",
+        strict=True,
+    )
+    assert "pe.csl:1:11: warning: '<debug>' has no parameter 'bufer_size'" in capsys.readouterr().err
 
 
 def test_the_command_line_and_the_environment_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             value = value if t is None else self.coerce(value, t, at)
             scope.names[p.name] = Value(value.type, copy(value.data))  # type: ignore[index]
         result = scope.result = self.type_of(node.result, scope)
+        self.unit.compiler.reached.add(node.at)
         self.depth += 1
         try:
             signal = self.exec(node.body, scope)

@@ -69,6 +69,7 @@ class CallLowerer(RuntimeBuiltins):
         node = fn.node
         if node.body is None:
             raise CslError(node.at, f"'{fn.name}' is declared without a body")
+        self.unit.compiler.reached.add(node.at)
         scope = Scope(fn.instance)
         scope.result = self.result = result
         self.addressed = addressed_names(node, self.unit.compiler.addressed)
@@ -266,6 +267,7 @@ class CallLowerer(RuntimeBuiltins):
         )
         inner.result = result
         self.targets.append(target)
+        self.unit.compiler.reached.add(fn.node.at)
         assert fn.node.body is not None
         self.exec(fn.node.body, inner)
         self.targets.pop()

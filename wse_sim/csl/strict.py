@@ -207,14 +207,17 @@ class StrictRules(Evaluation):
             )
         else:
             t, is_same = symbol.target.type, symbol.target.type is declared.type
-            if (
-                declared.mutable
-                and is_same
-                and isinstance(symbol.target.root, Global)
-                and symbol.target.root.kind != "var"
-            ):
+            if symbol.target.path:
                 raise CslError(
-                    symbol.at, f"the layout exports '{symbol.name}' as mutable, and here it is a constant"
+                    symbol.at,
+                    f"'{symbol.name}' is a part of '{symbol.target.root.name}'; a symbol is a whole variable or a function",
+                )
+            is_variable = isinstance(symbol.target.root, Global) and symbol.target.root.kind == "var"
+            if is_same and declared.mutable != is_variable:
+                told, found = ("mutable", "a constant") if declared.mutable else ("immutable", "a 'var'")
+                raise CslError(
+                    symbol.at,
+                    f"the layout exports '{symbol.name}' as {told}, and here it is {found}; both must agree",
                 )
         if not is_same:
             raise CslError(
@@ -224,19 +227,32 @@ class StrictRules(Evaluation):
 
     def check_export(self, name: str, t: ty.Type, at: int) -> None:
         """Types that a host can know."""
-        if isinstance(t, ty.FnType):
+        if not isinstance(t, ty.FnType):
             self.demand(
-                len(t.params) <= MOST_HOST_ARGUMENTS,
-                at,
-                f"'{name}' has {len(t.params)} parameters; 15 are the most",
+                not unknown_to_host(t), at, f"the name '{name}' cannot have type '{t}'; {unknown_to_host(t)}"
             )
             return
-        refused = isinstance(t, (ty.ArrayType, ty.StructType, ty.EnumType)) or not t.runtime
         self.demand(
-            not refused,
+            len(t.params) <= MOST_HOST_ARGUMENTS,
             at,
-            f"the name '{name}' cannot have type '{t}'; arrays are exported by a pointer, as [*]T",
+            f"'{name}' has {len(t.params)} parameters; 15 are the most",
         )
+        for part in (*t.params, t.result):
+            why = "" if part is ty.VOID else "give it a type" if part is None else unknown_to_host(part)
+            self.demand(
+                not why, at, f"the function '{name}' cannot have '{part or 'anytype'}' in its type; {why}"
+            )
+
+
+def unknown_to_host(t: ty.Type) -> str:
+    """What to write in place of a type that a name of the host cannot have; '' for one that it can."""
+    if isinstance(t, ty.ArrayType):
+        return f"arrays are exported by a pointer, as [*]{t.element}"
+    if isinstance(t, ty.StructType):
+        return "structures are exported by a pointer to their words, as [*]u16"
+    if isinstance(t, ty.EnumType):
+        return f"use the integer below it, {t.base}"
+    return "" if t.runtime else "it is known to the compiler only; use a type of run time such as i16 or f32"
 
 
 def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
