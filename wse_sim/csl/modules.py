@@ -53,6 +53,12 @@ class Options:
         return self.arch == "wse3"
 
 
+MESSAGE_PASSING = (
+    "the library <message_passing> is not simulated, because how routers find the way of its words is not public; send words on colors with "
+    "routes, or use <collectives_2d>"
+)
+
+
 class Files:
     """Parsed files by path; libraries by their name in angle brackets."""
 
@@ -91,6 +97,13 @@ class Files:
             candidate = Path(folder) / f"{inner}.csl"
             if os.path.isfile(candidate):
                 return str(candidate)
+        if inner == "message_passing":
+            raise CslError(
+                at,
+                MESSAGE_PASSING
+                if self.options.wse3
+                else f"the library {name} exists on wse3 only; send words on colors with routes",
+            )
         if not os.path.isfile(str(_bundled(inner))):
             known = ", ".join(f"<{n}>" for n in library_names())
             raise CslError(at, f"there is no library {name}; the libraries are {known}")
