@@ -81,6 +81,18 @@ RULES = {
     "an unreached type": ("fn g(x: f32) i16 { return x; } " + RUN, "expected a value of type 'i16'", "wse2", ""),
     "an unreached call": ("fn h(x: u16) void { } fn g() void { h(); } " + RUN, "'h' takes 1 argument", "wse2", ""),
     "an unreached parameter": ("fn g(x: nothing) void { } " + RUN, "'nothing' is not declared", "wse2", ""),
+    "the address of a comptime variable": ("fn run() void { comptime var x: u16 = 1; const p = &x; _ = p.*; }", "'x' is a comptime variable, which has no address", "wse2", ""),
+    "the address of a literal": ("var x: i16; fn run() void { const p = &(([2]i16{ 0, 7 })[1]); x = p.*; }", "only variables have an address", "wse2", ""),
+    "a label in itself": ("var x: i16; fn run() void { foo: for (@range(i16, 3)) |i| { foo: for (@range(i16, 3)) |j| { x = j + i; } } }", "the label 'foo' is in use", "wse2", ""),
+    "an exported plain struct": ("const S = struct { x: i16 }; export var s: S = S{ .x = 1 }; fn run() void { s.x = 1; }", "make it extern or packed", "wse2", ""),
+    "a switch over a literal": ("var x: i16; fn run() void { switch (5) { 5 => { x = 1; }, else => {} } }", "the subject of a switch has type 'comptime_int'", "wse2", ""),
+    "an invalid that is false": (RUN, "the invalid of pos1 must be true", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .switches = .{ .pos1 = .{ .invalid = false } } });"),
+    "a filter's field of another kind": (RUN, "a filter of kind range has no field 'limit1'", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .filter = .{ .kind = .{ .range = true }, .limit1 = 3 } });"),
+    "one enum as another": ("const A = enum(u16) { p }; const B = enum(u16) { q }; var a: A; var b: B; fn run() void { b = @as(B, a); }", "a value of one enum is no value of another", "wse2", ""),
+    "not of a literal": ("var x: i16; fn run() void { x = ~5; }", "'~' of a comptime_int", "wse2", ""),
+    "a table of control tasks": (RUN + " comptime { @set_control_task_table(.{ .stride = 9 }); }", ".stride is 9", "wse3", ""),
+    "two tables of control tasks": (RUN + " comptime { @set_control_task_table(); @set_control_task_table(); }", "is called twice", "wse3", ""),
+    "a table of control tasks on wse2": (RUN + " comptime { @set_control_task_table(); }", "exists on wse3 only", "wse2", ""),
     "teardown twice": (TASK + "fn h() void { } comptime { @bind_local_task(t, @get_local_task_id(29)); @set_teardown_handler(h, @get_color(1)); } " + RUN, "task id 29 is that of teardown", "wse2", ""),
 }  # fmt: skip
 
@@ -107,6 +119,10 @@ ALWAYS = {
     "a float in an operation of integers": (FABRIC + "fn run() void { @add16(d, d, 1.5); }", "@add16 computes with integers, found 'f16'"),
     "an import without its parameter": ('const m = @import_module("<memcpy/get_params>", .{ .height = 1 }); const g = m.get_params(0); fn run() void { } comptime { @comptime_assert(g.width == 1); }', "<memcpy/get_params> needs a value for its parameter 'width'; pass it here"),
     "message passing": ('const m = @import_module("<message_passing>", .{ .input_queue_id = 2, .output_queue_id = 3 }); ' + RUN, "exists on wse3 only"),
+    "a write through a pointer to const": ("var a = @zeros([4]i32); fn run() void { const p: *const [4]i32 = &a; p.*[2] = 1; }", "read through a pointer to const"),
+    "a value without an else": ("var x: i16; fn run() void { x = if (x > 1) 3; }", "add an 'else' with a 'i16'"),
+    "a fabric input as output of a map": (FABRIC + "fn f(x: u16) u16 { return x; } fn run() void { @map(f, d, i); }", "the output of @map is a fabin_dsd"),
+    "random numbers at compile time": ("const y = @random16(); var x: u16; fn run() void { x = y; }", "@random16 runs on the core only"),
     "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is no configuration register"),
     "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "is in none of the ranges"),
     "a register that nothing wrote": ("comptime { const a = @get_config(0x7f23); @comptime_assert(a == 0); } fn run() void { }", "has no value at compile time"),
@@ -120,6 +136,11 @@ def test_what_means_nothing_is_refused_always(tmp_path: Path, name: str) -> None
     with pytest.raises(CslError) as fault:
         compiled(tmp_path, text, "wse2", strict=False)
     assert words in fault.value.sentence, fault.value.sentence
+
+
+def test_a_pointer_to_const_may_point_elsewhere(tmp_path: Path) -> None:
+    text = "var a = @zeros([4]i32); var b = @zeros([4]i32); var p: [*]const i32 = &a; fn run() void { p = &b; b[0] = p[0]; }"
+    compiled(tmp_path, text, "wse2", strict=True)
 
 
 def test_a_sound_program_passes(tmp_path: Path) -> None:

@@ -58,7 +58,14 @@ class ExpressionEvaluator(PlaceEvaluator):
     def x_Unary(self, node: tree.Unary, scope: Scope) -> Operand:
         if node.op == "&":
             return self.address_of(node.operand, scope, node.at)
-        return self.unary(node.op, self.eval(node.operand, scope), node.at)
+        value = self.eval(node.operand, scope)
+        if node.op == "~" and self.judges(scope):
+            self.demand(
+                value.type is not ty.COMPTIME_INT,
+                node.at,
+                "'~' of a comptime_int; give it a fixed width, as in ~@as(u16, 5)",
+            )
+        return self.unary(node.op, value, node.at)
 
     def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand:
         place = self.access(node, scope)

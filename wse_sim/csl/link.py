@@ -169,6 +169,7 @@ class ClassLinker:
                 used.setdefault(id(s.target.root), s.target.root)
         for g in self.unit.shared.exported_variables():
             self.evaluator.ensure(g)
+            self.evaluator.check_exported(g)
             if g.type.runtime:
                 used.setdefault(id(g), g)
         self.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}

@@ -21,6 +21,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.parse import parse
+from wse_sim.csl.strict_forms import check_forms
 from wse_sim.csl.tiles import Array, Tiles
 from wse_sim.csl.values import Entry, Function, Instance, Ref, Value
 
@@ -79,6 +80,8 @@ class Files:
         if found is None:
             text = self._read(path, name, importer, at)
             found = self.trees[path] = parse(text, path)
+            if self.options.strict and not path.startswith("<"):
+                check_forms(found)
         return path, found, path.startswith("<")
 
     def find(self, name: str, importer: str) -> str:
@@ -245,4 +248,5 @@ class ProgramState:
     dsr_loads: list[tuple[Any, ...]] = field(default_factory=list)
     startup: list[tuple[tree.Builtin, Scope]] = field(default_factory=list)
     priorities: dict[str, int] = field(default_factory=dict)
+    has_control_table: bool = False
     registers: dict[int, int] = field(default_factory=dict)  # what comptime blocks wrote with @set_config

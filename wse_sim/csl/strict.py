@@ -83,6 +83,11 @@ class StrictRules(Evaluation):
         """Every value of the subject's type has one arm."""
         if not self.judges(scope):
             return
+        if t is ty.COMPTIME_INT:
+            raise CslError(
+                node.subject.at,
+                "the subject of a switch has type 'comptime_int'; give it a type of fixed width with @as",
+            )
         seen: set[object] = set()
         for keys, _ in node.arms:
             for key in keys or ():
@@ -104,6 +109,24 @@ class StrictRules(Evaluation):
             raise CslError(node.at, f"not all possible '{t}' values are covered; an 'else' branch is needed")
         elif t is ty.BOOL and len(seen) < 2:
             raise CslError(node.at, "not both values of a bool are covered; an 'else' branch is needed")
+
+    def check_enums(self, s: ty.EnumType, t: ty.Type, at: int) -> None:
+        """A value of one enum becomes one of another by a number only."""
+        different = isinstance(t, ty.EnumType) and t is not s
+        self.demand(
+            not different, at, "a value of one enum is no value of another; convert it to a number first"
+        )
+
+    def check_exported(self, g: Global) -> None:
+        """An exported or extern variable has a type that other objects can know."""
+        t = g.type
+        while isinstance(t, (ty.ArrayType, ty.PointerType)):
+            t = t.element if isinstance(t, ty.ArrayType) else t.target
+        self.demand(
+            not (isinstance(t, ty.StructType) and not t.layout),
+            g.decl.at,
+            f"the exported variable '{g.name}' holds a plain {getattr(t, 'kind', 'struct')}, which has no public layout; make it extern or packed",
+        )
 
     # ---- vector operations
     def check_operands(self, name: str, operands: Sequence[Operand], places: Sequence[int]) -> None:

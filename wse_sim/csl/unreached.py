@@ -16,7 +16,6 @@ from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower import Lowerer, ProgramCode
-from wse_sim.csl.lower_calls import fields_of
 from wse_sim.csl.values import Function
 
 LAYOUT_BUILTINS = frozenset({"@set_rectangle", "@set_tile_code", "@set_color_config", "@export_name"})
@@ -89,4 +88,4 @@ def calls_layout(node: object) -> bool:
         return False
     if isinstance(node, tree.Builtin) and node.name in LAYOUT_BUILTINS:
         return True
-    return any(calls_layout(getattr(node, name)) for name in fields_of(type(node)))
+    return any(calls_layout(getattr(node, name)) for name in tree.fields_of(type(node)))
