@@ -210,7 +210,7 @@ def test_an_interrupt_says_what_the_cores_do(runner: SdkRuntime, tmp_path: Path)
 TOOLS = {
     "sdk_debug_shell visualize --artifact_dir out": "'wse-sim csl run FILE --report DIR' writes a page of it",
     "sdk_debug_shell smoke examples": "'wse-sim csl check DIR' runs every command file",
-    "sdk_debug_shell trace": "of its commands only compile is here",
+    "sdk_debug_shell trace": "only its command compile is here",
     "csdb corefile.cs1": "'wse-sim csl debug FILE' debugs a command file",
     "cs_readelf out": "'wse-sim csl explain OUT'",
 }

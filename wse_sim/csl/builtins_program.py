@@ -530,7 +530,7 @@ class ProgramBuiltins(StrictRules):
         return VOID_VALUE
 
     def b_set_control_task_table(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """Control tasks have ids of their own here anyway; the sizes of their code change nothing."""
+        """Control tasks have separate ids here anyway; the sizes of their code change nothing."""
         self.count(node, 0, 1)
         if not self.judges(scope):
             return VOID_VALUE

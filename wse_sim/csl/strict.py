@@ -268,7 +268,7 @@ class StrictRules(Evaluation):
 
 
 def unknown_to_host(t: ty.Type) -> str:
-    """What to write in place of a type that a name of the host cannot have; '' for one that it can."""
+    """The remedy for a type that a name of the host cannot have; '' for one that it can."""
     if isinstance(t, ty.ArrayType):
         return f"arrays are exported by a pointer, as [*]{t.element}"
     if isinstance(t, ty.StructType):

@@ -1,10 +1,9 @@
-"""What no task, no exported name and no call reaches: with `--strict` it is compiled too, as if it were called, and
-thrown away.
+"""Functions without a call from any task or exported name: with `--strict` they are compiled too, and thrown away.
 
-Names, types and arguments of such code are checked like those of any other.  A class of cores may contain code that
-only another class can compile, so a function or variable is refused if no class reaches it and none can compile it.
-Not looked at: libraries, tasks (one without an id is refused anyway), functions whose parameters are known at
-compile time only, and what builtins of a layout block are called in.
+Names, types and arguments of such code are checked like those of other code.  A class of cores may contain code that
+only another class can compile, so a function is refused if no class reaches it and none can compile it.
+Not looked at: libraries, tasks (one without an id is refused anyway), functions with parameters known at
+compile time only, and those that call builtins of a layout block.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Unreached:
         self.faults: dict[int, CslError | None] = {}
 
     def note(self, unit: EvaluatedUnit, program: ProgramCode) -> None:
-        """Try what a linked class does not reach.  The unit and its program are not used again behind this."""
+        """Try the functions that a linked class does not reach.  The unit and its program are not used again behind this."""
         compiler = unit.compiler
         notes, reached = len(compiler.notes), set(compiler.reached)
         for instance in unit.instances:
@@ -45,10 +44,10 @@ class Unreached:
                 else:
                     self.faults[at] = None
         del compiler.notes[notes:]
-        compiler.reached = reached  # what was only tried is not reached
+        compiler.reached = reached  # a trial is no call
 
     def check(self, reached: set[int]) -> None:
-        """Raise the first fault of what no class reaches and none can compile."""
+        """Raise the first fault of a function that all classes leave out and fail to compile."""
         for at, fault in sorted(self.faults.items()):
             if fault is not None and at not in reached:
                 raise fault

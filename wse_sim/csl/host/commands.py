@@ -237,7 +237,7 @@ ABSENT_TOOLS = {
     "sdk_debug_shell": {
         "visualize": " visualize is the vendor's viewer of a run and is not here; 'wse-sim csl run FILE --report DIR' writes a page of it, --trace a timeline",
         "smoke": " smoke tests the vendor's installation and is not here; 'wse-sim csl check DIR' runs every command file below a folder",
-        "*": ": of its commands only compile is here, as cslc; use 'wse-sim csl run' and 'wse-sim csl debug' for the others",
+        "*": ": only its command compile is here, as cslc; use 'wse-sim csl run' and 'wse-sim csl debug' for the others",
     },
     "csdb": {
         "*": " reads core dumps of the vendor's simulator and is not here; 'wse-sim csl debug FILE' debugs a command file"
