@@ -205,7 +205,7 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
 
 
 def _missing(where: str, name: str, names_file: bool) -> str:
-    """The asked module is not there, or one that it imports."""
+    """Sentence for a missing module: the named one, or one that it imports."""
     if not names_file and f"{where}.".startswith(f"{name}."):
         return (
             f"no module named '{name}'; give package.module:NAME from a folder on the path, or FILE.py:NAME"

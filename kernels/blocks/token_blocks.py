@@ -100,7 +100,7 @@ class TokenBlocks:
     def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
         """(b, prices by cause (..., causes)) of cores with that many tokens each; of equal prices the smallest block."""
         if tokens.ndim and self._parts.ndim > 2:
-            raise ValueError("prices of several numbers of tokens on several wafers are asked one by one")
+            raise ValueError("several numbers of tokens on several wafers are priced one by one")
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
             for b in range(1, len(self._parts))

@@ -1,4 +1,4 @@
-"""What would make a run faster, and by how much: its sensitivity to constants, kernels and the batch.
+"""Levers: changes that make a run faster, and by how much; its sensitivity to constants, kernels and the batch.
 
 Every lever is moved alone and the plan stays, as in :mod:`wse_sim.uncertainty.sensitivity`: a constant of wafer or cluster by
 a tenth, a count of the cluster by one, the cycles of kernels to nine tenths, the batch to twice its size.  Gains are ratios of
