@@ -196,15 +196,24 @@ def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
         try:
             module = _from_file(Path(where).resolve()) if names_file else _from_path(where)
         except ModuleNotFoundError as fault:
-            raise kind(
-                f"'{spec}': no module named '{fault.name}'; "
-                "give package.module:NAME from a folder on the path, or FILE.py:NAME"
-            ) from fault
+            raise kind(f"'{spec}': {_missing(where, fault.name or where, names_file)}") from fault
         if not hasattr(module, name):
             raise kind(
                 f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it{_offered(module)}"
             )
         return getattr(module, name)
+
+
+def _missing(where: str, name: str, names_file: bool) -> str:
+    """Sentence for a missing module: the named one, or one that it imports."""
+    if not names_file and f"{where}.".startswith(f"{name}."):
+        return (
+            f"no module named '{name}'; give package.module:NAME from a folder on the path, or FILE.py:NAME"
+        )
+    return (
+        f"{where} imports '{name}', which {sys.executable} does not have; install it there "
+        f"({sys.executable} -m pip install PACKAGE), or put its folder on PYTHONPATH"
+    )
 
 
 def _offered(module: ModuleType) -> str:

@@ -168,10 +168,12 @@ def random_models() -> None:
     from benchmarks import measured
 
     rows = measured.read("random_models")["values"]["rows"]
-    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 4.0), layout="constrained")
     lines = (
         ("priced as stepped, inference", "composed", "inference", "#1f77b4", "-"),
         ("priced as stepped, training", "composed", "training", "#d62728", "-"),
+        ("run without an option, inference", "run", "inference", "#1f77b4", "--"),
+        ("run without an option, training", "run", "training", "#d62728", "--"),
         ("plain plan, inference", "plain", "inference", "#1f77b4", ":"),
         ("plain plan, training", "plain", "training", "#d62728", ":"),
     )
@@ -195,7 +197,7 @@ def random_models() -> None:
     axes.set_xlabel("fabric against event engine: size of the difference (0.1 % and less at the left edge)")
     axes.set_ylabel("fraction of the models")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", fontsize="small")
+    figure.legend(loc="outside upper center", ncols=3, fontsize="small")
     figure.savefig(HERE / "random_models.png", dpi=130)
 
 

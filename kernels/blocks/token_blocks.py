@@ -21,7 +21,6 @@ where one link brings the words in time: 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,12 +81,15 @@ class TokenBlocks:
 
     @cached_property
     def _parts(self) -> NDArray[np.float64]:
-        """(most + 1, causes): prices of a block of 0, 1, ... tokens; one has a price where it does not fit."""
-        found = [0.0 * np.array(_values(Cost()))]
+        """(most + 1, causes): prices of a block of 0, 1, ... tokens; one has a price where it does not fit.
+
+        With arrays of constants, one element per draw: (most + 1, draws, causes).
+        """
+        found = []
         for b in range(1, max(1, self.most) + 1):
             moved = Cost(ramp=float(self.tensors * b * words(self.features, self.dtype)))
-            found.append(np.array(_values(self.work.cost(b, self.features, 1, 1, self.wafer) + moved)))
-        return np.array(found)
+            found.append(_values(self.work.cost(b, self.features, 1, 1, self.wafer) + moved))
+        return np.array([0.0 * found[0], *found])
 
     def sizes(self, tokens: int) -> list[int]:
         """Return the block sizes of a core with `tokens` tokens of a sample."""
@@ -97,6 +99,8 @@ class TokenBlocks:
 
     def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
         """(b, prices by cause (..., causes)) of cores with that many tokens each; of equal prices the smallest block."""
+        if tokens.ndim and self._parts.ndim > 2:
+            raise ValueError("several numbers of tokens on several wafers are priced one by one")
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
             for b in range(1, len(self._parts))
@@ -108,7 +112,7 @@ class TokenBlocks:
         """Return the cost of a sample of `tokens` on `cores` cores, a number or an array."""
         each = np.asarray(ceil_div(tokens, np.asarray(cores)))
         parts = self._best(each)[1]
-        return Cost(*(np.moveaxis(parts, -1, 0) if each.ndim else parts.tolist()))
+        return Cost(*(np.moveaxis(parts, -1, 0) if parts.ndim > 1 else parts.tolist()))
 
     def footprint(self, tokens: int, cores: Size, kept_bytes: float = 0.0) -> Footprint:
         """Return the bytes of a core. With `kept_bytes` per parameter, the mean over cores, since cores
@@ -123,5 +127,7 @@ class TokenBlocks:
         )
 
 
-def _values(cost: Cost) -> Sequence[float]:
-    return [float(np.asarray(part)) for part in cost.parts().values()]
+def _values(cost: Cost) -> NDArray[np.float64]:
+    """(causes,), or (draws, causes) where constants are arrays."""
+    parts = [np.asarray(part, float) for part in cost.parts().values()]
+    return np.stack(np.broadcast_arrays(*parts), axis=-1)

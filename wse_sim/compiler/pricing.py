@@ -56,9 +56,10 @@ class Prices:
 
 def _with_links(cost: Cost, kernel: Kernel, wafer: Wafer) -> Cost:
     """Return the cost of a kernel, limited by the busiest link of its streams if its attributes state one."""
-    link_cycles = Attributes.of(kernel.attrs).link_words * wafer.wavelet_cycles
-    if not link_cycles:
+    link_words = Attributes.of(kernel.attrs).link_words
+    if not link_words:
         return cost
+    link_cycles = link_words * wafer.wavelet_cycles  # an array where constants are
     return cost + Cost(stalled_input=np.maximum(0.0, link_cycles - (cost.total - cost.idle)))
 
 

@@ -141,6 +141,15 @@ class PricesDraws(Protocol):
         ...
 
 
+@runtime_checkable
+class Rebatches(Protocol):
+    """A mode whose quick figures depend on the batch."""
+
+    def with_batch(self, plan: Plan, batch: int) -> Plan | Infeasible:
+        """The plan with another batch; what does not depend on it stays."""
+        ...
+
+
 T = TypeVar("T")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from wse_sim.engine.result import Area, Result
+from wse_sim.report.levers import Lever
 from wse_sim.report.text import percent, seconds
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
@@ -64,17 +65,25 @@ def named(result: Result) -> str:
     return result.binding + (f" ({what})" if what else "") + (f"; {helps} would help" if helps else "")
 
 
-def sentence(result: Result) -> str:
-    """A sentence with the binding resource, a remedy, and the next resource that would bind.
+def sentence(result: Result, levers: Sequence[Lever] = ()) -> str:
+    """A sentence with the binding resource, the levers that help most, and the next resource that would bind.
+
+    Without `levers` it has the general remedy for the resource.
 
     Examples
     --------
     >>> import wse_sim
-    >>> sentence(wse_sim.run("fc-mnist", mode="pipelined", batch=256)).split(";")[0]
-    'This run is limited by hosts that prepare samples'
+    >>> from wse_sim.report.levers import levers_of
+    >>> result = wse_sim.run("fc-mnist", mode="pipelined", batch=256)
+    >>> sentence(result, levers_of(result)).split(". ")[1]
+    'Helps most: input_workers_per_system 2 instead of 1 (+100.0 %), then worker_samples_per_s 10 % higher (+10.0 %)'
     """
     what, helps = RESOURCES.get(result.binding, (result.binding.replace("_", " "), ""))
-    text = f"This run is limited by {what}" + (f"; {helps} would help" if helps else "")
+    text = f"This run is limited by {what}"
+    if levers:
+        text += f". Helps most: {', then '.join(str(lever) for lever in levers[:3])}"
+    elif helps:
+        text += f"; {helps} would help"
     others = sorted(
         ((alone, name) for name, alone in result.bindings.items() if name != result.binding and alone > 0),
         reverse=True,

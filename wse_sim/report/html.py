@@ -20,6 +20,7 @@ from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import bottleneck, hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, used_cores
+from wse_sim.report.levers import SHOWN, levers_of
 from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.pages import as_json, parts_of, templates
 from wse_sim.report.text import shorten, si
@@ -220,12 +221,14 @@ def _content(result: Result) -> dict[str, Any]:
     most, (row, col, direction), fraction = views.busiest_link(result)
     fullest = views.fullest_core(result)
     links = [result.core_map(name) for name in LINK_QUANTITIES]
+    levers = levers_of(result)
     return {
         "result": result,
         "headline": tables.headline(result),
         "meanings": bottleneck.MEANINGS,
         "resources": bottleneck.RESOURCES,
-        "bottleneck": bottleneck.sentence(result),
+        "bottleneck": bottleneck.sentence(result, levers),
+        "levers": levers[:SHOWN],
         "binding": tables.binding_lines(result),
         "bindings": sorted(result.bindings.items(), key=lambda item: (-item[1], item[0])),
         "facts": tables.facts(result),

@@ -98,19 +98,16 @@ class WeightStreaming:
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
         """Return the plan with the same micro-batch, lanes, recomputation and rectangle, and new phases."""
-        from wse_sim.modes.weight_streaming.rectangle import rectangle_of
-        from wse_sim.modes.weight_streaming.steps import plan_streaming
+        return _planned_again(expect(plan, WeightStreamingPlan), wafer, cluster)
 
+    def with_batch(self, plan: Plan, batch: int) -> WeightStreamingPlan | Infeasible:
+        """The faster of two plans: the micro-batch as it is, or larger by the ratio of the batches."""
         plan = expect(plan, WeightStreamingPlan)
-        choice = StreamingChoice(
-            batch=plan.batch,
-            micro_batch=plan.micro_batch,
-            lanes=plan.lanes,
-            recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
-            density=plan.weight_density,
-            rectangle=rectangle_of(plan),
-        )
-        return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
+        same = _planned_again(plan, plan.wafer, plan.cluster, batch=batch)
+        larger = max(1, plan.micro_batch * batch // plan.batch)
+        scaled = _planned_again(plan, plan.wafer, plan.cluster, batch=batch, micro_batch=larger)
+        fits = [one for one in (same, scaled) if isinstance(one, WeightStreamingPlan)]
+        return max(fits, key=lambda one: self.quick_figures(one)["samples_per_s"]) if fits else same
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
         """The recurrence of the schedule."""
@@ -149,6 +146,29 @@ class WeightStreaming:
             fill, whole = float(np.asarray(cost.idle)), float(np.asarray(cost.total))
             scale = (phase.compute_cycles - fill) / (whole - fill) if whole > fill else 1.0
             yield Placed(phase.name, item.kernel, tiling, phase.compute_cycles, fill, scale)
+
+
+def _planned_again(
+    plan: WeightStreamingPlan,
+    wafer: Wafer,
+    cluster: Cluster,
+    *,
+    batch: int | None = None,
+    micro_batch: int | None = None,
+) -> WeightStreamingPlan | Infeasible:
+    """The plan for another machine or batch; choices that are not given stay."""
+    from wse_sim.modes.weight_streaming.rectangle import rectangle_of
+    from wse_sim.modes.weight_streaming.steps import plan_streaming
+
+    choice = StreamingChoice(
+        batch=batch or plan.batch,
+        micro_batch=micro_batch or plan.micro_batch,
+        lanes=plan.lanes,
+        recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
+        density=plan.weight_density,
+        rectangle=rectangle_of(plan),
+    )
+    return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 
 
 def _path(plan: WeightStreamingPlan, cluster: Cluster, wafer: Wafer) -> InputPath:
