@@ -102,7 +102,7 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
 
 
 def examine_graph(graph: KernelGraph, wafer: Wafer) -> Diagnosis:
-    """The diagnosis of a kernel graph: nothing refuses it any more, lines may be slow."""
+    """The diagnosis of a kernel graph: nothing refuses it, lines may be slow."""
     return Diagnosis(graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
 
 

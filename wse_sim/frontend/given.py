@@ -86,7 +86,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
         and isinstance(given[0], str | PurePath | Mapping | KernelGraph | tuple)
     ):
         raise ModelError(
-            f"{what} is {_shown(given)}: its first part has arguments of its own; give it alone, without inputs"
+            f"{what} is {_shown(given)}: its first part already has arguments; give it alone, without inputs"
         )
     raise ModelError(f"{what} is {_shown(given)}; {FORMS}")
 

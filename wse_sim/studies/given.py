@@ -1,6 +1,6 @@
 """Models of a study that are objects: a module with inputs, a factory, a program, a graph, a mapping of sizes.
 
-A study is text: it is hashed, stored and continued.  An object is kept by this process and stands in the text under a name
+A study is text: it is hashed, stored and continued.  An object is kept by this process and is named in the text
 with the digest of its kernel graph, so that a store continues with an equal model and never with another one.
 """
 

@@ -1,4 +1,4 @@
-"""What would help where one kernel sets the pace on few cores: it has nothing more to divide."""
+"""Help where one kernel sets the pace on few cores: it has nothing more to divide."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def narrow_note(sizer: Sizer, stages: Sequence[Stage], fed_per_s: float) -> tupl
     ways = []
     one_copy = sum(one.region.cores for one in stages[: len(sizer.groups)])
     if sizer.replicas < (most := every // one_copy):
-        ways.append(
-            f"copies of the model side by side, which have samples of their own (replicas up to {most})"
-        )
+        ways.append(f"parallel copies of the model, each with other samples (replicas up to {most})")
     if cheaper := family(group.forward.family).cheaper:
         ways.append(f"another model ({cheaper})")
     ways = ways or ["a model that gives this kernel less to do"]
