@@ -249,6 +249,12 @@ def _check_sum(body: object, arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
+def content_digest(value: object) -> str:
+    """SHA-256 of a savable value, arrays included: equal for equal contents, in every process."""
+    arrays: dict[str, np.ndarray] = {}
+    return _check_sum(encode(value, arrays), arrays)
+
+
 def same(one: object, other: object) -> bool:
     """Whether two savable values are equal, arrays compared bit by bit."""
     arrays_one: dict[str, np.ndarray] = {}

@@ -10,6 +10,7 @@ from wse_sim.frontend.api import (
     lower_exported,
     lower_fx,
     model_names,
+    name_of,
     takes_sequence,
 )
 from wse_sim.frontend.draw import draw_graph
@@ -32,6 +33,7 @@ __all__ = [
     "lower_exported",
     "lower_fx",
     "model_names",
+    "name_of",
     "named_models",
     "pin",
     "pin_kernels",

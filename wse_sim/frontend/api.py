@@ -19,7 +19,7 @@ from wse_sim.errors import ModelError
 from wse_sim.files import exists
 from wse_sim.foreign import guarded, loaded, owning
 from wse_sim.frontend import store
-from wse_sim.frontend.doctor import Diagnosis, examine
+from wse_sim.frontend.doctor import Diagnosis, examine, examine_graph
 from wse_sim.frontend.factories import names_file, unnamed
 from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.lowering import Lowering, LoweringOptions
@@ -56,6 +56,7 @@ __all__ = [
     "lower_exported",
     "lower_fx",
     "model_names",
+    "name_of",
     "takes_sequence",
 ]
 
@@ -190,8 +191,10 @@ def diagnose(
         If the model cannot be found.
     """
     options, machine = Lowering(training), load_wafer(wafer)
+    if isinstance(spec, KernelGraph) and args is None and not kwargs:
+        return examine_graph(spec if batch is None else spec.with_samples(batch), machine)
     model = _with_arguments(spec, args, kwargs)
-    return examine(lambda: _load(model, batch, seq, options), _name_of(model), machine)
+    return examine(lambda: _load(model, batch, seq, options), name_of(model), machine)
 
 
 def _with_arguments(spec: Model, args: object, kwargs: Mapping[str, Any] | None = None) -> Model:
@@ -201,10 +204,14 @@ def _with_arguments(spec: Model, args: object, kwargs: Mapping[str, Any] | None 
     return (spec, () if args is None else args, dict(kwargs or {}))
 
 
-def _name_of(given: Model) -> str:
-    """Return the name of an object: its class, or the name of its function."""
+def name_of(given: Model) -> str:
+    """Return the name of a model: its text, of an object its class or the name of its function."""
     if isinstance(given, str | Path):
         return str(given)
+    if isinstance(given, KernelGraph):
+        return given.name
+    if isinstance(given, Mapping):
+        return str(given.get("name", "model"))
     first = given[0] if isinstance(given, tuple) and given else given
     first = getattr(first, "_orig_mod", first)
     name = getattr(first, "__name__", "") if inspect.isroutine(first) else ""
@@ -241,7 +248,7 @@ def _load(
     spec: Model, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
     if not isinstance(spec, str | Path | Mapping):
-        return _from_object(spec, "the model given", _name_of(spec), batch, options)
+        return _from_object(spec, "the model given", name_of(spec), batch, options)
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = str(spec.get("name", "model")) if inner is not spec else "model"

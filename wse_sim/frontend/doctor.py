@@ -101,6 +101,11 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
     return Diagnosis(model, (*found, *slow), graph.forward_flops, graph, "" if found else _check(graph))
 
 
+def examine_graph(graph: KernelGraph, wafer: Wafer) -> Diagnosis:
+    """The diagnosis of a kernel graph: nothing refuses it, lines may be slow."""
+    return Diagnosis(graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
+
+
 def _check(graph: KernelGraph) -> str:
     """Whether the FLOPs of a training step are those that torch counts, and what differs."""
     verdict = graph.facts.get(FLOPS_CHECKED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -79,6 +80,14 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
         if not callable(made) or isinstance(made, torch.nn.Module | ExportedProgram):
             return taken_apart(made, what)
         given = made  # a function that gives itself has no end
+    if (
+        isinstance(given, tuple)
+        and given
+        and isinstance(given[0], str | PurePath | Mapping | KernelGraph | tuple)
+    ):
+        raise ModelError(
+            f"{what} is {_shown(given)}: its first part already has arguments; give it alone, without inputs"
+        )
     raise ModelError(f"{what} is {_shown(given)}; {FORMS}")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
+from wse_sim.frontend import Model
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.generation.plan import GenerationPlan
@@ -77,7 +78,7 @@ def _silent(_: str) -> None:
 
 
 def answer_of(
-    model: str | KernelGraph, options: ServingOptions, say: Say = _silent, *, keeps: bool = False
+    model: Model, options: ServingOptions, say: Say = _silent, *, keeps: bool = False
 ) -> ServiceAnswer | Unserved:
     """Serve a load, or run the requested search; with `keeps`, an interrupted run returns what was answered
     so far.
@@ -90,7 +91,7 @@ def answer_of(
     goals = None if options.goodput is None else read_goals(options.goodput)
     if options.search != "none" and goals is None:
         raise ServingError(f'a search for {options.search} needs goals; give --goodput "ttft:MS tpot:MS"')
-    if (model == NO_MODEL) != (options.turns is not None):
+    if _is_none(model) != (options.turns is not None):
         raise ServingError("give a model, or none with --turns FILE, not both")
     load = load_for(options)
     model = _graph(model, longest_of(options, load))
@@ -134,7 +135,7 @@ def load_for(options: ServingOptions, rate: float | None = None) -> Load:
 
 
 def replica_for(
-    model: str | KernelGraph,
+    model: Model,
     options: ServingOptions,
     load: Load | None = None,
     systems: int | None = None,
@@ -225,15 +226,19 @@ def _rules(options: ServingOptions, turn: int, blocks: int) -> ServingRules:
     )
 
 
-def _graph(model: str | KernelGraph, longest: int) -> str | KernelGraph:
+def _is_none(model: Model) -> bool:
+    return isinstance(model, str) and model == NO_MODEL
+
+
+def _graph(model: Model, longest: int) -> Model:
     """Read a model for contexts of up to `longest` tokens; :data:`NO_MODEL` is returned unchanged."""
-    if isinstance(model, KernelGraph) or model == NO_MODEL:
+    if isinstance(model, KernelGraph) or _is_none(model):
         return model
     return api.read(model, api.RunOptions(mode=Generation.name, phase="inference", batch=1, seq=longest))
 
 
 def _plan(
-    model: str | KernelGraph,
+    model: Model,
     options: ServingOptions,
     longest: int,
     prompt: int,
@@ -284,7 +289,7 @@ def _highest(
 
 
 def _fewest(
-    model: str | KernelGraph, options: ServingOptions, load: Load, goals: Mapping[str, float], say: Say
+    model: Model, options: ServingOptions, load: Load, goals: Mapping[str, float], say: Say
 ) -> ServiceAnswer | Unserved:
     """The fewest wafers in all: replicas of every number of wafers that fits, up to the best that is known.
 

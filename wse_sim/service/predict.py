@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from wse_sim.frontend import Model
 from wse_sim.service.answers import Unserved, replica_for
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.predictor import Predictor
 
 
-def predictor(model: str, options: ServingOptions | None = None, **changes: object) -> Predictor:
+def predictor(model: Model, options: ServingOptions | None = None, **changes: object) -> Predictor:
     """A predictor of the latency of a model's turns, for use by an external scheduler.
 
     Parameters
     ----------
     model
-        A decoder by name, as ``wse-sim serve`` takes it.
+        A decoder, as :func:`wse_sim.run` takes a model.
     options, changes
         Options of :class:`wse_sim.serving.options.ServingOptions`: `wafer`, `systems`, `context`, `max_num_batched_tokens`, ...
 

@@ -20,6 +20,7 @@ from wse_sim.service.data import as_data
 from wse_sim.serving.metrics import read_goals
 from wse_sim.serving.options import ServingOptions
 from wse_sim.studies import served
+from wse_sim.studies.given import kept
 from wse_sim.studies.quantities import finite, of_misfit, of_result, of_silicon
 from wse_sim.studies.settings import Request
 from wse_sim.uncertainty import result_intervals
@@ -45,7 +46,9 @@ class StudyRow:
 def capture(request: Request) -> KernelGraph | str:
     """The kernel graph of a request, or the sentence why there is none."""
     try:
-        return api.read(request.model, request.options)
+        model = request.model
+        found = kept(model) if isinstance(model, str) else None
+        return api.read(model if found is None else found, request.options)
     except WseError as fault:
         return str(fault)
 

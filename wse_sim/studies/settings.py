@@ -27,6 +27,7 @@ from wse_sim.modes.generation import Generation
 from wse_sim.options import RunOptions
 from wse_sim.serving.options import DEFAULT_CONTEXT, ServingOptions
 from wse_sim.studies import served
+from wse_sim.studies.given import PREFIX, kept
 from wse_sim.studies.parameters import (
     CHIP,
     CLUSTER,
@@ -292,6 +293,12 @@ def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
             f"parameter 'model.{next(iter(sizes))}' changes a size of '{name}', which is not a named model; "
             "name a model of 'wse-sim show models' or a YAML file"
         )
+    if name.startswith(PREFIX):
+        if kept(name) is None:
+            raise WseError(
+                f"model '{name}' is an object of another process; run the study from Python with that object again"
+            )
+        return name, _hash([name])
     if ":" not in name and not exists(name, "model"):
         named_model(name)  # its sentence
     return name, _hash([name, _content(name)])

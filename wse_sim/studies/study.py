@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from wse_sim.errors import WseError
 from wse_sim.studies.folder import Folder, Ran, Say
+from wse_sim.studies.given import with_names
 from wse_sim.studies.runner import run_study, summary
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.store import Store
@@ -103,7 +104,8 @@ def study(
     Parameters
     ----------
     spec
-        What varies and what is kept fixed, as a study file states it.
+        What varies and what is kept fixed, as a study file states it.  A model may be an object, as
+        :func:`wse_sim.run` takes it.
     out
         Folder of the store: the same call continues where another was cut off.  Default: a temporary folder.
     workers
@@ -125,7 +127,7 @@ def study(
     >>> found.frame()["batch"].tolist()
     [64, 256]
     """
-    read = spec if isinstance(spec, StudySpec) else study_from(spec)
+    read = spec if isinstance(spec, StudySpec) else study_from(with_names(spec))
     held = tempfile.TemporaryDirectory(prefix="wse_sim_study_") if out is None else None
     path = Path(held.name if held is not None else out or "")
     ran = run_study(read, path, workers=workers, store=store, scheduler=scheduler, say=say)

@@ -377,4 +377,7 @@ def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Clust
     if options.grid is not None and (options.groups or 1) > options.grid:
         raise ModelError(f"groups {options.groups} exceed grid {options.grid}; use fewer groups")
     if options.prompt is not None and options.prompt > context:
-        raise ModelError(f"prompt {options.prompt} exceeds context {context}; give a longer context")
+        raise ModelError(
+            f"prompt {options.prompt} exceeds context {context}; give a longer context (of a model that is no name or "
+            "configuration: longer example arguments), or shorter prompts"
+        )

@@ -39,6 +39,7 @@ from wse_sim.modes.pipelined.detoured import with_detours
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.loss import with_loss
+from wse_sim.modes.pipelined.narrow import narrow_note
 from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
@@ -399,6 +400,7 @@ def _routed(
             *_notes(graph, wafer),
             *note_of(graph, sent, options.send),
             *_defect_notes(sizer, pace, options.placer, options.objective),
+            *narrow_note(sizer, stages, _fed_per_s(sizer, cluster, options)),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
             *uneven_copies(graph, sizer.replicas, options.batch),
         ),
@@ -436,15 +438,19 @@ def _replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> int:
     least = sizer.least_cores(pace) if pace is not None else None
     if pace is None or least is None or float(least.sum()) > SMALL_FRACTION * cores:
         return 1
-    size = max(float(sizer.graph.input_bytes), 1e-9)
-    worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
-    sent = sent_bytes(sizer.graph, what_is_sent(sizer.graph, options.send))
-    host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / max(size, sent))
-    wanted = ceil(host * pace / wafer.clock_hz * (1 - 1e-9))
+    wanted = ceil(_fed_per_s(sizer, cluster, options) * pace / wafer.clock_hz * (1 - 1e-9))
     most = max(1, min(wanted, int(FILL * cores / float(least.sum())), options.batch))
     return ceil(
         options.batch / ceil(options.batch / most)
     )  # the fewest whose largest share is as small as with `most`
+
+
+def _fed_per_s(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> float:
+    """Samples per second that the host feeds, and whose results it takes."""
+    size = max(float(sizer.graph.input_bytes), 1e-9)
+    worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
+    sent = sent_bytes(sizer.graph, what_is_sent(sizer.graph, options.send))
+    return min(cluster.input_workers_per_system * worker, sizer.wafer.io_bytes_per_s / max(size, sent))
 
 
 def bytes_per_weight(graph: KernelGraph) -> int:

@@ -1,0 +1,77 @@
+"""Models of a study that are objects: a module with inputs, a factory, a program, a graph, a mapping of sizes.
+
+A study is text: it is hashed, stored and continued.  An object is kept by this process and is named in the text
+with the digest of its kernel graph, so that a store continues with an equal model and never with another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend import load_model, name_of
+from wse_sim.graph import KernelGraph
+from wse_sim.serialize import content_digest
+
+PREFIX = "object:"
+DIGITS = 12  # of a digest: chance alone makes two of a million models equal once in 500 such sets
+_KEPT: dict[str, object] = {}
+
+
+def named(model: object) -> object:
+    """A model as a study names it: a text as it is, an object by its name and the digest of its graph.
+
+    Raises
+    ------
+    ModelError
+        If the object is no model, or cannot be lowered.
+    """
+    if isinstance(model, str):
+        return model
+    graphs = [load_model(model), *_trained(model)]
+    name = f"{PREFIX}{name_of(model)}-{content_digest(graphs)[:DIGITS]}"
+    _KEPT[name] = model
+    return name
+
+
+def _trained(model: object) -> list[KernelGraph]:
+    """The graph of a training step: frozen weights are not seen in inference; none where training is refused."""
+    try:
+        return [] if isinstance(model, KernelGraph) else [load_model(model, training=True)]
+    except ModelError:
+        return []
+
+
+def kept(name: str) -> object | None:
+    """The object of a name, or None if this process has none of it."""
+    return _KEPT.get(name)
+
+
+def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a study in which every model is a text.
+
+    Example
+    -------
+    >>> sizes = {"family": "mlp", "layers": 1, "input": 16, "hidden": 32, "classes": 8}
+    >>> with_names({"fixed": {"model": sizes}})["fixed"]["model"].startswith("object:model-")
+    True
+    """
+    found = dict(data)
+    if isinstance(fixed := found.get("fixed"), Mapping) and "model" in fixed:
+        found["fixed"] = {**fixed, "model": named(fixed["model"])}
+    if isinstance(grid := found.get("grid"), Mapping):
+        found["grid"] = _axes(grid)
+    if isinstance(groups := found.get("zip"), list):
+        found["zip"] = [_axes(group) if isinstance(group, Mapping) else group for group in groups]
+    for block in ("sample", "search"):
+        if isinstance(part := found.get(block), Mapping) and isinstance(over := part.get("over"), Mapping):
+            found[block] = {**part, "over": _axes(over)}
+    return found
+
+
+def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes whose models are texts."""
+    if not isinstance(models := axes.get("model"), list):
+        return dict(axes)
+    return {**axes, "model": [named(one) for one in models]}
