@@ -53,12 +53,12 @@ def test_bf16_rounds_as_pytorch_does() -> None:
 
 
 def exact(bits: int) -> Fraction:
-    """The number of a finite cb16: six bits of exponent with bias 31, nine of mantissa."""
+    """The number of a finite cb16: six bits of exponent with bias 42, nine of mantissa."""
     exponent, mantissa = bits >> 9 & 63, bits & 511
     size = (
-        Fraction(mantissa, 512) * Fraction(2) ** -30
+        Fraction(mantissa, 512) * Fraction(2) ** -41
         if exponent == 0
-        else (1 + Fraction(mantissa, 512)) * Fraction(2) ** (exponent - 31)
+        else (1 + Fraction(mantissa, 512)) * Fraction(2) ** (exponent - 42)
     )
     return -size if bits & 0x8000 else size
 
@@ -69,8 +69,8 @@ def test_cb16_is_read_exactly_and_rounds_to_the_nearest() -> None:
     for x in random_floats(500):
         bits = int(cb16_bits(x))
         if (
-            not np.isfinite(x) or abs(float(x)) >= 2.0**32 - 2.0**22
-        ):  # halfway to the number behind the largest one
+            not np.isfinite(x) or abs(float(x)) >= 2.0**21 - 2.0**10
+        ):  # halfway to the number behind the largest
             assert bits & 0x7FFF == 63 << 9, x
             continue
         error = abs(exact(bits) - Fraction(float(x)))
@@ -113,6 +113,19 @@ def words(run: Machine, name: str) -> list[int]:
 
 def bits_of(values: torch.Tensor) -> list[int]:
     return [int(w) for w in values.view(torch.int16).numpy().astype(np.uint16)]
+
+
+def test_bits_of_six_as_the_language_guide_gives_them(tmp_path: Path) -> None:
+    """The one public statement about the bias of cb16."""
+    text = """const a: f16 = 6.0; const b: cb16 = 6.0; const c: bf16 = 6.0; fn run() void { }
+    comptime {
+      @comptime_assert(@bitcast(u16, a) == 0b0100011000000000);
+      @comptime_assert(@bitcast(u16, b) == 0b0101100100000000);
+      @comptime_assert(@bitcast(u16, c) == 0b0100000011000000);
+      @export_symbol(run);
+    }"""
+    machine(tmp_path, text)
+    assert int(cb16_bits(np.float32(6.0))) == 0b0101100100000000
 
 
 def test_another_format_than_the_program_s_is_refused(tmp_path: Path) -> None:

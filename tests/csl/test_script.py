@@ -13,7 +13,7 @@ import pytest
 from wse_sim.csl import compile_program
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.host.asked import STILL_VARIABLE
-from wse_sim.csl.host.commands import cs_python
+from wse_sim.csl.host.commands import cs_python, run_commands
 from wse_sim.csl.host.record import DebugUtil
 from wse_sim.csl.host.runtime import SdkRuntime
 from wse_sim.csl.host.script import combine, combine_in_place, run_script
@@ -205,3 +205,36 @@ def test_an_interrupt_says_what_the_cores_do(runner: SdkRuntime, tmp_path: Path)
     assert "wse-sim: interrupted at cycle" in done.stderr
     assert "in task 'again' at pe.csl:23" in done.stderr
     runner.stop()
+
+
+TOOLS = {
+    "sdk_debug_shell visualize --artifact_dir out": "'wse-sim csl run FILE --report DIR' writes a page of it",
+    "sdk_debug_shell smoke examples": "'wse-sim csl check DIR' runs every command file",
+    "sdk_debug_shell trace": "only its command compile is here",
+    "csdb corefile.cs1": "'wse-sim csl debug FILE' debugs a command file",
+    "cs_readelf out": "'wse-sim csl explain OUT'",
+}
+
+
+@pytest.mark.parametrize("line", TOOLS)
+def test_other_tools_of_the_vendor_are_one_sentence(tmp_path: Path, line: str) -> None:
+    (tmp_path / "commands.sh").write_text(line)
+    done = run_commands(tmp_path / "commands.sh", quiet=True, timeout_s=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert TOOLS[line] in done.stderr
+
+
+@pytest.mark.slow
+def test_sdk_debug_shell_compiles_as_cslc_does(tmp_path: Path) -> None:
+    """Public scripts of an annealer call it with the arguments of cslc, from Python."""
+    (tmp_path / "layout.csl").write_text(
+        'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
+    )
+    (tmp_path / "pe.csl").write_text("")
+    (tmp_path / "build.py").write_text(
+        "import subprocess\nsubprocess.run(['sdk_debug_shell', 'compile', 'layout.csl', '-o', 'made'], check=True)"
+    )
+    (tmp_path / "commands.sh").write_text("set -e\npython3 build.py")
+    assert run_commands(tmp_path / "commands.sh", quiet=True, timeout_s=120).returncode == 0
+    assert (tmp_path / "made" / "out.json").exists()

@@ -72,6 +72,27 @@ RULES = {
     "an activated data task": ("task t(x: u32) void { } fn run() void { @activate(@get_data_task_id(@get_color(9))); } comptime { @bind_data_task(t, @get_data_task_id(@get_color(9))); }", "takes a local_task_id", "wse2", ""),
     "an id without a task": ("fn run() void { @activate(@get_local_task_id(9)); }", "is bound to no local task", "wse2", ""),
     "a task without an id": ("task t() void { } fn run() void { }", "the task 't' is bound to no id", "wse2", ""),
+    "an immutable name": ("var x: i16; fn run() void { x = 1; } comptime { @export_symbol(x); }", "as immutable, and here it is a 'var'", "wse2", '@export_name("x", i16, false);'),
+    "a part of a variable": ("var a = @zeros([4]i16); fn run() void { a[0] = 1; } comptime { @export_symbol(a[0], \"x\"); }", "'x' is a part of 'a'", "wse2", '@export_name("x", i16, true);'),
+    "an array in a function's type": (RUN, "arrays are exported by a pointer", "wse2", '@export_name("g", fn([3]u16)void);'),
+    "a compile-time type in a function's type": (RUN, "use a type of run time", "wse2", '@export_name("g", fn(comptime_int)void);'),
+    "an enum as a name": (RUN, "use the integer below it, u16", "wse2", 'const E = enum(u16) { A }; @export_name("x", E, true);'),
+    "an unreached name": ("fn g() u16 { return nothing; } " + RUN, "'nothing' is not declared", "wse2", ""),
+    "an unreached type": ("fn g(x: f32) i16 { return x; } " + RUN, "expected a value of type 'i16'", "wse2", ""),
+    "an unreached call": ("fn h(x: u16) void { } fn g() void { h(); } " + RUN, "'h' takes 1 argument", "wse2", ""),
+    "an unreached parameter": ("fn g(x: nothing) void { } " + RUN, "'nothing' is not declared", "wse2", ""),
+    "the address of a comptime variable": ("fn run() void { comptime var x: u16 = 1; const p = &x; _ = p.*; }", "'x' is a comptime variable, which has no address", "wse2", ""),
+    "the address of a literal": ("var x: i16; fn run() void { const p = &(([2]i16{ 0, 7 })[1]); x = p.*; }", "only variables have an address", "wse2", ""),
+    "a label in itself": ("var x: i16; fn run() void { foo: for (@range(i16, 3)) |i| { foo: for (@range(i16, 3)) |j| { x = j + i; } } }", "the label 'foo' is in use", "wse2", ""),
+    "an exported plain struct": ("const S = struct { x: i16 }; export var s: S = S{ .x = 1 }; fn run() void { s.x = 1; }", "make it extern or packed", "wse2", ""),
+    "a switch over a literal": ("var x: i16; fn run() void { switch (5) { 5 => { x = 1; }, else => {} } }", "the subject of a switch has type 'comptime_int'", "wse2", ""),
+    "an invalid that is false": (RUN, "the invalid of pos1 must be true", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .switches = .{ .pos1 = .{ .invalid = false } } });"),
+    "a filter's field of another kind": (RUN, "a filter of kind range has no field 'limit1'", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .filter = .{ .kind = .{ .range = true }, .limit1 = 3 } });"),
+    "one enum as another": ("const A = enum(u16) { p }; const B = enum(u16) { q }; var a: A; var b: B; fn run() void { b = @as(B, a); }", "a value of one enum is no value of another", "wse2", ""),
+    "not of a literal": ("var x: i16; fn run() void { x = ~5; }", "'~' of a comptime_int", "wse2", ""),
+    "a table of control tasks": (RUN + " comptime { @set_control_task_table(.{ .stride = 9 }); }", ".stride is 9", "wse3", ""),
+    "two tables of control tasks": (RUN + " comptime { @set_control_task_table(); @set_control_task_table(); }", "is called twice", "wse3", ""),
+    "a table of control tasks on wse2": (RUN + " comptime { @set_control_task_table(); }", "exists on wse3 only", "wse2", ""),
     "teardown twice": (TASK + "fn h() void { } comptime { @bind_local_task(t, @get_local_task_id(29)); @set_teardown_handler(h, @get_color(1)); } " + RUN, "task id 29 is that of teardown", "wse2", ""),
 }  # fmt: skip
 
@@ -97,6 +118,11 @@ ALWAYS = {
     "a value that an enum cannot hold": ("const E = enum(u8) { A = 200, B = 300 }; fn run() void { _ = @get_int(E.A); }", "300 does not fit type 'u8'"),
     "a float in an operation of integers": (FABRIC + "fn run() void { @add16(d, d, 1.5); }", "@add16 computes with integers, found 'f16'"),
     "an import without its parameter": ('const m = @import_module("<memcpy/get_params>", .{ .height = 1 }); const g = m.get_params(0); fn run() void { } comptime { @comptime_assert(g.width == 1); }', "<memcpy/get_params> needs a value for its parameter 'width'; pass it here"),
+    "message passing": ('const m = @import_module("<message_passing>", .{ .input_queue_id = 2, .output_queue_id = 3 }); ' + RUN, "exists on wse3 only"),
+    "a write through a pointer to const": ("var a = @zeros([4]i32); fn run() void { const p: *const [4]i32 = &a; p.*[2] = 1; }", "read through a pointer to const"),
+    "a value without an else": ("var x: i16; fn run() void { x = if (x > 1) 3; }", "add an 'else' with a 'i16'"),
+    "a fabric input as output of a map": (FABRIC + "fn f(x: u16) u16 { return x; } fn run() void { @map(f, d, i); }", "the output of @map is a fabin_dsd"),
+    "random numbers at compile time": ("const y = @random16(); var x: u16; fn run() void { x = y; }", "@random16 runs on the core only"),
     "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is no configuration register"),
     "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "is in none of the ranges"),
     "a register that nothing wrote": ("comptime { const a = @get_config(0x7f23); @comptime_assert(a == 0); } fn run() void { }", "has no value at compile time"),
@@ -112,6 +138,11 @@ def test_what_means_nothing_is_refused_always(tmp_path: Path, name: str) -> None
     assert words in fault.value.sentence, fault.value.sentence
 
 
+def test_a_pointer_to_const_may_point_elsewhere(tmp_path: Path) -> None:
+    text = "var a = @zeros([4]i32); var b = @zeros([4]i32); var p: [*]const i32 = &a; fn run() void { p = &b; b[0] = p[0]; }"
+    compiled(tmp_path, text, "wse2", strict=True)
+
+
 def test_a_sound_program_passes(tmp_path: Path) -> None:
     text = FABRIC + ENUM + """
     task t() void { x += 1; }
@@ -121,6 +152,43 @@ def test_a_sound_program_passes(tmp_path: Path) -> None:
       @set_local_color_config(@get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
     }"""  # fmt: skip
     compiled(tmp_path, text, "wse3", strict=True)
+
+
+UNREACHED = {
+    "for compile time": "fn g(comptime t: type) t { return nothing; } fn h(x: anytype) void { nothing(); } fn l() void { @set_color_config(0, 0, x, .{}); }",
+    "an arm that is not taken": "const is_on = false; fn g() void { if (is_on) { nothing(); } }",
+    "a variable that nothing reads": "var x: u16 = nothing;",  # public examples have some
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_unreached_code_that_is_not_looked_at(tmp_path: Path, name: str) -> None:
+    compiled(tmp_path, UNREACHED[name] + RUN, "wse2", strict=True)
+
+
+def test_code_that_one_class_can_compile(tmp_path: Path) -> None:
+    """A function needs what only the left core has: it is refused where no core has it."""
+    layout = 'layout { @set_rectangle(2, 1); @set_tile_code(0, 0, "pe.csl", .{ .n = LEFT }); @set_tile_code(1, 0, "pe.csl", .{ .n = 2.5 }); }'
+    (tmp_path / "pe.csl").write_text(
+        "param n; var x: u16; fn g() void { x = n; } comptime { @comptime_assert(n > 0); }"
+    )
+    (tmp_path / "layout.csl").write_text(layout.replace("LEFT", "3"))
+    compile_program(tmp_path / "layout.csl", strict=True)
+    (tmp_path / "layout.csl").write_text(layout.replace("LEFT", "3.5"))
+    with pytest.raises(CslError, match="expected a value of type 'u16'"):
+        compile_program(tmp_path / "layout.csl", strict=True)
+
+
+def test_unknown_parameters_of_libraries_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled(
+        tmp_path,
+        'const d = @import_module("<debug>", .{ .key = "a", .bufer_size = 3 });' + RUN,
+        "wse2",
+        strict=True,
+    )
+    assert "pe.csl:1:11: warning: '<debug>' has no parameter 'bufer_size'" in capsys.readouterr().err
 
 
 def test_the_command_line_and_the_environment_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,9 @@ from wse_sim.csl.values import (
 
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
+RUN_TIME_BUILTINS = frozenset(
+    {"@random16", "@set_active_prng", "@queue_flush", "@get_tensor_ptr", "@get_symbol_value", "@map"}
+)
 ABSENT = {
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
@@ -56,6 +59,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if method is None:
             if node.name in ABSENT:
                 raise CslError(node.at, f"{node.name} is not part of this machine: {ABSENT[node.name]}")
+            if node.name in RUN_TIME_BUILTINS:
+                raise CslError(
+                    node.at,
+                    f"{node.name} runs on the core only, and this is evaluated at compile time; call it in a function or task",
+                )
             raise CslError(node.at, f"there is no builtin '{node.name}'{self.near_builtin(node.name)}")
         return method(node, scope)
 
@@ -83,6 +91,8 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if isinstance(value.type, ty.EnumType) and ty.is_int(t):
             value = Value(value.type.base, value.data)
+        if isinstance(value.type, ty.EnumType):
+            self.check_enums(value.type, t, at)
         if isinstance(value.data, dict):
             return self.coerce(value, t, at)
         if isinstance(t, ty.EnumType) and ty.is_int(value.type):

@@ -22,9 +22,11 @@ from wse_sim.csl.modules import (
 )
 from wse_sim.csl.rotation import rotating_task
 from wse_sim.csl.strict import StrictRules
-from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Global, Operand, Ref, Value
+from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Global, Operand, Ref, Value, show
 from wse_sim.fabric.vm.registers import FIRST_REGISTER, REGISTER_COLORS, REGISTERS, ROUTES, SWITCH
 
+CONTROL_TABLE = {"instructions": (2, 4, 8), "stride": range(1, 8)}
+"""Fields of `@set_control_task_table` and their values."""
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
 
@@ -527,7 +529,28 @@ class ProgramBuiltins(StrictRules):
         """Older programs declare the command task themselves; commands need no task here."""
         return VOID_VALUE
 
-    b_set_control_task_table = b_rpc
+    def b_set_control_task_table(self, node: tree.Builtin, scope: Scope) -> Operand:
+        """Control tasks have separate ids here anyway; the sizes of their code change nothing."""
+        self.count(node, 0, 1)
+        if not self.judges(scope):
+            return VOID_VALUE
+        self.demand(self.options.wse3, node.at, "@set_control_task_table exists on wse3 only")
+        state = self.program_state(node)
+        self.demand(
+            not state.has_control_table,
+            node.at,
+            "@set_control_task_table is called twice; a program has one table",
+        )
+        state.has_control_table = True
+        config = self.known(node.args[0], scope).data if node.args else {}
+        for name, value in config.items() if isinstance(config, dict) else ():
+            legal = CONTROL_TABLE.get(str(name), ())
+            self.demand(
+                value.data in legal,
+                node.args[0].at,
+                f".{name} is {show(value)}; a control task table has .instructions of 2, 4 or 8 and a .stride of 1 to 7",
+            )
+        return VOID_VALUE
 
     def b_has_exported_tensors(self, node: tree.Builtin, scope: Scope) -> Value:
         layout = self.unit.compiler.layout

@@ -145,6 +145,8 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
         several = list(given.data.values()) if given is not None and isinstance(given.data, dict) else []
         if len({str(d.data) for d in several}) < len(several):
             raise CslError(at, f"{name} names a direction twice; the directions must be unique")
+    if "filter" in fields and fields["filter"].type is not ty.VOID:
+        check_filter(fields["filter"], at)
     switches = fields_of(fields["switches"], "switches", at) if "switches" in fields else {}
     for name in ("pos1", "pos2", "pos3"):
         if name not in switches:
@@ -156,6 +158,31 @@ def check_fields(fields: dict[str | int, Value], at: int) -> None:
             )
         if "rx" in position and isinstance(position["rx"].data, dict) and len(position["rx"].data) != 1:
             raise CslError(at, f"the rx of {name} must be a single direction")
+        if "invalid" in position and not truth(position["invalid"], "invalid", at):
+            raise CslError(
+                at, f"the invalid of {name} must be true; leave it out for a position with rx or tx"
+            )
+
+
+COUNTER_FIELDS = frozenset({"count_data", "count_control", "init_counter", "limit1", "max_counter"})
+FIELDS_OF_FILTER = {
+    "counter": COUNTER_FIELDS | {"filter_control"},
+    "sparse_counter": COUNTER_FIELDS | {"limit2"},
+    "range": frozenset({"min_idx", "max_idx"}),
+}
+"""Fields that the language guide lists for a kind of filter."""
+
+
+def check_filter(value: Operand, at: int) -> None:
+    """Fields of a filter are those of its kind."""
+    fields = fields_of(value, "filter", at)
+    kind = next(iter(fields_of(fields["kind"], "kind", at)), "") if "kind" in fields else ""
+    legal = FIELDS_OF_FILTER.get(str(kind), frozenset(FILTER_COLUMNS))
+    for name in fields:
+        if name != "kind" and name in FILTER_COLUMNS and name not in legal:
+            raise CslError(
+                at, f"a filter of kind {kind} has no field '{name}'; it has {', '.join(sorted(legal))}"
+            )
 
 
 def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:

@@ -119,6 +119,11 @@ class Evaluator(ExpressionEvaluator):
         place = self.access(node.target, scope)
         if isinstance(node.target, tree.Name) and type(place) is Value:
             raise CslError(node.at, f"'{node.target.id}' is a constant and cannot be assigned")
+        pointer = named_pointer(node.target)
+        if pointer is not None:
+            t = self.access(pointer, scope).type
+            if isinstance(t, ty.PointerType) and t.const:
+                raise CslError(node.at, "this cannot be assigned: it is read through a pointer to const")
         return place
 
     def s_If(self, node: tree.If, scope: Scope) -> Signal:
@@ -208,6 +213,17 @@ class Evaluator(ExpressionEvaluator):
 
     def s_Continue(self, node: tree.Continue, scope: Scope) -> Signal:
         return ("continue", node.label)
+
+
+def named_pointer(node: tree.Node) -> tree.Name | None:
+    """The name at the root of a place inside of what it names, where one step at most leads through a pointer."""
+    if isinstance(node, tree.Name):
+        return None
+    steps = 0
+    while isinstance(node, (tree.Member, tree.Index, tree.Deref)):
+        steps += isinstance(node, tree.Deref)
+        node = node.base
+    return node if isinstance(node, tree.Name) and steps <= 1 else None
 
 
 __all__ = ["Evaluator", "Scope", "Signal"]

@@ -58,7 +58,14 @@ class ExpressionEvaluator(PlaceEvaluator):
     def x_Unary(self, node: tree.Unary, scope: Scope) -> Operand:
         if node.op == "&":
             return self.address_of(node.operand, scope, node.at)
-        return self.unary(node.op, self.eval(node.operand, scope), node.at)
+        value = self.eval(node.operand, scope)
+        if node.op == "~" and self.judges(scope):
+            self.demand(
+                value.type is not ty.COMPTIME_INT,
+                node.at,
+                "'~' of a comptime_int; give it a fixed width, as in ~@as(u16, 5)",
+            )
+        return self.unary(node.op, value, node.at)
 
     def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand:
         place = self.access(node, scope)
@@ -226,6 +233,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             value = value if t is None else self.coerce(value, t, at)
             scope.names[p.name] = Value(value.type, copy(value.data))  # type: ignore[index]
         result = scope.result = self.type_of(node.result, scope)
+        self.unit.compiler.reached.add(node.at)
         self.depth += 1
         try:
             signal = self.exec(node.body, scope)

@@ -68,11 +68,10 @@ class EvaluatedUnit(CodeUnit):
         instance.imported_at = at if self.importing else NOWHERE
         if path in HOST_INTERFACE:
             self.compiler.host_colors |= stream_colors(params)
-        if not library:
-            for name in instance.unknown_params():
-                if (path, name) not in self.compiler.warned:
-                    self.compiler.warned.add((path, name))
-                    warn(at, f"'{Path(path).name}' has no parameter '{name}'")
+        for name in instance.unknown_params():
+            if (path, name) not in self.compiler.warned:
+                self.compiler.warned.add((path, name))
+                warn(at, f"'{path if library else Path(path).name}' has no parameter '{name}'")
         evaluator = self.evaluator
         if self.program is not None:
             self.shared.add(instance, self.symbol_name)

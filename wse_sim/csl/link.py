@@ -33,6 +33,7 @@ from wse_sim.csl.storage import check_defined
 from wse_sim.csl.strict import check_inputs, check_queues, check_tasks
 from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
+from wse_sim.csl.unreached import Unreached
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
@@ -168,6 +169,7 @@ class ClassLinker:
                 used.setdefault(id(s.target.root), s.target.root)
         for g in self.unit.shared.exported_variables():
             self.evaluator.ensure(g)
+            self.evaluator.check_exported(g)
             if g.type.runtime:
                 used.setdefault(id(g), g)
         self.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
@@ -626,17 +628,22 @@ def build_image(compiler: Compiler) -> Image:
         config[color] = numbers[routes]
     classes: list[CoreClass] = []
     programs: list[ProgramState] = []
+    unreached = Unreached()
 
     def build(code: CodeClass) -> frozenset[str]:
         unit = run_program(compiler, code)
-        linked = ClassLinker(linker, unit, f"{len(classes)}:{code.path.rsplit('/', 1)[-1]}").link()
+        of_class = ClassLinker(linker, unit, f"{len(classes)}:{code.path.rsplit('/', 1)[-1]}")
+        linked = of_class.link()
         check_memory(linked, code)
         classes.append(linked)
         assert unit.program is not None
         programs.append(unit.program)
         if len(programs) % CLASSES_PER_COLLECTION == 0:
             gc.collect()
-        return read_params(unit)
+        read = read_params(unit)
+        if compiler.options.strict:
+            unreached.note(unit, of_class.program)
+        return read
 
     for k, code in enumerate(code_classes(layout.tiles, build)):
         where = np.concatenate(code.places)
@@ -652,6 +659,7 @@ def build_image(compiler: Compiler) -> Image:
     check_queues(compiler.queues)
     check_inputs(compiler.colorless)
     check_tasks(compiler.tasks)
+    unreached.check(compiler.reached)
     pool = tuple(linker.constants.rows)
     return Image(
         arch=compiler.options.arch,

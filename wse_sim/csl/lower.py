@@ -112,6 +112,11 @@ class Lowerer(LoopLowerer):
             return self.eval(chosen, scope)
         arms = [node.yes] if node.no is None else [node.yes, node.no]
         t = expected if expected is not None and expected.runtime else self.joined_type(arms, scope, node.at)
+        if node.no is None and t is not ty.VOID:
+            raise CslError(
+                node.at,
+                f"an 'if' without 'else' has no value where its condition is false; add an 'else' with a '{t}'",
+            )
         regs = self.join_registers(t, mark, node.at)
         self.arm_value(node.yes, scope, t, regs)
         code.jump(Op.JMP, 0, 0, done, node.at)

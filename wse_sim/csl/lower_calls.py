@@ -69,6 +69,7 @@ class CallLowerer(RuntimeBuiltins):
         node = fn.node
         if node.body is None:
             raise CslError(node.at, f"'{fn.name}' is declared without a body")
+        self.unit.compiler.reached.add(node.at)
         scope = Scope(fn.instance)
         scope.result = self.result = result
         self.addressed = addressed_names(node, self.unit.compiler.addressed)
@@ -266,6 +267,7 @@ class CallLowerer(RuntimeBuiltins):
         )
         inner.result = result
         self.targets.append(target)
+        self.unit.compiler.reached.add(fn.node.at)
         assert fn.node.body is not None
         self.exec(fn.node.body, inner)
         self.targets.pop()
@@ -309,14 +311,5 @@ def _collect(node: object, found: set[str]) -> None:
             base = base.args[0] if isinstance(base, tree.Builtin) else base.base
         if isinstance(base, tree.Name):
             found.add(base.id)
-    for name in fields_of(type(node)):
+    for name in tree.fields_of(type(node)):
         _collect(getattr(node, name), found)
-
-
-_fields: dict[type, tuple[str, ...]] = {}
-
-
-def fields_of(kind: type) -> tuple[str, ...]:
-    if kind not in _fields:
-        _fields[kind] = tuple(n for n in kind.__dataclass_fields__ if n != "at")  # type: ignore[attr-defined]
-    return _fields[kind]

@@ -346,6 +346,7 @@ class ExpressionLowerer(PlaceLowerer):
         if s is t:
             return value
         if isinstance(s, ty.EnumType):
+            self.check_enums(s, t, at)
             s = s.base
         if isinstance(t, ty.EnumType) and ty.is_int(s):
             return self.retype(self.convert(Run(s, self.register(value, at), at), t.base, at), t)

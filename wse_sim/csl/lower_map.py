@@ -25,6 +25,17 @@ class Elements(NamedTuple):
     whole: int | None = None  # register of the DSD over the fabric, whose elements come one by one
 
 
+def check_directions(
+    inputs: Sequence[Operand | Elements], target: Operand | Elements | None, nodes: Sequence[tree.Node]
+) -> None:
+    """Words of `@map` come from inputs of the fabric and go to outputs; the destination is the last of `nodes`."""
+    for operand, node in zip(inputs, nodes, strict=False):
+        if isinstance(operand, Elements) and operand.dsd.type is ty.FABOUT:
+            raise CslError(node.at, "an input of @map is a fabout_dsd; words are written to it, not read")
+    if isinstance(target, Elements) and target.dsd.type is ty.FABIN:
+        raise CslError(nodes[-1].at, "the output of @map is a fabin_dsd; words are read from it, not written")
+
+
 class MapLowerer(VectorLowerer):
     """`@map` and the copies that assignments of arrays need."""
 
@@ -48,6 +59,7 @@ class MapLowerer(VectorLowerer):
             )
         operands = [self.map_operand(a, scope) for a in inputs]
         target = None if result is ty.VOID else self.map_operand(node.args[-1], scope)
+        check_directions(operands, target, [*inputs, node.args[-1]])
         counter = self.settle(Value(ty.U16, 0), code.next, at)
         count = self.map_count([*operands, *([] if target is None else [target])], at)
         body, done = code.label(), code.label()

@@ -480,6 +480,8 @@ class PlaceLowerer(Evaluator):
             place = self.constant_place(node, place, scope)
         if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
+        if self.judges(scope) and type(place.root) is Cell and place.root.mutable:
+            raise CslError(at, f"'{place.root.name}' is a comptime variable, which has no address")
         self.unit.assigned.add(id(place.root))
         return Value(ty.pointer(place.type, not place.root.mutable), place)
 

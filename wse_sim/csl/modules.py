@@ -21,6 +21,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.parse import parse
+from wse_sim.csl.strict_forms import check_forms
 from wse_sim.csl.tiles import Array, Tiles
 from wse_sim.csl.values import Entry, Function, Instance, Ref, Value
 
@@ -53,6 +54,12 @@ class Options:
         return self.arch == "wse3"
 
 
+MESSAGE_PASSING = (
+    "the library <message_passing> is not simulated, because how routers find the way of its words is not public; send words on colors with "
+    "routes, or use <collectives_2d>"
+)
+
+
 class Files:
     """Parsed files by path; libraries by their name in angle brackets."""
 
@@ -73,6 +80,8 @@ class Files:
         if found is None:
             text = self._read(path, name, importer, at)
             found = self.trees[path] = parse(text, path)
+            if self.options.strict and not path.startswith("<"):
+                check_forms(found)
         return path, found, path.startswith("<")
 
     def find(self, name: str, importer: str) -> str:
@@ -91,6 +100,13 @@ class Files:
             candidate = Path(folder) / f"{inner}.csl"
             if os.path.isfile(candidate):
                 return str(candidate)
+        if inner == "message_passing":
+            raise CslError(
+                at,
+                MESSAGE_PASSING
+                if self.options.wse3
+                else f"the library {name} exists on wse3 only; send words on colors with routes",
+            )
         if not os.path.isfile(str(_bundled(inner))):
             known = ", ".join(f"<{n}>" for n in library_names())
             raise CslError(at, f"there is no library {name}; the libraries are {known}")
@@ -232,4 +248,5 @@ class ProgramState:
     dsr_loads: list[tuple[Any, ...]] = field(default_factory=list)
     startup: list[tuple[tree.Builtin, Scope]] = field(default_factory=list)
     priorities: dict[str, int] = field(default_factory=dict)
+    has_control_table: bool = False
     registers: dict[int, int] = field(default_factory=dict)  # what comptime blocks wrote with @set_config

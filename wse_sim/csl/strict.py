@@ -83,6 +83,11 @@ class StrictRules(Evaluation):
         """Every value of the subject's type has one arm."""
         if not self.judges(scope):
             return
+        if t is ty.COMPTIME_INT:
+            raise CslError(
+                node.subject.at,
+                "the subject of a switch has type 'comptime_int'; give it a type of fixed width with @as",
+            )
         seen: set[object] = set()
         for keys, _ in node.arms:
             for key in keys or ():
@@ -104,6 +109,24 @@ class StrictRules(Evaluation):
             raise CslError(node.at, f"not all possible '{t}' values are covered; an 'else' branch is needed")
         elif t is ty.BOOL and len(seen) < 2:
             raise CslError(node.at, "not both values of a bool are covered; an 'else' branch is needed")
+
+    def check_enums(self, s: ty.EnumType, t: ty.Type, at: int) -> None:
+        """A value of one enum becomes one of another by a number only."""
+        different = isinstance(t, ty.EnumType) and t is not s
+        self.demand(
+            not different, at, "a value of one enum is no value of another; convert it to a number first"
+        )
+
+    def check_exported(self, g: Global) -> None:
+        """An exported or extern variable has a type that other objects can know."""
+        t = g.type
+        while isinstance(t, (ty.ArrayType, ty.PointerType)):
+            t = t.element if isinstance(t, ty.ArrayType) else t.target
+        self.demand(
+            not (isinstance(t, ty.StructType) and not t.layout),
+            g.decl.at,
+            f"the exported variable '{g.name}' holds a plain {getattr(t, 'kind', 'struct')}, which has no public layout; make it extern or packed",
+        )
 
     # ---- vector operations
     def check_operands(self, name: str, operands: Sequence[Operand], places: Sequence[int]) -> None:
@@ -207,14 +230,17 @@ class StrictRules(Evaluation):
             )
         else:
             t, is_same = symbol.target.type, symbol.target.type is declared.type
-            if (
-                declared.mutable
-                and is_same
-                and isinstance(symbol.target.root, Global)
-                and symbol.target.root.kind != "var"
-            ):
+            if symbol.target.path:
                 raise CslError(
-                    symbol.at, f"the layout exports '{symbol.name}' as mutable, and here it is a constant"
+                    symbol.at,
+                    f"'{symbol.name}' is a part of '{symbol.target.root.name}'; a symbol is a whole variable or a function",
+                )
+            is_variable = isinstance(symbol.target.root, Global) and symbol.target.root.kind == "var"
+            if is_same and declared.mutable != is_variable:
+                told, found = ("mutable", "a constant") if declared.mutable else ("immutable", "a 'var'")
+                raise CslError(
+                    symbol.at,
+                    f"the layout exports '{symbol.name}' as {told}, and here it is {found}; both must agree",
                 )
         if not is_same:
             raise CslError(
@@ -224,19 +250,32 @@ class StrictRules(Evaluation):
 
     def check_export(self, name: str, t: ty.Type, at: int) -> None:
         """Types that a host can know."""
-        if isinstance(t, ty.FnType):
+        if not isinstance(t, ty.FnType):
             self.demand(
-                len(t.params) <= MOST_HOST_ARGUMENTS,
-                at,
-                f"'{name}' has {len(t.params)} parameters; 15 are the most",
+                not unknown_to_host(t), at, f"the name '{name}' cannot have type '{t}'; {unknown_to_host(t)}"
             )
             return
-        refused = isinstance(t, (ty.ArrayType, ty.StructType, ty.EnumType)) or not t.runtime
         self.demand(
-            not refused,
+            len(t.params) <= MOST_HOST_ARGUMENTS,
             at,
-            f"the name '{name}' cannot have type '{t}'; arrays are exported by a pointer, as [*]T",
+            f"'{name}' has {len(t.params)} parameters; 15 are the most",
         )
+        for part in (*t.params, t.result):
+            why = "" if part is ty.VOID else "give it a type" if part is None else unknown_to_host(part)
+            self.demand(
+                not why, at, f"the function '{name}' cannot have '{part or 'anytype'}' in its type; {why}"
+            )
+
+
+def unknown_to_host(t: ty.Type) -> str:
+    """The remedy for a type that a name of the host cannot have; '' for one that it can."""
+    if isinstance(t, ty.ArrayType):
+        return f"arrays are exported by a pointer, as [*]{t.element}"
+    if isinstance(t, ty.StructType):
+        return "structures are exported by a pointer to their words, as [*]u16"
+    if isinstance(t, ty.EnumType):
+        return f"use the integer below it, {t.base}"
+    return "" if t.runtime else "it is known to the compiler only; use a type of run time such as i16 or f32"
 
 
 def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:

@@ -268,3 +268,13 @@ class Function(Node):
 @dataclass(slots=True)
 class File(Node):
     items: list[Node]
+
+
+_fields: dict[type, tuple[str, ...]] = {}
+
+
+def fields_of(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a kind of node, but for its position."""
+    if kind not in _fields:
+        _fields[kind] = tuple(n for n in kind.__dataclass_fields__ if n != "at")  # type: ignore[attr-defined]
+    return _fields[kind]

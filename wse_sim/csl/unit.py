@@ -33,6 +33,7 @@ class Compiler:
             tuple[int, int], bool
         ] = {}  # inputs without a color: (queue, place) -> it has one
         self.tasks: dict[int, tuple[str, bool]] = {}  # by place: name, and whether a class binds it
+        self.reached: set[int] = set()  # places of the functions that code or an evaluation calls
         self.warned: set[tuple[str, str]] = set()
         self.host_colors: set[int] = set()  # colors that an import of the host interface binds to its streams
 

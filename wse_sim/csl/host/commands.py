@@ -233,6 +233,22 @@ class Case:
         return asdict(self)
 
 
+ABSENT_TOOLS = {
+    "sdk_debug_shell": {
+        "visualize": " visualize is the vendor's viewer of a run and is not here; 'wse-sim csl run FILE --report DIR' writes a page of it, --trace a timeline",
+        "smoke": " smoke tests the vendor's installation and is not here; 'wse-sim csl check DIR' runs every command file below a folder",
+        "*": ": only its command compile is here, as cslc; use 'wse-sim csl run' and 'wse-sim csl debug' for the others",
+    },
+    "csdb": {
+        "*": " reads core dumps of the vendor's simulator and is not here; 'wse-sim csl debug FILE' debugs a command file"
+    },
+    "cs_readelf": {
+        "*": " reads the vendor's binaries, which are not made here; 'wse-sim csl explain OUT' and 'csl memory OUT' show a compiled program"
+    },
+}
+"""Tools of the vendor that command files call, by the first argument: what to use here.  They end with status 2."""
+
+
 def fill_command_folder(folder: Path) -> None:
     """`cslc` and `cs_python` as real files that call this installation, and `python`, which hands them the scripts of the interface."""
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
@@ -241,6 +257,12 @@ def fill_command_folder(folder: Path) -> None:
         path.write_text(
             f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
         )
+        path.chmod(0o755)
+    for name, refused in ABSENT_TOOLS.items():
+        cases = f'  compile) shift; exec "{folder}/cslc" "$@";;\n' if name == "sdk_debug_shell" else ""
+        cases += "".join(f'  {word}) echo "wse-sim: {name}{rest}" >&2;;\n' for word, rest in refused.items())
+        path = folder / name
+        path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}esac\nexit 2\n', encoding="utf-8")
         path.chmod(0o755)
     for name in ("python", "python3"):
         path = folder / name

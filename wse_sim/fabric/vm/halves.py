@@ -1,6 +1,7 @@
 """The 16-bit floats of a core: f16 (IEEE), bf16 and cb16.  One program has one of them at run time.
 
-cb16 has 6 bits of exponent and 9 of mantissa.  Its bias is public nowhere: 31 here, with infinities and subnormals as IEEE formats have.
+cb16 has 6 bits of exponent with bias 42 (the language guide gives the bits of 6.0) and 9 of mantissa.  Infinities and subnormals are assumed:
+as IEEE formats have them.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -33,13 +34,13 @@ def cb16_bits(x):
     sign, magnitude = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
     if magnitude > 0x7F800000:
         return sign | 0x7F00
-    if magnitude >= (159 << 23) - 0x2000:  # rounds to 2 ** 32, which is infinity
+    if magnitude >= (148 << 23) - 0x2000:  # rounds to 2 ** 21, which is infinity
         return sign | 0x7E00
-    if magnitude >= 97 << 23:  # normal: 2 ** -30 and more
-        return sign | ((magnitude + 0x1FFF + ((magnitude >> 14) & 1) - (96 << 23)) >> 14)
-    if magnitude < 87 << 23:
+    if magnitude >= 86 << 23:  # normal: 2 ** -41 and more
+        return sign | ((magnitude + 0x1FFF + ((magnitude >> 14) & 1) - (85 << 23)) >> 14)
+    if magnitude < 76 << 23:
         return sign
-    mantissa, shift = (magnitude & 0x7FFFFF) | 0x800000, 111 - (magnitude >> 23)  # units of 2 ** -39
+    mantissa, shift = (magnitude & 0x7FFFFF) | 0x800000, 100 - (magnitude >> 23)  # units of 2 ** -50
     half = np.int64(1) << (shift - 1)
     rest, value = mantissa & ((half << 1) - 1), mantissa >> shift
     if rest > half or (rest == half and value & 1):
@@ -53,9 +54,9 @@ def bits_cb16(bits):
     bits = np.int64(bits) & 0xFFFF
     exponent, mantissa = (bits >> 9) & 63, bits & 0x1FF
     if exponent == 0:
-        value = np.float32(mantissa) * np.float32(2.0**-39)
+        value = np.float32(mantissa) * np.float32(2.0**-50)
         return -value if bits & 0x8000 else value
-    exponent = 255 if exponent == 63 else exponent + 96
+    exponent = 255 if exponent == 63 else exponent + 85
     return np.uint32(((bits & 0x8000) << 16) | (exponent << 23) | (mantissa << 14)).view(np.float32)
 
 

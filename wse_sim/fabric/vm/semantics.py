@@ -124,35 +124,43 @@ def _double(bits: int) -> float:
 
 
 class Format(NamedTuple):
-    """A binary float: 1 bit of sign, an exponent with the bias of IEEE, a mantissa; with subnormals, infinities and not-a-numbers."""
+    """A binary float: 1 bit of sign, an exponent, a mantissa; with subnormals, infinities and not-a-numbers.
+
+    The bias of the exponent is that of IEEE, 2 ** (exponent_bits - 1) - 1, and `more_bias`.
+    """
 
     exponent_bits: int
     mantissa_bits: int
+    more_bias: int = 0
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent_bits - 1)) - 1 + self.more_bias
 
     def encode(self, x: float) -> int:
         """Bits of the number of this format that is nearest to `x`, ties to even."""
-        e, m = self
+        e, m, _ = self
         sign = 1 << (e + m) if math.copysign(1.0, x) < 0 else 0
         infinity = ((1 << e) - 1) << m
         if math.isnan(x):
             return sign | infinity | (_double_bits(x) >> (52 - m) & ((1 << m) - 1) or 1 << (m - 1))
         if math.isinf(x) or x == 0.0:
             return sign | (infinity if x else 0)
-        bias = (1 << (e - 1)) - 1
+        bias = self.bias
         exponent = max(math.frexp(x)[1] - 1, 1 - bias)  # all subnormals have the unit of the smallest normal
         mantissa = round(math.ldexp(abs(x), m - exponent))  # a normal one with its leading bit
         return sign | min(infinity, mantissa + ((exponent + bias - 1) << m))
 
     def decode(self, bits: int) -> float:
         """The number that the low bits are."""
-        e, m = self
+        e, m, _ = self
         sign = -1.0 if bits >> (e + m) & 1 else 1.0
         exponent, mantissa = bits >> m & ((1 << e) - 1), bits & ((1 << m) - 1)
         if exponent == (1 << e) - 1:
             return _double(0x7FF << 52 | mantissa << (52 - m) | (sign < 0) << 63)
         if exponent:
             mantissa += 1 << m
-        return sign * math.ldexp(mantissa, max(exponent, 1) - (1 << (e - 1)) + 1 - m)
+        return sign * math.ldexp(mantissa, max(exponent, 1) - self.bias - m)
 
 
 class Single(Format):
@@ -166,7 +174,7 @@ class Single(Format):
 
 
 F32 = Single(8, 23)
-HALVES = {"f16": Format(5, 10), "bf16": Format(8, 7), "cb16": Format(6, 9)}
+HALVES = {"f16": Format(5, 10), "bf16": Format(8, 7), "cb16": Format(6, 9, 11)}
 
 
 def round_f32(x: float) -> float:
