@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ import numpy as np
 from benchmarks import measured
 from wse_sim.csl import compile_program
 from wse_sim.csl.compiler import CompiledProgram
+from wse_sim.csl.debug.debugger import Debugger
+from wse_sim.fabric.vm.replay import ReplaySession
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 
 PROGRAMS = Path(__file__).parent / "csl_programs"
 GRIDS = (4, 32, 100)
 WAFER = (750, 994)
+DEBUGGED_STEPS = 20
 
 
 def compiled(name: str, **params: int) -> tuple[CompiledProgram, float]:
@@ -133,6 +137,50 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+def debugged(
+    program: CompiledProgram, name: str, points: Callable[[Debugger], object] | None
+) -> tuple[float, int]:
+    """CPU seconds and cycles of a call in a debugger that has these points and goes on wherever it stops."""
+    session = ReplaySession(program.image, load_wafer("wse2"))
+    debugger = Debugger(lambda debugger, _: debugger.resume())
+    debugger.attach(session, program.image)
+    if points is not None:
+        points(debugger)
+    return timed(session, name)
+
+
+def debugger_cost(rounds: int = 2) -> dict[str, Any]:
+    """Cycles per CPU second of a stencil on 16 x 16 cores alone and in a debugger, the best of some rounds in turns.
+
+    ``break_point`` and ``watch_point`` are never reached or written; ``reached`` and ``written`` are once in every step of one core,
+    with a condition that does not hold.
+    """
+    program, _ = compiled("stencil", cols=16, rows=16, n=16, steps=DEBUGGED_STEPS)
+    source = (PROGRAMS / "stencil.csl").read_text(encoding="utf-8").splitlines()
+    rare, often = (source.index(text) + 1 for text in ("    sys.unblock_cmd_stream();", "  step += 1;"))
+    never = "step > 60000"
+    kinds: dict[str, Callable[[], tuple[float, int]]] = {
+        "alone": lambda: timed(Session(program.image, load_wafer("wse2")), "run"),
+        "attached": lambda: debugged(program, "run", None),
+        "break_point": lambda: debugged(
+            program, "run", lambda d: d.break_at("stencil.csl", rare, (0,), never)
+        ),
+        "watch_point": lambda: debugged(program, "run", lambda d: d.watch_variable("u_ptr", 0, never)),
+        "reached": lambda: debugged(program, "run", lambda d: d.break_at("stencil.csl", often, (0,), never)),
+        "written": lambda: debugged(program, "run", lambda d: d.watch_variable("step", 0, never)),
+    }
+    rates: dict[str, float] = {}
+    cycles = set()
+    for _ in range(rounds):
+        for kind, run in kinds.items():
+            seconds, took = run()
+            cycles.add(took)
+            rates[kind] = max(rates.get(kind, 0.0), took / seconds)
+    (same,) = cycles  # a debugger changes no cycle
+    times = {f"{kind}_times": rates["alone"] / rate for kind, rate in rates.items() if kind != "alone"}
+    return {"cycles": same, "cycles_per_s": rates["alone"], **times}
+
+
 def start_up() -> dict[str, float]:
     """CPU seconds until the first result in a fresh process: machine code compiled, and taken from the cache."""
     script = "from benchmarks.csl import scalar_speed; scalar_speed()"
@@ -157,6 +205,7 @@ def measure(only: str | None, cold: bool) -> dict[str, Any]:
         jobs[f"gemv_{size}"] = lambda size=size: grid_speed("gemv", size, m=8, n=8)
         jobs[f"stencil_{size}"] = lambda size=size: grid_speed("stencil", size, n=16, steps=20)
     jobs["gemv_wafer"] = wafer_speed
+    jobs["debugger"] = debugger_cost
     if cold:
         jobs["start"] = start_up
     return {key: job() for key, job in jobs.items() if only is None or key.startswith(only)}
@@ -174,7 +223,10 @@ def main() -> None:
     arguments = parser.parse_args()
     results = measure(arguments.only, arguments.cold)
     if arguments.keep:
-        measured.keep("csl_speed", results, arguments.keep)
+        speeds = {key: row for key, row in results.items() if key != "debugger"}
+        for name, values in (("csl_speed", speeds), ("csl_debugger", results.get("debugger"))):
+            if values:
+                measured.keep(name, values, arguments.keep)
     if arguments.json:
         print(json.dumps(results, indent=1))
         return

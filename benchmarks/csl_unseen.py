@@ -77,8 +77,11 @@ def _run(folder: Path, row: Row, arch: str, iterations: int) -> int:
         params |= {"tile_width": row.tile[0], "tile_height": row.tile[1]}
         layout, function, arguments = "tiled-stencil/layout.csl", "start", [iterations]
     program = compile_program(folder / REPOSITORY / layout, arch=arch, params=params, memcpy=True)
-    session = Session(program.image, load_wafer(arch))
-    session.launch(0, 0, program.width, program.height, function, arguments)
+    wafer = load_wafer(arch)
+    session = Session(program.image, wafer)
+    session.launch(
+        0, 0, program.width, program.height, function, arguments, row_cycles=wafer.launch_row_cycles
+    )
     if session.advance("commands").reason != "asked":
         raise SystemExit(f"{row.label()} on {arch} stopped: {[str(w) for w in session.status()]}")
     return session.cycle

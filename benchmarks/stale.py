@@ -136,6 +136,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "csl_decoder": ("benchmarks/csl_decoder.py", "examples/csl_decoder", *_CSL),
     "csl_scripts": _CSL,
     "csl_speed": ("benchmarks/csl.py", *_CSL),
+    "csl_debugger": ("benchmarks/csl.py", *_CSL),
     "cstorch": (
         "benchmarks/cstorch.py",
         *(f"wse_sim/cstorch/{name}.py" for name in ("capture", "record", "simulated", "step")),

@@ -254,6 +254,23 @@ def _csl_speed() -> str:
     return markdown(("what", "value"), rows)
 
 
+@table("csl.debugger")
+def _csl_debugger() -> str:
+    found = measured.read("csl_debugger")["values"]
+    rows = [
+        ("without the debugger", 1.0),
+        ("attached, no points", found["attached_times"]),
+        ("one break point that is not reached", found["break_point_times"]),
+        ("one watch point that nothing writes", found["watch_point_times"]),
+        ("one break point, reached in every step of one core; its condition fails", found["reached_times"]),
+        ("one watch point, written in every step of one core; its condition fails", found["written_times"]),
+    ]
+    head = "times the CPU time"
+    return markdown(
+        ("five-point stencil on 16 x 16 cores", head), [(name, f"{times:.2g}") for name, times in rows]
+    )
+
+
 def _rate(value: float) -> str:
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:

@@ -87,20 +87,28 @@ def test_an_operation_waits_for_the_element_before_it(tmp_path: Path, arch: str)
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_descriptor_of_two_dimensions_has_more_to_load(tmp_path: Path, arch: str) -> None:
-    """DSR, extended DSR and stride register against one DSR, for each of two operands."""
+    """An extended DSR, with a stride of two a stride register too; all three of them if the program may change the descriptor."""
     text = """
-var a = @zeros([8]f32);
-var b = @zeros([8]f32);
+var a = @zeros([16]f32);
+var b = @zeros([16]f32);
 const a1 = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
 const b1 = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> b[i] });
 const a2 = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{2, 4} -> a[4 * i + j] });
 const b2 = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{2, 4} -> b[4 * i + j] });
 fn line() void { @fmuls(a1, b1, 2.0); }
 fn shape() void { @fmuls(a2, b2, 2.0); }
-comptime { @export_symbol(line); @export_symbol(shape); }
+const a3 = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{2, 4} -> a[8 * i + 2 * j] });
+const b3 = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{2, 4} -> b[8 * i + 2 * j] });
+fn strided() void { @fmuls(a3, b3, 2.0); }
+fn moved_line(by: i16) void { @fmuls(@increment_dsd_offset(a1, by, f32), b1, 2.0); }
+fn moved_shape(by: i16) void { @fmuls(@increment_dsd_offset(a2, by, f32), b1, 2.0); }
+comptime { @export_symbol(line); @export_symbol(shape); @export_symbol(strided); @export_symbol(moved_line); @export_symbol(moved_shape); }
 """
     machine = Machine(compile_text(tmp_path, text, arch=arch))
-    assert machine.call("shape") - machine.call("line") == 2 * load_wafer(arch).scalar_dsr_shape_cycles
+    register = load_wafer(arch).scalar_dsr_shape_cycles
+    assert machine.call("shape") - machine.call("line") == 2 * register
+    assert machine.call("strided") - machine.call("line") == 4 * register
+    assert machine.call("moved_shape", 1) - machine.call("moved_line", 1) == 4 * register
 
 
 def test_large_variables_begin_at_sixteen_bytes(tmp_path: Path) -> None:

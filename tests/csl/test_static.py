@@ -75,12 +75,13 @@ def machine_cycles(
 ) -> list[int]:
     """Cycles of launches on the machine of CSL, from the launch to the last release; `apart` cycles from a release to the next launch."""
     image = compiled.image
-    session = Session(image, load_wafer(compiled.options.arch))
+    wafer = load_wafer(compiled.options.arch)
+    session = Session(image, wafer)
     found = []
     for _ in range(launches):
         session.advance("cycle", cycles=apart if found else 1000)
         begin = session.cycle
-        session.launch(0, 0, image.cols, image.rows, function)
+        session.launch(0, 0, image.cols, image.rows, function, row_cycles=wafer.launch_row_cycles)
         assert session.advance("commands").reason == "asked"
         found.append(session.cycle - begin - 1)  # the cycle of the release is over when the session returns
     return found

@@ -234,7 +234,8 @@ def _call(
         )
     words = [argument_word(a, kind, label) for a, (label, kind) in zip(arguments, export.inputs, strict=True)]
     waits = program.options.memcpy
-    session.launch(0, 0, program.width, program.height, export.name, words, arm=waits)
+    rows_apart = load_wafer(program.options.arch).launch_row_cycles
+    session.launch(0, 0, program.width, program.height, export.name, words, arm=waits, row_cycles=rows_apart)
     took = _look(session, session.advance("commands" if waits else "idle", cycles=most), most) - start
     session.advance("cycle", cycles=HOST_CYCLES)
     return took

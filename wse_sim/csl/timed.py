@@ -101,7 +101,10 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     for call in run.launch:
         session.advance("cycle", cycles=HOST_CYCLES)
         function, *arguments = [call] if isinstance(call, str) else call
-        session.launch(0, 0, program.width, program.height, str(function), [int(a) for a in arguments])
+        words = [int(a) for a in arguments]
+        session.launch(
+            0, 0, program.width, program.height, str(function), words, row_cycles=wafer.launch_row_cycles
+        )
         _finish(session, "commands")
     if not run.launch:
         _finish(session, "idle")

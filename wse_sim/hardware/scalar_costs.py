@@ -82,7 +82,9 @@ class ScalarCosts(BaseModel):
             name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
             for name in ScalarCosts.model_fields
         }
-        prices["dsr_load_4d"] = prices["dsr_load"] + prices["dsr_shape"]
+        prices["dsr_load_4d"] = (
+            prices["dsr_load"] + 4 * prices["dsr_shape"]
+        )  # at most; less if it is known (starts.py)
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
         # Whole cycles here; the machine adds up the thousandths.
         turn = int(float(getattr(self, "map_element_cycles", 0)))

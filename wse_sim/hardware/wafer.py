@@ -81,6 +81,7 @@ class Wafer(Displayed, ScalarCosts):
     # router and fabric
     link_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     hop_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
+    launch_row_cycles: Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
     turn_cycles: Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
     ramp_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
     forward_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]

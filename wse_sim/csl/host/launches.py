@@ -17,7 +17,7 @@ from wse_sim.csl.static.fold import Folded, fold
 from wse_sim.csl.static.launches import Launch, StaticTimes
 from wse_sim.csl.static.proof import Verdict
 from wse_sim.csl.static.schedule import Call, Recorded, decided_by_data
-from wse_sim.csl.static.table import course_text, table
+from wse_sim.csl.static.table import ALL_AT_ONCE, course_text, table
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image
 from wse_sim.hardware.wafer import Wafer, load_wafer
@@ -146,10 +146,18 @@ def _folded(found: list[Launch], image: Image, wafer: Wafer, calls: list[Call]) 
             for launch in found
         ]
     how = f"{folded.cols} x {folded.rows} cores run, lines repeat"
+    if folded.later_cycles:
+        how += f", {ALL_AT_ONCE}"
     run_s = (time.process_time() - begin) / len(calls)
     return [
         dataclasses.replace(
-            launch, cycles=cycles, bounds=(cycles, cycles), reason="", verdicts=(), how=how, run_s=run_s
+            launch,
+            cycles=cycles,
+            bounds=(cycles, cycles + folded.later_cycles),
+            reason="",
+            verdicts=(),
+            how=how,
+            run_s=run_s,
         )
         for launch, cycles in zip(found, folded.cycles, strict=True)
     ]

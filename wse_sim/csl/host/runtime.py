@@ -92,6 +92,7 @@ class SdkRuntime:
         self._still_cycles = asked_still_cycles(self.program.width * self.program.height)
         self._session: Session | None = None
         self._watch: LaunchWatch | None = None
+        self._row_cycles = 0
         self._running = False
         self._ended_badly = False
         self._findings: list[Finding] = []  # of copies to the host
@@ -111,7 +112,7 @@ class SdkRuntime:
     def load(self, *_: object, **__: object) -> None:
         """Put the program on the fabric."""
         wafer = load_wafer(self.program.options.arch)
-        self._watch = LaunchWatch.asked(self.program.image, wafer)
+        self._watch, self._row_cycles = LaunchWatch.asked(self.program.image, wafer), wafer.launch_row_cycles
         self._session = traced_session(
             self.program.image,
             wafer,
@@ -369,12 +370,14 @@ class SdkRuntime:
         ]  # the last stands for cores without a program
         here = np.array([*has, False])[image.core_class].reshape(image.rows, image.cols)
         if here.all():
-            self.session.launch(0, 0, image.cols, image.rows, name, words)
+            self.session.launch(0, 0, image.cols, image.rows, name, words, row_cycles=self._row_cycles)
         else:
             for y in np.flatnonzero(here.any(axis=1)):
                 ends = np.flatnonzero(np.diff(here[y].astype(np.int8), prepend=0, append=0))
                 for first, end in zip(ends[::2], ends[1::2], strict=True):
-                    self.session.launch(int(first), int(y), int(end - first), 1, name, words)
+                    self.session.launch(
+                        int(first), int(y), int(end - first), 1, name, words, row_cycles=self._row_cycles
+                    )
         self._advance([], cycles=1)
 
     def _in(self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], way: CopyWay) -> Task:

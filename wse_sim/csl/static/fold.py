@@ -11,7 +11,8 @@ of the middle period between its halves:
   copy are in the state of the middle period's neighbours in the small rectangle;
 * the course does not depend on data (:mod:`wse_sim.csl.static.schedule`), and no core reads its position.
 
-Rectangles whose periods differ are tried again with more periods.
+Rectangles whose periods differ are tried again with more periods.  Where rows are left out, all rows begin at once: rows that
+begin one after another (``launch_row_cycles``) are never in equal states.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -131,12 +132,16 @@ class _Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Cycles of the launches, from a rectangle of `rows` x `cols`; ``reason``: why there are none."""
+    """Cycles of the launches, from a rectangle of `rows` x `cols`; ``reason``: why there are none.
+
+    ``later_cycles``: how much later the last row begins than was assumed, where rows were left out.
+    """
 
     cycles: list[int]
     rows: int = 0
     cols: int = 0
     reason: str = ""
+    later_cycles: int = 0
 
 
 def fold(image: Image, wafer: Wafer, calls: Sequence[Call]) -> Folded:
@@ -154,7 +159,8 @@ def fold(image: Image, wafer: Wafer, calls: Sequence[Call]) -> Folded:
             break
         found = _run(_shortened(image, repeats, kept), wafer, calls, repeats, kept)
         if not found.reason:
-            return found
+            later = wafer.launch_row_cycles * (image.rows - 1) if found.rows < image.rows else 0
+            return dataclasses.replace(found, later_cycles=later)
         reason = found.reason
         if not reason.startswith("periods"):
             break
@@ -238,13 +244,14 @@ def _run(
 ) -> Folded:
     watched = _Watched(image, wafer, repeats, kept)
     session, cycles = watched.session, []
+    row_cycles = 0 if any(repeat.axis == 0 for repeat in repeats) else wafer.launch_row_cycles
     for call in calls:
         why = watched.until("idle", "idle")
         if why:
             return Folded([], reason=why)
         session.advance("cycle", cycles=GAP_CYCLES)
         begin = session.cycle
-        session.launch(0, 0, image.cols, image.rows, call.name, call.arguments)
+        session.launch(0, 0, image.cols, image.rows, call.name, call.arguments, row_cycles=row_cycles)
         why = watched.until("commands", "asked")
         if why:
             return Folded([], reason=why)

@@ -94,7 +94,9 @@ class StaticTimes:
             self.spoil(AFTER)
             return Launch(name, None, first.reason, verdicts, proof_s=time.process_time() - begin)
         try:
-            busy = None if since is None else np.maximum(0, self._free - since)
+            busy = self.wafer.launch_row_cycles * (np.arange(self.image.n_cores) // self.image.cols)
+            if since is not None:
+                busy = np.maximum(busy, self._free - since)
             lowered = lower(self.image, self.wafer, proved, busy_until=busy)
         except NotStaticError as why:
             return Launch(name, None, str(why), verdicts, proof_s=time.process_time() - begin)

@@ -9,6 +9,9 @@ from wse_sim.csl.static.proof import Verdict
 
 HEAD = f"{'launch':<28} {'lowered':<7} {'cycles':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
 
+ALL_AT_ONCE = "all rows begin at once"
+"""How a launch was counted whose rows were left out."""
+
 
 def table(launches: Iterable[Launch]) -> str:
     """A line for every launch; below it the classes that are not static and why."""
@@ -23,9 +26,12 @@ def table(launches: Iterable[Launch]) -> str:
         )
         lines += [f"    {line}" for line in _reasons(launch)]
         if launch.cycles is not None and launch.bounds[0] < launch.bounds[1]:
-            lines.append(
-                f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: tasks continue during short operations"
+            why = (
+                "rows begin one after another"
+                if ALL_AT_ONCE in launch.how
+                else "tasks continue during short operations"
             )
+            lines.append(f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: {why}")
         if not launch.is_exact and launch.cycles is not None:
             lines.append(
                 "    a core sends through queues of several depths, or a color is read through several: the smallest counts for all"

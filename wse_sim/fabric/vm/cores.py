@@ -417,7 +417,7 @@ def choose_task(c, t, m):
     """Give an idle main thread its next task; return False if none can run."""
     core = m.core
     cls = core[c, S.CLASS]
-    if core[c, S.COMMAND] >= 0:
+    if core[c, S.COMMAND] >= 0 and core[c, S.COMMAND_AT] <= t:
         entry = core[c, S.COMMAND]
         core[c, S.COMMAND] = -1
         core[c, S.TASK] = 64

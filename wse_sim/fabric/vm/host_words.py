@@ -56,7 +56,7 @@ class SentWords:
         rows[:, S.I_TIME], rows[:, S.I_PERIOD], rows[:, S.I_NEXT] = 1000 * begin, period_milli, -1
         tails = self._tails.setdefault((slot, port), np.full(self._n_cores, -1, np.int64))
         before = tails[cores]
-        follows = before >= 0
+        follows = (before >= 0) & (port != S.WAKE_PORT)
         if follows.any():
             known = self.rows
             follows[follows] = known[before[follows], S.I_POS] < known[before[follows], S.I_END]

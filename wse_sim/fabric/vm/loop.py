@@ -38,7 +38,7 @@ from wse_sim.fabric.vm.bands import (
     tell,
 )
 from wse_sim.fabric.vm.cores import core_cycle
-from wse_sim.fabric.vm.queues import deliver, enter
+from wse_sim.fabric.vm.queues import deliver, enter, wake_now
 from wse_sim.fabric.vm.routers import has_room, route_router, send_ring
 from wse_sim.fabric.vm.watch import came_from_host
 from wse_sim.jit import bare_kernel, inlined_kernel
@@ -87,7 +87,11 @@ def inject_words(t, injections, heads, m):
             c, slot, port = injections[i, S.I_CORE], injections[i, S.I_SLOT], injections[i, S.I_PORT]
             word, flag = np.int64(m.host_words[injections[i, S.I_POS]]), injections[i, S.I_FLAG]
             moved = False
-            if port < 0:
+            if port == S.WAKE_PORT:
+                for core in range(c, c + flag):
+                    wake_now(core, m.size, m.listed, m.ready)
+                moved = True
+            elif port < 0:
                 q = np.int64(m.color_queue[c, slot])
                 if q >= 0 and m.iq_count[q, c] < m.in_depth[q] and m.iq_last[q, c] != t:
                     deliver(c, q, slot, word, flag, t, m)

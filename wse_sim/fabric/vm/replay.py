@@ -143,14 +143,15 @@ class ReplaySession(Session):
         self._tell_writes()
 
     def launch(
-        self, x: int, y: int, w: int, h: int, name_or_entry: str | int, args: Iterable[int] = (), *, arm: bool = True
+        self, x: int, y: int, w: int, h: int, name_or_entry: str | int, args: Iterable[int] = (), *, arm: bool = True,
+        row_cycles: int = 0,
     ) -> None:  # fmt: skip
         """Launch like :class:`Session`, and record the action."""
         values = [int(a) for a in args]
         if self.cycle == 0 and any(cls.start >= 0 for cls in self.image.classes):
             self.advance("cycle", cycles=1)
-        super().launch(x, y, w, h, name_or_entry, values, arm=arm)
-        self._kept("launch", x, y, w, h, name_or_entry, values, arm=arm)
+        super().launch(x, y, w, h, name_or_entry, values, arm=arm, row_cycles=row_cycles)
+        self._kept("launch", x, y, w, h, name_or_entry, values, arm=arm, row_cycles=row_cycles)
 
     def inject(self, x: int, y: int, color: int, words: npt.ArrayLike, **how: object) -> None:
         """Inject words like :class:`Session`, and record the action."""

@@ -373,8 +373,12 @@ class Session:
         args: Iterable[int] = (),
         *,
         arm: bool = True,
+        row_cycles: int = 0,
     ) -> None:
         """Call a function on every core of a region; with `arm` condition "commands" waits for their ``unblock``.
+
+        `row_cycles`: what the words of the command need from a row to the next (``Wafer.launch_row_cycles``); row y
+        begins y times as many cycles later.
 
         Raises
         ------
@@ -397,11 +401,17 @@ class Session:
             cores[m.core[cores, S.COMMAND] >= 0], "has not begun its last command; advance before the next"
         )
         m.core[cores, S.COMMAND], m.core[cores, S.COMMAND_COUNT] = entry, len(values)
+        m.core[cores, S.COMMAND_AT] = self.cycle + row_cycles * (cores // self.image.cols)
         m.arguments[cores, : len(values)] = values
         if arm:
             m.size[S.PENDING_COMMANDS] += int(np.sum(m.core[cores, S.ARMED] == 0))
             m.core[cores, S.ARMED] = 1
-        self._wake(cores)
+        self._wake(cores[m.core[cores, S.COMMAND_AT] <= self.cycle])
+        for first in cores[::w][m.core[cores[::w], S.COMMAND_AT] > self.cycle]:
+            self._sent.add(
+                np.array([first]), -1, S.WAKE_PORT, np.zeros((1, 1), np.uint32),
+                begin=int(m.core[first, S.COMMAND_AT]), period_milli=1000, flag=w,
+            )  # fmt: skip
 
     def _region(self, x: int, y: int, w: int, h: int) -> Array:
         """Indices of the cores of a region."""

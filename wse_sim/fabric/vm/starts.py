@@ -4,6 +4,9 @@ An operation issues ``vector_start`` cycles after the last change of a descripto
 after the code before it.  One that names descriptors in memory loads them itself.  A compiler loads a descriptor that it knows some instructions
 before its use.  One that the program may change is loaded when the operation comes, and the operation waits ``vector_load`` cycles for it.  What
 happened before is read from the rows above it; a row that others jump to has no certain past, and its registers count as loaded long before.
+
+A descriptor of several dimensions needs an extended register and stride registers too (:func:`further_registers`).  The machine counts
+:data:`MOST_REGISTERS` for each of them when it runs; what a descriptor that is known needs less is taken off here.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy.typing as npt
 
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.opcodes import COST_CLASSES, Form, Op
+from wse_sim.fabric.vm.opcodes import COST_CLASSES, DsdKind, Form, Op
 
 Array = npt.NDArray[Any]
 JUMPS = tuple(int(op) for op in Op if op.name[0] == "J")
@@ -38,6 +41,47 @@ NO_RESULT = (
 """Rows whose first operand is no register that they fill, as far as they can be above an operation."""
 MAPPED = 1 << 20
 """Added to the start of a mapped operation."""
+MOST_REGISTERS = 4
+"""Registers besides its DSR of a descriptor of several dimensions that the program may change: an XDSR and all three stride registers."""
+
+
+def further_registers(shape: Array) -> int:
+    """Registers besides its DSR that a descriptor of several dimensions needs if it is known, by a row of the image's shapes.
+
+    An XDSR, and a stride register for every dimension but the fastest; the second needs none if the stride of the fastest is one.
+
+    >>> further_registers(np.array([2, 9, 9, 1, 1, 1, 3, 0, 0])), further_registers(np.array([2, 9, 9, 1, 1, 2, 3, 0, 0]))
+    (1, 2)
+    """
+    dimensions, stride = int(shape[0]), int(shape[5])
+    return 1 + max(0, dimensions - 1 - (dimensions > 1 and stride == 1))
+
+
+def known_loads(image: Image, code: Array) -> Array:
+    """Registers that every row loads less than :data:`MOST_REGISTERS` a descriptor of several dimensions, because it is known."""
+    found = np.zeros(len(code), np.int64)
+    targets = set(code[np.isin(code[:, 0], JUMPS), 3].tolist())
+    for row in np.flatnonzero((code[:, 0] == Op.VEC) | (code[:, 0] == Op.DSR_LOAD)).tolist():
+        forms = [int(Form.DSD)]
+        if code[row, 0] == Op.VEC:
+            forms = image.vector_issues[code[row, 3], O.V_DEST : O.V_DEST + 4].tolist()
+        values = [
+            _known(image, code, targets, row, int(code[row, 2]) + k) if form == Form.DSD else None
+            for k, form in enumerate(forms)
+        ]
+        if len(values) > 1 and values[0] == values[1]:
+            values[0] = None  # a destination that is source 0 is loaded once
+        rows = [v >> 20 & 0xFFFF for v in values if v is not None and v & 15 == DsdKind.MEM4D]
+        shapes = [image.shapes[r] for r in rows if r < len(image.shapes)]
+        found[row] = sum(MOST_REGISTERS - further_registers(shape) for shape in shapes)
+    return found
+
+
+def _known(image: Image, code: Array, targets: set[int], row: int, register: int) -> int | None:
+    """The descriptor in `register` that was known at compile time; that of the first class if classes differ."""
+    constant = _constant(code, targets, row, register)
+    tables = [cls.constants for cls in image.classes if 0 <= constant < len(cls.constants)]
+    return int(tables[0][constant]) if tables else None
 
 
 def vector_starts(image: Image, code: Array, price: Array, costs: Mapping[str, int]) -> Array:
@@ -88,16 +132,21 @@ def _start(
 
 def _is_known(code: Array, targets: set[int], row: int, register: int) -> bool:
     """Return whether `register` holds a descriptor that was known at compile time, as the rows above `row` say."""
+    return _constant(code, targets, row, register) >= 0
+
+
+def _constant(code: Array, targets: set[int], row: int, register: int) -> int:
+    """Number of the constant in `register`, as the rows above `row` say; -1: it holds none."""
     while row not in targets and row > 0:
         row -= 1
-        op, result, source = (int(v) for v in code[row, :3])
+        op, result, source, constant = (int(v) for v in code[row])
         if op in ENDS:
-            return False
+            return -1
         if result == register and op not in NO_RESULT:
             if op != Op.MOV:
-                return op == Op.LDK
+                return constant if op == Op.LDK else -1
             register = source
-    return False
+    return -1
 
 
 def _changed(image: Image, row: Array) -> int:

@@ -20,12 +20,13 @@ Array = npt.NDArray[Any]
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
     SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
-    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN, RAN, LAST_RESULT, LAST_AT,
-) = range(50)  # fmt: skip
-CORE_FIELDS = 50
+    MAP_REST, RANKS, WAITS_INPUT, WAITS_ROOM, HAD_TURN, RAN, LAST_RESULT, LAST_AT, COMMAND_AT,
+) = range(51)  # fmt: skip
+CORE_FIELDS = 51
 
 # LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory); MAP_REST thousandths of a
 # cycle that mapped operations have left over.
+# COMMAND_AT: the first cycle in which the core may begin COMMAND, whose words are on their way until then.
 # HAD_TURN: activated tasks that ran since words last had their turn.  RAN: tasks that ever ran.  RANKS: two bits of priority per thread.  WAITS_INPUT, WAITS_ROOM: threads whose queue was empty or full when they tried, and is so still.
 # LAST_RESULT: 1 + address of the one element that the main thread's last vector operation wrote, LAST_AT: the cycle from which on others could issue.
 # Modes of the main thread.  RESUMED: scalar code goes on where a stop of the debugger cut it, within the same cycle.
@@ -103,6 +104,9 @@ KIND_LOCAL, KIND_DATA, KIND_CONTROL = range(3)
 # Columns of an injection.
 (I_CORE, I_SLOT, I_POS, I_END, I_TIME, I_PERIOD, I_NEXT, I_PORT, I_FLAG) = range(9)
 INJECTION_FIELDS = 9
+WAKE_PORT = (
+    -2
+)  # I_PORT of a command that reaches I_FLAG cores from I_CORE on; those of words are -1 (the core) and 0 to 4
 
 # Counters of the loop that outlive a call: see loop.py.
 (
