@@ -646,7 +646,7 @@ def build_image(compiler: Compiler) -> Image:
                 x, y = layout.place(int(where[np.flatnonzero(config[color, where])].min()))
                 raise CslError(
                     at,
-                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; one of both must go",
+                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; remove one of the two",
                 )
             config[color, where] = 1 + linker.config(route)
     check_queues(compiler.queues)

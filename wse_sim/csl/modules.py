@@ -177,7 +177,7 @@ class LayoutState:
         twice = self.tiles.add(path, params, where, at)
         if twice >= 0:
             raise CslError(
-                at, f"PE {self.place(twice)} has its code already; @set_tile_code is called once per PE"
+                at, f"PE {self.place(twice)} already has its code; call @set_tile_code once per PE"
             )
 
     def set_color(self, color: int, route: ColorRoute, where: Array, at: int) -> None:
@@ -189,7 +189,7 @@ class LayoutState:
         if len(twice):
             raise CslError(
                 at,
-                f"color {color} of PE {self.place(int(where[twice[0]]))} has its configuration already",
+                f"color {color} of PE {self.place(int(where[twice[0]]))} is already configured",
             )
         if route not in self.numbers:
             self.routes.append(route)
