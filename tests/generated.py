@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import settings
 
 WHICH = os.environ.get("WSE_SIM_TESTS", "quick")
-PERCENT = {"quick": 20, "all": 100, "random": 1000}[WHICH]  # of the cases that a test names
+PERCENT = {"quick": 12, "all": 100, "random": 1000}[WHICH]  # of the cases that a test names
 _first = random.SystemRandom().randrange(10**6) * 1000 if WHICH == "random" else 0
 
 

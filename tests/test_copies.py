@@ -73,6 +73,7 @@ def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPa
         assert "have made no progress" in faults(task)
 
 
+@pytest.mark.slow
 def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task of many times the limit that computes all the while."""
     monkeypatch.setattr(copies, "LOOK_S", 0.02)

@@ -191,6 +191,7 @@ def test_more_dead_cores_never_speed_up(repair_by):
     assert all(b >= a * 0.995 for a, b in itertools.pairwise(paces)), paces
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("placer", ["shelves", "snake", "peel"])
 def test_every_placer_is_legal_and_deterministic(placer):
     """The same seed gives the same plan, byte for byte."""
@@ -214,6 +215,7 @@ def test_objectives_trade_what_they_name():
         plan(placer="oracle")
 
 
+@pytest.mark.slow
 def test_scores_and_pictures(tmp_path):
     """The verdict says whether shorter wire became throughput; the picture has a panel per plan."""
     plans = [plan(), plan(placer="snake", time_limit_s=0.5)]

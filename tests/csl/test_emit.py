@@ -65,7 +65,7 @@ def emitted(name: str, arch: str, **given: object) -> int:
     return cycles_of(name, arch, tuple(given.items()))
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_a_kernel_in_csl_is_the_kernel(name: str, given: dict[str, object], arch: str) -> None:

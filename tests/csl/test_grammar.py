@@ -232,6 +232,7 @@ def ours(text: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_both_parsers_take_what_the_language_has() -> None:
     files = Files(Options())
     for name in library_names():

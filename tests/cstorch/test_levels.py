@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from wse_sim import cstorch
@@ -64,6 +65,7 @@ class Place:
     cols: int
 
 
+@pytest.mark.slow
 def test_places_of_modules_reach_the_plan(tmp_path) -> None:
     """A sharding by dimension, and an annotation with a rectangle."""
     cstorch.backend("CSX", compile_only=True, artifact_dir=str(tmp_path))

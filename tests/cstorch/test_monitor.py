@@ -68,6 +68,7 @@ def door(monkeypatch):
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_capture_holds_whole_steps_and_changes_no_loss(tmp_path, door, monkeypatch) -> None:
     found: dict = {}
 

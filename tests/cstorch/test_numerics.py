@@ -97,6 +97,7 @@ def test_a_level_of_two_also_rounds_softmax() -> None:
     assert trained("bfloat16", steps=1, level=0) == trained("bfloat16", steps=1, level=1)
 
 
+@pytest.mark.slow
 def test_overflow_of_float16_is_real_and_halves_the_dynamic_scale() -> None:
     scales = trained("float16", steps=8, scale=2.0**30)
     assert scales[0] == 2.0**29

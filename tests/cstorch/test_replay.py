@@ -121,7 +121,7 @@ def no_simulation(monkeypatch):
 MODELS = [mlp, conv, gpt, bert]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("make", "optimizer"),
     [(MODELS[i % 4], name) for i, name in enumerate(OPTIMIZERS)],

@@ -63,6 +63,7 @@ def test_a_script_costs_what_its_model_costs(tmp_path):
     assert {k.layer for k in made.graph.kernels} >= {"norm", "qkv", "out", "drop"}
 
 
+@pytest.mark.slow
 def test_clipping_and_scaling_are_named_on_top(tmp_path):
     """A norm reads every gradient, a scale reads and writes it: more work than none."""
     plain = compiled(artifact_dir=tmp_path).on_top_s
@@ -80,6 +81,7 @@ def test_clipping_and_scaling_are_named_on_top(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_compile_only_has_the_same_plan_and_no_values(tmp_path):
     executed = compiled(artifact_dir=tmp_path).result.step_s
     runtime.reset()

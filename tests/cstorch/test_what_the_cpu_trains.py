@@ -92,6 +92,7 @@ SAME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
 def test_calls_that_return_their_argument_lose_no_parameter(name):
     """first 8 x 8 + 8, last 8 x 6 + 6, weight 8."""
@@ -185,7 +186,7 @@ def made_with(loss):
     return make
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["poisson", "gaussian", "ctc", "quantile"])
 def test_losses_without_a_rule_are_lowered(name):
     graph = lowered(made_with(LOSSES[name]))

@@ -24,6 +24,7 @@ print("\\n".join(sorted({gone for name in names if (gone := cstorch_walk.missing
 """
 
 
+@pytest.mark.slow
 def test_names_that_public_code_uses_exist() -> None:
     lacking = subprocess.run(
         [sys.executable, "-c", WALK, str(NAMES)], capture_output=True, text=True, check=True

@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 # The tree of the CSL grammar: its nodes are named as the grammar names them, and every reader writes `tree.Node`.
@@ -57,6 +59,7 @@ def defined() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_public_class_is_defined_once() -> None:
     """Two things with one name make every search ambiguous; those that stay have a reason, and no reason is stale."""
     twins = {name: files for name, files in defined().items() if len(files) > 1}

@@ -190,6 +190,7 @@ def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
     assert checked["cost"] == data["cost"]
 
 
+@pytest.mark.slow
 def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
     """Rates by formulas and by programs, shares that were measured; the second run measures nothing."""
     words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--timing", "both")
@@ -207,6 +208,7 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
     assert again["measured_fraction"] == pytest.approx(shares / total)
 
 
+@pytest.mark.slow
 def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
     """Every row states how much of it was measured; the rows of formulas say nothing of the kind."""
     words = ("compare", "fc-mnist", "--batch", "64", "--json", "--cache", str(tmp_path))

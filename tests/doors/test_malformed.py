@@ -303,6 +303,7 @@ def test_every_field_of_a_model_file(here: Path) -> None:
     case()
 
 
+@pytest.mark.slow
 def test_every_size_of_a_transformers_configuration(here: Path) -> None:
     """Sizes out of range and of another type: refused before anything is built."""
     pytest.importorskip("transformers")

@@ -53,6 +53,7 @@ CLOSED = {  # how the outputs are given, and whether the sentence can be read
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "encoding"), [(">&-", "ascii")])
 def test_outputs_closed_full_or_narrow(tmp_path: Path, how: str, encoding: str) -> None:
     """The answer with status 0, a refusal with 2: wherever standard output and standard error lead."""
@@ -174,6 +175,7 @@ def test_odd_names_of_models(tmp_path: Path, name: str, mode: str) -> None:
     assert done.returncode == 0 or (done.returncode == 2 and is_sentence(done.stderr)), done.stderr
 
 
+@pytest.mark.slow
 def test_a_picture_with_formulas_for_names(tmp_path: Path) -> None:
     """What matplotlib cannot read as mathematics is no mathematics."""
     pytest.importorskip("matplotlib")

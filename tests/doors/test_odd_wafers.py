@@ -44,7 +44,7 @@ def models(here: Path) -> Path:
     return here
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_command_answers_on_a_small_wafer(models: Path, size: tuple[int, int]) -> None:
     """Fits, does not fit, or one sentence; never a fault of the simulator."""
@@ -73,6 +73,7 @@ def test_kernels_shrink_their_defaults_and_nothing_else() -> None:
     assert fitting(reduce, {}, load_wafer("wse2")) == {}
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_for_all_searches_together(models: Path) -> None:
     """Two placers that search share the limit; a line states why the command took longer.
 

@@ -236,6 +236,7 @@ def test_keys_that_do_not_go_together(change: dict[str, Any], says: str) -> None
         parse_parameters({**base, **change})
 
 
+@pytest.mark.slow
 def test_constants_outside_of_what_they_can_be(tmp_path: Path) -> None:
     """Values and stated ranges of every constant of a wafer and a cluster: 10^30, 10^-320, below what is possible."""
     chance = random.Random(0)

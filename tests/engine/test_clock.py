@@ -70,6 +70,7 @@ def test_draws_of_constants_take_the_range_of_the_clock_that_applies():
     assert clock.stated.range == (7.5e8, 8.75e8)
 
 
+@pytest.mark.slow
 def test_plans_made_again_for_draws_keep_the_limited_clock(monkeypatch: pytest.MonkeyPatch):
     """A wafer that is drawn has the clock that applies already: it must not be limited once more."""
     clocks = []

@@ -176,6 +176,7 @@ def test_added_samples_equal_simulated_ones() -> None:
         assert one.stalled_input_s == pytest.approx(other.stalled_input_s, abs=1e-6 * full.step_s)
 
 
+@pytest.mark.slow
 def test_uneven_pipeline_is_extrapolated_within_two_thousandths() -> None:
     """Unequal stages with barriers and few samples in flight swing around their pace."""
     names = [f"s{i}" for i in range(24)]

@@ -33,7 +33,7 @@ def test_every_script_is_listed_and_every_listed_script_exists():
     assert {path.stem for path in SCRIPTS} == set(PROMISES)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """As `python examples/NAME.py`; it prints what it promises."""

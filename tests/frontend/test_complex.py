@@ -66,6 +66,7 @@ class Spectral(nn.Module):
         return torch.fft.irfft2(out, s=x.shape[-2:])
 
 
+@pytest.mark.slow
 def test_complex_weights_train_and_meet_pairs() -> None:
     """A complex product is four real ones: 8 FLOPs for each pair of numbers, three times in training; weights are pairs."""
     x = torch.randn(2, 8, 16, 16)

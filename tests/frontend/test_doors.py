@@ -125,6 +125,7 @@ def test_integer_weights() -> None:
 # --- table, picture, pins
 
 
+@pytest.mark.slow
 def test_the_table_adds_up() -> None:
     """The root holds the sums; equal blocks are one line with a count."""
     graph = load_model(FAMILIES["gpt"], training=True)
@@ -294,6 +295,7 @@ SENSES: dict[str, tuple[str, dict[str, Any], set[str], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["clip", *(pytest.param(k, marks=pytest.mark.slow) for k in SENSES if k != "clip")]
 )

@@ -136,7 +136,7 @@ def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_graph_is_that_of_layers_traced_one_by_one(

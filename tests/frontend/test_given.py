@@ -82,7 +82,7 @@ def _forms() -> dict[str, tuple[Any, ...]]:
     }
 
 
-@pytest.mark.thinned(17)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("form", list(_forms()))
 def test_every_form_is_the_same_product(form: str) -> None:
     """Whatever holds the module: one product of the worked-out FLOPs, and twice of them more in training.

@@ -66,6 +66,7 @@ class Picking(nn.Module):
         return y * torch.unique(self.counts).numel() + torch.nonzero(self.counts).sum()
 
 
+@pytest.mark.slow
 def test_constant_masks_and_counts_say_the_shape():
     """4 of 12 rows are picked; repeated 0, 1, 2 and 3 times they are 6."""
     graph = lower(Picking(), (torch.zeros(NODES, WIDTH),), training=True)

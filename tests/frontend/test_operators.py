@@ -190,6 +190,7 @@ class Packed(nn.Module):
         return rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow), pytest.param(nn.RNN, marks=pytest.mark.slow)])  # fmt: skip
 def test_packed_sequences_are_padded(kind: type[nn.RNNBase]) -> None:
     """FLOPs are those of the layer on padded input, as torch counts them, in both phases (a note states this)."""

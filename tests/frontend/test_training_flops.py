@@ -203,7 +203,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.thinned(27)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_has_the_flops_of_torch(name: str) -> None:
     """Against a real run; the check of the capture, which is another count, agrees."""

@@ -155,7 +155,7 @@ def test_broadcast_addends_are_reduced() -> None:
     assert reduced.sample_dim == "cols"
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama", "resnet", "vit", "mlp", "dit"])
 def test_training_graphs_are_wired(name: str) -> None:
     """Everything is made before it is read, every weight has a gradient and an update."""

@@ -74,7 +74,7 @@ WRITTEN = {
 HEADS = {"GPT2": "LMHeadModel", "Bert": "ForMaskedLM", "Llama": "ForCausalLM"}
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in ("Bert", "ViT", "ResNet") else n for n in WRITTEN],

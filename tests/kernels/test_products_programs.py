@@ -89,6 +89,7 @@ def test_a_weight_gradient_is_worked_out_in_full():
         check("gemm", {"m": 64, "k": 64, "n": 8}, streamed(4, 4), 1.0, phase=WEIGHT, attrs={"density": 0.5})
 
 
+@pytest.mark.thinned(15)
 @pytest.mark.parametrize("fused", ["bias", "residual", "bias,gelu", "bias,relu", "bias,residual,silu"])
 @pytest.mark.parametrize(
     ("dims", "tiling"),
@@ -190,6 +191,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(("dims", "cores", "band"), CONVOLUTIONS)
 @pytest.mark.parametrize("phase", [FORWARD, INPUT, WEIGHT])
 def test_streamed_convolutions(dims, cores, band, phase):

@@ -85,6 +85,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize(("tiling", "dtype"), [(LINES[0], "fp16"), (LINES[1], "fp32")])
 @pytest.mark.parametrize(("name", "size", "attrs"), ROWS)
 def test_rows_along_lines(name, size, attrs, dtype, tiling):

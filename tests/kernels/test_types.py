@@ -117,16 +117,19 @@ def test_the_count_sees_what_it_should() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_bare_any_does_not_grow() -> None:
     found = {path.relative_to(ROOT).as_posix(): bare_any(tree) for path, tree in files()}
     most = sorted(found, key=lambda name: -found[name])[:5]
     assert sum(found.values()) <= MOST_BARE, f"{sum(found.values())} bare Any; name the type; most: {most}"
 
 
+@pytest.mark.slow
 def test_any_inside_types_does_not_grow() -> None:
     assert sum(named_any(tree) for _, tree in files()) <= MOST_NAMED
 
 
+@pytest.mark.slow
 def test_any_has_no_other_name() -> None:
     found = {str(path.relative_to(ROOT)): other_names_of_any(tree) for path, tree in files()}
     assert not {name: aliases for name, aliases in found.items() if aliases}
@@ -144,6 +147,7 @@ def arguments(function: ast.FunctionDef) -> int:
     return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
+@pytest.mark.slow
 def test_functions_outside_jitted_code_take_few_arguments() -> None:
     """What takes more declares a group of keywords once (``**how: Unpack[...]``) or an object of options."""
     long = set()
@@ -161,6 +165,7 @@ def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
+@pytest.mark.slow
 def test_functions_are_not_longer_than_they_are() -> None:
     """Jitted or not: what is longer becomes functions by meaning, which the compiler inlines."""
     found = {

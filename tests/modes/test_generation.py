@@ -174,6 +174,7 @@ def test_the_graph_of_a_published_shape_is_the_published_layer():
     assert layer.more_instructions == pytest.approx(0, abs=1)
 
 
+@pytest.mark.slow
 def test_decoders_of_every_kind_are_read_from_their_graphs():
     """Grouped keys, experts, a plain network with biases and layer norms, tied and untied tables."""
     grouped = decoder_of(api.load_model({"name": "small", "model": SMALL}, seq=512, training=False))
@@ -208,7 +209,7 @@ def test_a_head_size_of_its_own_and_norms_on_heads_cost_what_they_add():
     assert more == pytest.approx(scalar + 2 * tree_allreduce(1, 256, best_groups(256), wafer).total)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "says"), [("bert-base", "sees later tokens"), ("resnet18", "no kernel of attention")]
 )

@@ -149,6 +149,7 @@ def test_a_model_too_large_for_one_wafer_fits_on_several():
     assert counts == [n for n in (3, 4, 6, 8, 10) if n >= counts[0]]
 
 
+@pytest.mark.slow
 def test_fewer_samples_in_flight_where_they_do_not_fit():
     """Five small wafers hold the model if stages keep half of the samples; six hold it as it wants, and are faster."""
     tiny = load_wafer("wse2").derive(rows=24, cols=24, program_rows=22, program_cols=22)

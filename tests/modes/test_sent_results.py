@@ -25,7 +25,7 @@ def gpt2(mode: str, send: str | None = None, batch: int = 64, **more) -> Result:
     return result
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("send", "wanted_bytes"),
     [

@@ -131,6 +131,7 @@ def test_options_of_generation_are_declared_once():
         options_of(mode_named("generation"), {"grid": 0})
 
 
+@pytest.mark.slow
 def test_modes_are_chosen_by_what_they_are():
     """Callers outside ask for what a mode does: weights rest, or stream in; results count samples or tokens."""
     assert (resting().name, streaming().name) == ("pipelined", "weight-streaming")

@@ -56,6 +56,7 @@ def test_pins_that_do_not_fit_are_named():
     assert "'h.0.fc' on the 2 x 2 cores it is pinned to" in answer.message
 
 
+@pytest.mark.slow
 def test_a_region_is_a_run_of_neighbours():
     """Neighbouring stages of one name are accepted, scattered ones refused, other placers too."""
     near = make_pin("h.0", region="west")

@@ -156,7 +156,7 @@ def test_any_graph_is_placed_legally(n, kind, seed, wire, side, placer):
     assert result.lower_bound <= result.max_time * (1 + 1e-9)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(SHAPES))
 def test_generated_graphs_in_two_processes(kind):
     """Forty kernels of every kind of graph: two processes find what one finds in twice the seconds."""

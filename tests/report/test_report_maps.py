@@ -87,6 +87,7 @@ def test_pictures_of_a_wafer_are_equal_when_drawn_twice(wafer_result: Result, tm
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_window_of_time_is_drawn(wafer_result: Result, tmp_path: Path) -> None:
     """Half of the step, drawn alone, has the busy time of the slices in it."""
     half = wafer_result.step_s / 2
@@ -134,6 +135,7 @@ def test_packed_maps_are_exact(wafer_result: Result) -> None:
         assert np.array_equal(unpack(html.packed(values)), values.ravel())
 
 
+@pytest.mark.slow
 def test_maps_without_repetition_are_rounded_and_say_so() -> None:
     """Four maps of a million different numbers each must leave the page small; it says what was lost."""
     values = np.random.default_rng(1).random((996, 757), np.float32)

@@ -98,6 +98,7 @@ def test_names_of_strangers_stay_text() -> None:
     assert "<script>alert(1)</script>, pipelined: does not fit" in read(card(misfit)).words
 
 
+@pytest.mark.slow
 def test_two_modes_are_a_table() -> None:
     rows = wse_sim.compare("gpt3-13b", batch=64)
     assert isinstance(rows, tuple)

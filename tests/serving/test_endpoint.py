@@ -106,6 +106,7 @@ def test_answers_take_the_simulated_time_of_a_run(port: int) -> None:
     assert chunks[-2].model_extra["time_info"]["total_time"] == pytest.approx(info["total_time"])
 
 
+@pytest.mark.slow
 def test_a_chat_that_names_no_length_gets_a_drawn_one() -> None:
     """As long as the law says (uniform from 3 to 5), never the whole context."""
     with serving(output_law="uniform:3:5") as port:
@@ -197,6 +198,7 @@ def test_a_client_that_goes_frees_its_place() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_full_queue_answers_429() -> None:
     """One runs, two may wait: of eight at once at most five are refused, at least one is, and all others are answered."""
     one = Replica(TABLE, ServingRules(blocks=2000, most_running=1, turn_tokens=8))

@@ -262,7 +262,7 @@ def test_wafers_are_searched_and_a_misfit_is_a_sentence(capsys: pytest.CaptureFi
     assert "no 8 wafers meet ttft:0.001: the first token of a lone mean request takes" in text
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

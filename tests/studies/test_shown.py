@@ -64,6 +64,7 @@ def test_all_pictures_are_drawn(ran):
     assert {path.stem for path in chosen} >= {"lines", "map", "pareto"}
 
 
+@pytest.mark.slow
 def test_models_that_do_not_fit_have_no_size_and_a_choice_may_be_left_to_the_compiler(tmp_path):
     """What a row lacks (a size, a number that is "none") leaves all pictures and the page standing."""
     spec = study(grid={"micro_batch": [None, 8], "batch": [8, 32]}, outputs=["samples_per_s", "parameters"])
@@ -83,6 +84,7 @@ def test_models_that_do_not_fit_have_no_size_and_a_choice_may_be_left_to_the_com
         assert "SRAM" in render(read, tmp_path, axes)
 
 
+@pytest.mark.slow
 def test_the_tornado_is_the_difference_of_means(ran):
     _, read = ran
     rows = [row for row in read.rows if row["status"] == "done"]
@@ -106,6 +108,7 @@ def test_lines_cross_where_powers_are_equal():
     assert crossings((straight, straight), (straight, -straight)) == [pytest.approx(0.0)]
 
 
+@pytest.mark.slow
 def test_the_page_carries_every_run_and_nothing_from_elsewhere(ran):
     folder, read = ran
     text = render(read, folder, Axes())

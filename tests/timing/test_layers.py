@@ -32,7 +32,7 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
     assert report.factors["decode"] == pytest.approx(1.0, abs=0.12)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("grid", [64, 60])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 32])
 def test_the_parts_of_a_joined_layer_are_programs(grid: int, tokens: int):

@@ -84,6 +84,7 @@ def test_every_cycle_of_the_plan_is_in_one_row(mode):
     assert all(row.model_cycles > 0 for row in (*report.rows, *report.model_only))
 
 
+@pytest.mark.slow
 def test_a_softmax_that_is_worked_out_again_is_measured_again():
     """Attention that kept no scores: its backward pass has the special elements of the forward pass once more."""
     plan = plan_of("pipelined", without_scores(transformer(layers=2, hidden=256, heads=4, seq=64)))

@@ -101,6 +101,7 @@ def test_a_derived_mode_with_prices_of_its_own_keeps_them():
     assert WeightStreaming().drawn_figures(plan, pairs) == [WeightStreaming().quick_figures(plan)]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("training", "options"),
     [(True, {"batch": 8}), (False, {"batch": 8}), (True, {"batch": 8, "replicas": 2, "recompute": "full"})],

@@ -173,6 +173,7 @@ def test_energy_has_bounds_of_power_and_rate() -> None:
     assert found["step_joules"].value == pytest.approx(512 * sample.value)
 
 
+@pytest.mark.slow
 def test_a_run_carries_the_bounds_it_was_asked_for(tmp_path) -> None:
     """In Python as on the command line; two processes give what one gives, and a saved result keeps them."""
     one, two = (

@@ -44,6 +44,7 @@ def test_the_least_number_of_systems_is_found():
     assert row.system_samples_per_s >= row.samples_per_s
 
 
+@pytest.mark.slow
 def test_a_baseline_out_of_reach_says_so():
     (row,) = compare_baselines("hand", data=data(step_s=1e-6, batch=4))
     assert not row.is_match

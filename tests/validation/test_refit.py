@@ -173,6 +173,7 @@ def test_every_constant_that_was_fitted_can_be_refitted():
                 owner.derive(**{constant.name: (ends[0] + 2 * ends[2]) / 3})  # any number between is a value
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_says(tmp_path):
     """Four timed kernels in a folder: the JSON names the constants that moved, the file holds them, and the suite that is passed on predicts with it."""
     for point in made_with(vector_start_cycles=7.6):

@@ -93,7 +93,7 @@ def test_means_count_gated_points_that_ran():
     assert Validation(()).as_dict()["mape"] == {"total": None}
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [

@@ -76,7 +76,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None:
     """Random samples beside PyTorch; the busiest core to the cycle, and the step within 5 % of the price.

@@ -59,6 +59,7 @@ def weights_of(model: nn.Module) -> dict[str, Any]:
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_images_come_out_as_from_pytorch(name: str) -> None:
     """Three images in flight.  Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""

@@ -163,6 +163,7 @@ def test_options_are_refused_before_the_model_is_read(
     refuses(wse, f"fc-mnist {options} {wafer}", sentence)
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(("model", "options", "sentence"), NOT_COMPILED)
 def test_models_are_refused_before_they_are_compiled(
     wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: str, sentence: str

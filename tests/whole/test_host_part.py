@@ -72,6 +72,7 @@ def weights_of(model: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_a_language_model_gives_the_values_of_pytorch() -> None:
     """The host looks tokens up; the fabric does the rest, the softmax of the end too.
 
@@ -93,6 +94,7 @@ def test_a_language_model_gives_the_values_of_pytorch() -> None:
     assert np.abs(open_to_all - wanted).max() > 0.1
 
 
+@pytest.mark.slow
 def test_it_trains_without_dropout_and_with_its_tables_at_rest() -> None:
     """Loss, gradients (of weights as they lie) and the outputs are PyTorch's where dropout is off."""
     torch.manual_seed(0)
@@ -196,6 +198,7 @@ class TokensFirst(nn.Module):
         return self.head(self.block(x))
 
 
+@pytest.mark.slow
 def test_tokens_may_come_before_the_batch() -> None:
     """The first dimension of the input counts as samples, and attention shows that it holds tokens."""
     torch.manual_seed(0)

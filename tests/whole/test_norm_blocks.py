@@ -68,7 +68,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     return region
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("tokens", "features", "cores", "rounds"),
     [

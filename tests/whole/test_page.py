@@ -52,6 +52,7 @@ def test_a_page_has_the_layers_only_where_the_fabric_ran() -> None:
     assert "On the fabric" not in plain
 
 
+@pytest.mark.slow
 def test_the_page_of_streamed_weights_has_phases_and_counters() -> None:
     """Phases add up to the step, states of the mean core to its time; the maps are those of the last run."""
     _, plan = build("two lanes", training=True)

@@ -180,7 +180,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_scores_have_the_factor_that_the_model_says(name: str) -> None:
     """1 / sqrt(d) is what most models say, and not all."""

@@ -77,7 +77,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_and_updated_weights_equal_those_of_pytorch(name: str) -> None:
     """Loss, gradients and the update that MemoryX makes, beside fp32 in PyTorch.

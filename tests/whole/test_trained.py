@@ -96,7 +96,7 @@ def copying(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("samples", "most"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (7, 5)])
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
 def test_sums_stores_and_loss_of_a_network_of_copies(

@@ -56,7 +56,7 @@ def checked(name: str, **how: Any) -> tuple[Alone, int]:
     return check_alone(region, op, operands, gradient, weights, in_flight=in_flight), samples
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str) -> None:
     """Output, gradients of image, filters and bias, new weights; cores issue what their program says (``check_alone``)."""
@@ -111,7 +111,7 @@ PRICED: dict[str, tuple[tuple[int, ...], dict[str, int], tuple[int, int, int], i
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRICED)
 def test_the_plan_prices_what_cores_issue(name: str) -> None:
     """Busiest compute cores of both convolutions, forward and back, within 4 % of the plan; one link for every stream.

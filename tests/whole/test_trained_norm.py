@@ -79,6 +79,7 @@ def checked(norm: TrainedNorm, kind: str, *, samples: int, in_flight: int) -> Al
     return check_alone(norm, op, {norm.operands[0]: x}, g, weights, in_flight=in_flight, roundings=roundings)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", NORMS)
 def test_values_equal_those_of_autograd(kind: str) -> None:
     """Result, gradients of token, scale and shift, and the updated parameters; three rounds of two samples."""
@@ -101,6 +102,7 @@ def test_any_size_and_any_number_in_flight(
     checked(region(kind, tokens, features), kind, samples=rounds * in_flight, in_flight=in_flight)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", NORMS)
 def test_the_plan_counts_what_cores_issue(kind: str) -> None:
     """Forward and both gradients of a sample, as the event engine prices them."""

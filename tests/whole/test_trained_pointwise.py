@@ -91,7 +91,7 @@ def checked(
     return check_alone(found, WORK[work], operands, gradient, weights, in_flight=in_flight, roundings=6)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("work", WORK)
 def test_values_equal_those_of_autograd(work: str) -> None:
     """Result, gradients of all operands and parameters, updated parameters; three rounds of two samples."""

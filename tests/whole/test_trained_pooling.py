@@ -66,7 +66,7 @@ def checked(
     return check_alone(found, pool, {name: x}, gradient, {}, in_flight=in_flight, roundings=6)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("name", POOLS)
 def test_values_equal_those_of_autograd(name: str, whole: bool) -> None:

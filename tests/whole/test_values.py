@@ -138,6 +138,7 @@ def test_inference_of_blocks_and_of_images() -> None:
 # ---- what the check sees -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_model_and_rounds() -> None:
     """Without roundings it is PyTorch's model, gradients included; with them, all that it gives are fp16 numbers."""
     model = in_fp16(nn.Sequential(Block(8, 2, nn.ReLU()), Block(8, 2)))

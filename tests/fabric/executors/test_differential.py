@@ -47,7 +47,7 @@ def compare(seed: int, executor: str = "wavelet", config: FabricConfig = CONFIG)
     assert expected.idle.min() >= 0
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("block", range(20))
 def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
     """Routes, multicast, merges, switches, tasks, microthreads, loops, fp16, deadlocks."""

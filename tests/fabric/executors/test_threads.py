@@ -70,7 +70,7 @@ def compare(seed: int, config: FabricConfig, executor: str | Executor, threads: 
     assert not differ, f"seed {seed}, {threads} threads: {differ}"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("threads", N)
 @pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
 def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:

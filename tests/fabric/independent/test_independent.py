@@ -65,6 +65,7 @@ def test_executors_are_the_machine_of_the_specification_on_five_hundred_programs
     assert not {seed: names for seed, names in found.items() if names}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in NAMES],
@@ -76,6 +77,7 @@ def test_a_kernel_of_the_library_is_that_of_the_specification(name: str) -> None
     assert disagreements(case.program, case.config, case.inputs, strict=True) == {}
 
 
+@pytest.mark.slow
 def test_a_difference_is_named() -> None:
     """One cycle more on one core, one word on one link, one value: each by its name."""
     made, config = random_program(1, config_of(1)), config_of(1)

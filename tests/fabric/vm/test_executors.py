@@ -10,6 +10,7 @@ from tests.generated import seeds
 PROGRAMS = 150
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("block", range(3))
 def test_random_programs_agree(block: int):
     """Programs that finish, wait forever and fault; some of each, or the comparison says little."""

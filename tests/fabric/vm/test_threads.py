@@ -53,6 +53,7 @@ def test_bands_equal_one_thread(threads: int) -> None:
     assert {"asked", "waits"} <= reasons
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("threads", THREADS)
 def test_threads_equal_one_thread(threads: int) -> None:
     """The same with threads of the system."""

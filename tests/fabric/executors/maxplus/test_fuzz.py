@@ -71,6 +71,7 @@ def test_random_programs_equal_the_oracle() -> None:
     )
 
 
+@pytest.mark.slow
 def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate says so, and the result is the same."""
     monkeypatch.setattr(maxplus, "ORDERED_COST", 1e9)
@@ -79,6 +80,7 @@ def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pyte
     assert seen["clean"] < seen["programs"] - 20
 
 
+@pytest.mark.slow
 def test_components_side_by_side_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of components on two to four threads."""
     made = []
