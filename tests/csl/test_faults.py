@@ -38,7 +38,7 @@ PROGRAMS = {
     "enum": ("const E = enum(u16) { A, B }; var e: E; fn f() void { e = ^E.C; }", "the enum has no 'C'; it has A, B"),
     "array length": ("var a: [3]u16; fn f() void { ^a = .{ 1, 2 }; }", "takes 3 elements but 2 are given"),
     "index": ("var a: [3]u16; fn f() void { ^a[3] = 1; }", "index 3 is outside the array '[3]u16' (0 to 2)"),
-    "dimensions": ("var a: [3, 2]u16; fn f() void { ^a[3] = 1; }", "has 2 dimensions, but 1 indices are given"),
+    "dimensions": ("var a: [3, 2]u16; fn f() void { ^a[3] = 1; }", "has 2 dimensions but 1 indices are given"),
     "index type": ("var a: [3]u16; var x: f32; fn f() void { ^a[x] = 1; }", "an index must be an integer, found 'f32'"),
     "no array": ("var a: u16; fn f() void { ^a[0] = 1; }", "a value of type 'u16' has no elements"),
     "negative size": ("^var a: [0 - 3]u16; fn f() void { a[0] = 1; }", "the size of an array is -3"),
