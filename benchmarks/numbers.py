@@ -6,7 +6,7 @@
     python -m benchmarks.pages                      write the tables of the pages from the file
 
 A *group* holds numbers of one sort: how they are made, the command that a reader can type, and the band, the
-relative difference that is allowed.  Cycle counts and placements are whole numbers and must be equal.  A *key* is
+relative difference that is allowed.  Cycle counts and placements are integers and must be equal.  A *key* is
 one run; its value is a flat mapping of fields.  Quick keys are compared by ``make test``, all by ``make test-all``.
 
 The numbers are not measurements: they are predictions of this program, kept so that no result drifts unseen.
@@ -362,7 +362,7 @@ GROUPS = (
     ),
     Group(
         "models",
-        "named models in both modes: rates, what binds, memory, traffic",
+        "named models in both modes: rates, the bottleneck, memory, traffic",
         "wse-sim run MODEL --phase PHASE --mode MODE --batch BATCH --systems SYSTEMS",
         "predicted",
         _models,

@@ -46,7 +46,7 @@ SAMPLES = 10  # of the first half of a steady stream
 
 
 class _NoFitError(Exception):
-    """A plan that does not fit; the text states what binds."""
+    """A plan that does not fit; the text states the bottleneck."""
 
 
 def compiled(

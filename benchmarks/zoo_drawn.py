@@ -50,7 +50,7 @@ def drawn() -> Iterator[tuple[str, str, str, int]]:
 
 
 def commit() -> str:
-    """The commit of the tree that is measured; "unknown" outside of a repository."""
+    """The commit of the tree that is measured; "unknown" outside a repository."""
     asked = ["git", "-C", str(FILE.parent), "rev-parse", "--short=9", "HEAD"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

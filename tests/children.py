@@ -29,7 +29,7 @@ def start_child(work: Callable[[], object]) -> int:
 def status_of(child: int) -> int:
     """How a child ended, once it has: its exit status, or minus the number of the signal.
 
-    One that does not end within :data:`LIMIT_S` is killed: a copy of a process with threads can wait for ever for a lock.
+    One that does not end within :data:`LIMIT_S` is killed: a copy of a process with threads can wait forever for a lock.
     """
     end = time.monotonic() + LIMIT_S
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < end:
@@ -38,5 +38,5 @@ def status_of(child: int) -> int:
     if is_late:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert not is_late, f"a child did not end within {LIMIT_S:g} s"
+    assert not is_late, f"a child did not finish within {LIMIT_S:g} s"
     return status

@@ -1,4 +1,4 @@
-"""Worker processes: what they give, and that no wait for one that is killed or stuck lasts for ever."""
+"""Worker processes: what they give, and that no wait for one that is killed or stuck lasts forever."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPa
             return number
 
     with lock:
-        assert "have done nothing" in faults(task)
+        assert "have made no progress" in faults(task)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_command_whose_worker_is_killed_says_so() -> None:
-    """Status 2 and one sentence behind lines of progress; a pool of multiprocessing would wait for ever."""
+    """Status 2 and one sentence behind lines of progress; a pool of multiprocessing would wait forever."""
     words = [
         "run",
         "fc-mnist",
@@ -124,5 +124,5 @@ def test_a_command_whose_worker_is_killed_says_so() -> None:
     )
     assert done.returncode == 2, done.stderr
     *progress, last = done.stderr.splitlines()
-    assert "a worker process was ended by the system" in last
+    assert "a worker process was stopped by the system" in last
     assert not any("Traceback" in line for line in progress), done.stderr

@@ -49,7 +49,7 @@ def test_other_documents_are_refused(tmp_path: Path, text: str):
 
 
 def test_changed_values_and_names_are_refused(tmp_path: Path):
-    """A value edited by hand, a renamed field, a field of another type: the check sum tells."""
+    """A value edited by hand, a renamed field, a field of another type: the checksum tells."""
     answer(tmp_path)
     file = tmp_path / "result.json"
     whole = file.read_text()
@@ -99,7 +99,7 @@ def test_truncated_or_flipped_files_never_load_differently(tmp_path_factory, cut
 
 @pytest.mark.parametrize("member", ["0.npy", "0", "a/data.pkl", ".."])
 def test_an_archive_of_others_is_a_sentence(tmp_path: Path, member: str) -> None:
-    """numpy gives the bytes of a member that is no array, or its own fault."""
+    """numpy gives the bytes of a member that is not an array, or its own fault."""
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), tmp_path, "result")
     with zipfile.ZipFile(tmp_path / "result.npz", "w") as archive:
         archive.writestr(member, b"")

@@ -119,7 +119,7 @@ def test_a_store_with_a_view_for_a_table_is_refused(ran: Path, capsys: pytest.Ca
     )
     db.close()
     assert door(app, ["study", "plot", str(ran)]) == 2
-    assert "holds 'studies', which no study writes" in capsys.readouterr().err
+    assert "holds 'studies', which studies do not write" in capsys.readouterr().err
 
 
 def test_rows_of_a_killed_study_are_read(ran: Path) -> None:
@@ -169,7 +169,7 @@ def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 8)]
     file.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="aliases stand for more than"):
+    with pytest.raises(ConfigError, match="aliases expand to more than"):
         read_yaml(file)
     file.write_text("\n".join(lines[:3]))  # 11 nodes ten times, then the 111 that these are
     assert len(read_yaml(file)["a2"]) == 10

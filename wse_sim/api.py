@@ -142,9 +142,9 @@ def compile(  # noqa: A001  (the word of the field)
             binding="cores",
             need=1.0,
             limit=0.0,
-            unit="living cores",
+            unit="working cores",
             where="any plan",
-            remedy=f"wafer {wafer.name} has dead cores only; take out some of dead_rows and dead_cores",
+            remedy=f"wafer {wafer.name} has only dead cores; remove some of dead_rows and dead_cores",
         )
     system, fixed = System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})
     if not isinstance(fixed, PipelinedOptions):
@@ -197,7 +197,7 @@ def _with_clock(result: Result, options: RunOptions) -> Result:
     note = (
         f"power-limited clock: {wafer.power_limited_clock_hz / 1e6:,.4g} MHz instead of {wafer.clock_hz / 1e6:,.4g} MHz "
         f"(evidence: {evidence}; 'wse-sim show wafer {wafer.name}' has the source); constants that were fitted to rates, "
-        "pipeline_efficiency above all, may hold a part of it already"
+        "pipeline_efficiency above all, may already include a part of it"
     )
     return dataclasses.replace(result, notes=(*result.notes, note))
 
@@ -248,7 +248,7 @@ def read(model: Model, options: RunOptions) -> KernelGraph:
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
-                "a kernel graph has its gradients already; state what trains when the model is read"
+                "a kernel graph already has its gradients; choose what trains when the model is loaded"
             )
         return model
     return load_model(
@@ -400,7 +400,7 @@ def compare(
     trace: bool = True,
     **changes: Unpack[RunKeywords],
 ) -> Comparison:
-    """Both modes of one model side by side; a mode that does not fit is a row that states what binds.
+    """Both modes of one model side by side; a mode that does not fit is a row that states the bottleneck.
 
     Example
     -------
@@ -453,7 +453,7 @@ def _faster(rows: Comparison) -> Result | Infeasible:
         if row is not best
     )
     return (
-        dataclasses.replace(best, notes=(*best.notes, f"mode auto took {best.mode}: {others}"))
+        dataclasses.replace(best, notes=(*best.notes, f"mode auto chose {best.mode}: {others}"))
         if others
         else best
     )

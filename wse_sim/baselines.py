@@ -236,7 +236,7 @@ def table(rows: Sequence[BaselineRow], wafer: str = "CS-2") -> str:
             f"{f'{sign}{row.systems}':>13} {row.system_tokens_per_s:>11,.0f} {row.system_mfu:>6.1%} "
             f"{row.devices_per_system:>13.1f}"
         )
-    lines.append("systems: the least number that is as fast at the same batch; MFU = 6 N T / (step x peak)")
+    lines.append("systems: the fewest that are as fast at the same batch; MFU = 6 N T / (step x peak)")
     assumed = [row.id for row in rows if row.shape == "assumed"]
     if assumed:
         lines.append(f"layers and hidden assumed from the number of parameters: {', '.join(assumed)}")

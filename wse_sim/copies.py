@@ -1,6 +1,6 @@
 """Worker processes of this command, and waits for them that end.
 
-A worker can be ended by the system (memory), and a copy of a process with threads can wait for ever for a lock that a
+A worker can be ended by the system (memory), and a copy of a process with threads can wait forever for a lock that a
 thread of the original held when it was copied.  The first is seen at once, the second by workers that use no processor
 time; either way the command states this in one sentence and leaves no worker behind.
 """
@@ -62,7 +62,7 @@ class Copies:
         Raises
         ------
         WseError
-            If a worker is ended by the system, or all that are left wait for ever.
+            If a worker is ended by the system, or all that are left wait forever.
         """
         left, quiet, before_s = set(futures), 0, self._worked_s()
         while left:
@@ -77,7 +77,7 @@ class Copies:
             quiet += 1
             if quiet > QUIET_LOOKS:
                 raise WseError(
-                    f"{self.count} worker processes have done nothing for {QUIET_LOOKS * LOOK_S:.0f} s and would wait for "
+                    f"{self.count} worker processes have made no progress for {QUIET_LOOKS * LOOK_S:.0f} s and would wait for "
                     "ever; run the same command again, or with one process"
                 )
 
@@ -118,6 +118,6 @@ def _begin(
 
 def _lost() -> WseError:
     return WseError(
-        "a worker process was ended by the system, most likely for want of memory; give the command more memory, "
+        "a worker process was stopped by the system, most likely because memory ran out; give the command more memory, "
         "or run it with fewer processes"
     )

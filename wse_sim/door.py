@@ -1,6 +1,6 @@
 """The outermost door of the command line: every way to end is an exit status and at most one line.
 
-0 done; 1 the model does not fit (the result states what binds); 2 bad usage or input, or no room where it runs; 3 a fault
+0 done; 1 the model does not fit (the result states the bottleneck); 2 bad usage or input, or no room where it runs; 3 a fault
 of the simulator itself; 130 interrupted (143 by SIGTERM, 129 by a terminal that goes).
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
     # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     # Or the interpreter looks for cycles among millions of objects before it ends.  Not sooner: a caller who continues
-    # (a test, a notebook) would keep all garbage of this command for ever.
+    # (a test, a notebook) would keep all garbage of this command forever.
     atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)
     compiling.so_far.announces = True
@@ -204,11 +204,11 @@ def shortage(fault: BaseException) -> str:
             or number == errno.ENOMEM
             or any(said in text for said in _NO_MEMORY)
         ):
-            return "memory is used up; ask for a smaller run, or raise the limit (ulimit -v)"
+            return "memory is exhausted; use a smaller run, or raise the limit (ulimit -v)"
         if number in (errno.EMFILE, errno.ENFILE) or any(said in text for said in _NO_FILE):
-            return "too many files are open; raise the limit (ulimit -n), or ask for fewer workers"
+            return "too many files are open; raise the limit (ulimit -n), or use fewer workers"
         if number == errno.EAGAIN or any(said in text for said in _NO_PROCESS):
-            return "no more threads or processes are to be had; raise the limit (ulimit -u), or ask for fewer workers"
+            return "no more threads or processes are available; raise the limit (ulimit -u), or use fewer workers"
     return ""
 
 
@@ -241,7 +241,7 @@ def _usage(fault: UsageFault) -> int:
         return 2
     text = " ".join(str(fault.format_message()).split()).rstrip(".")
     path = context.command_path if context is not None else "wse-sim"
-    return _say(f"{text}; '{path} --help' lists what it takes", 2)
+    return _say(f"{text}; '{path} --help' lists its arguments", 2)
 
 
 def _own(fault: BaseException) -> int:

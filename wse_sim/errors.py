@@ -63,7 +63,7 @@ class UnsupportedOpError(ModelError):
 
 
 class KernelError(WseError):
-    """A kernel was asked for a shape, tiling or precision that it does not have.
+    """A kernel was requested a shape, tiling or precision that it does not have.
 
     Example
     -------

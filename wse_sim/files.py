@@ -1,6 +1,6 @@
 """The one place where files of users are read and output paths are claimed.
 
-A file that cannot be read, is no text, is no YAML or JSON, or is too large is refused in one sentence before any
+A file that cannot be read, is not text, is no YAML or JSON, or is too large is refused in one sentence before any
 work starts.  An output folder is made, and tried, before any work starts.
 """
 
@@ -81,7 +81,7 @@ def refusal(error: OSError) -> str:
     if error.filename is None:
         return ""
     named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
-    return f"{_shown(named)} cannot be used ({_why(error)}); check the path and what it may be used for"
+    return f"{_shown(named)} cannot be used ({_why(error)}); check the path and its permissions"
 
 
 def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> str:
@@ -124,7 +124,7 @@ def read_log(path: str | Path, noun: str = "log", fault: type[WseError] = Config
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
             raise fault(
-                f"{noun} {_shown(path)} has {size:,} bytes, the limit is {MAX_TEXT_BYTES:,}; keep the lines that count: "
+                f"{noun} {_shown(path)} has {size:,} bytes, the limit is {MAX_TEXT_BYTES:,}; keep only these lines: "
                 "grep -E 'Device=|Beginning|Saving|batch size|CSX|Processed' LOG"
             )
         data = path.read_bytes()
@@ -133,7 +133,7 @@ def read_log(path: str | Path, noun: str = "log", fault: type[WseError] = Config
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data[:4096]:
-        raise fault(f"{noun} {_shown(path)} holds null bytes, so it is no text; save the log as UTF-8")
+        raise fault(f"{noun} {_shown(path)} holds null bytes, so it is not text; save the log as UTF-8")
     return data.decode("utf-8-sig", "replace")
 
 
@@ -169,7 +169,7 @@ def read_yaml(path: str | Path, noun: str = "file") -> Values:
         ) from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be read; flatten it") from None
-    except ValueError as error:  # a date that does not exist, an integer of more than 4,300 digits
+    except ValueError as error:  # a date that does not exist, an integer number of more than 4,300 digits
         raise ConfigError(f"{path}: holds a value that cannot be read ({error}); correct it") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds a {type(data).__name__}, a mapping of keys is needed")
@@ -190,9 +190,7 @@ def _check_size(text: str, path: str | Path) -> None:
         _check_once(event, keys, due, path)
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_):
-                raise ConfigError(
-                    f"{path}: alias '*{event.anchor}' refers to itself; write out what is meant"
-                )
+                raise ConfigError(f"{path}: alias '*{event.anchor}' refers to itself; write the values out")
             count += sizes.get(event.anchor, 0)
             repeated += sizes.get(event.anchor, 0)
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -207,7 +205,7 @@ def _check_size(text: str, path: str | Path) -> None:
                 sizes[event.anchor] = 1
         if repeated > MAX_REPEATED:
             raise ConfigError(
-                f"{path}: its aliases stand for more than {MAX_REPEATED:,} values; write out what is meant"
+                f"{path}: its aliases expand to more than {MAX_REPEATED:,} values; write the values out"
             )
         if len(open_) > MAX_DEPTH:
             raise ConfigError(
@@ -250,7 +248,7 @@ def _check_number(value: str, line: int, path: str | Path) -> None:
     """YAML reads 1_0 as 10, 0100 as 64 and 1:30 as 90: its author meant something else."""
     if _ODD_NUMBER.match(value) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) in _NUMBER_TAGS:
         raise ConfigError(
-            f"{path}: '{value[:80]}' in line {line} is not how a number is spelled here; write it with the digits 0 to 9 "
+            f"{path}: '{value[:80]}' in line {line} is not a number; write it with the digits 0 to 9 "
             "alone, or put a text into quotes"
         )
 

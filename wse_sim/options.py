@@ -37,13 +37,13 @@ def _whole(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise PydanticCustomError("whole", "not a whole number")
+        raise PydanticCustomError("whole", "not an integer")
     if isinstance(value, float):
         return int(value)
     try:
         return operator.index(cast(SupportsIndex, value))
     except TypeError:
-        raise PydanticCustomError("whole", "not a whole number") from None
+        raise PydanticCustomError("whole", "not an integer") from None
 
 
 def _real(value: object) -> float | None:
@@ -193,7 +193,7 @@ def sentence(option: Option, value: object, kind: str) -> str:
     if option.choices:
         return f"{words} {shown} is unknown; use one of {', '.join(option.choices)}"
     wrong = {
-        "whole": "is not a whole number",
+        "whole": "is not an integer",
         "number": "is not a number",
         "finite": "is not finite",
         "greater_than": "is too small",
@@ -265,7 +265,7 @@ Seq = Annotated[
     Whole | None, about("Sequence length (default: the model's).", unit="tokens", ge=1, le=MOST_COUNT)
 ]
 MicroBatch = Annotated[
-    Whole | None, about("Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT)
+    Whole | None, about("Samples per micro-batch (weight streaming).", unit="samples", ge=1, le=MOST_COUNT)
 ]
 ChooseMicroBatch = Annotated[
     Literal["no-spill", "largest", "search"],
@@ -290,7 +290,7 @@ Schedule = Annotated[
         "1f1b (forward and backward passes alternate, the default) or gpipe (all samples of a batch forward first) (pipelined training)."
     ),
 ]
-Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
+Density = Annotated[Real, about("Fraction of nonzero weights (weight streaming).", gt=0, le=1)]
 Send = Annotated[
     str | None,
     about(
@@ -298,7 +298,7 @@ Send = Annotated[
         "(default: last where tokens go in, else everything)."
     ),
 ]
-JitterSeed = Annotated[Whole, about("Seed of what is drawn at random.", ge=0, le=MOST_SEED)]
+JitterSeed = Annotated[Whole, about("Seed of random draws.", ge=0, le=MOST_SEED)]
 StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
 
 
@@ -353,7 +353,7 @@ class RunOptions(Declared):
     send: Send = None
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
     train: str | None = option(
-        None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as the model says)."
+        None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as set in the model)."
     )
     lora: Whole | None = option(
         None, "Rank of adapters added to linear layers; everything else is frozen.", ge=1, le=MOST_CORES
@@ -389,7 +389,7 @@ class GenerationChoice(Declared):
 
     fault: ClassVar[type[WseError]] = ModelError
 
-    batch: Whole = option(1, "Requests at a time.", unit="requests", ge=1, le=MOST_COUNT)
+    batch: Whole = option(1, "Concurrent requests.", unit="requests", ge=1, le=MOST_COUNT)
     prompt: Whole | None = option(
         None, "Tokens of a prompt (default: the context).", unit="tokens", ge=1, le=MOST_COUNT
     )
@@ -397,15 +397,15 @@ class GenerationChoice(Declared):
         None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
     )
     groups: Whole | None = option(
-        None, "Groups of an all-reduce (default: about the root).", unit="groups", ge=1, le=MOST_CORES
+        None, "Groups of an all-reduce (default: about the square root).", unit="groups", ge=1, le=MOST_CORES
     )
     chunk: Whole | None = option(
         None,
-        "Tokens in which a prompt is read (default: earliest first token that leaves half the cache of 4).",
+        "Tokens per chunk of a prompt (default: the earliest first token that keeps half the cache of chunks of 4).",
         unit="tokens", ge=1, le=MOST_COUNT,
     )  # fmt: skip
     weights_bits: Literal["16", "8", "4"] = option(
-        "16", "Bits of a weight of a layer at rest; those of 8 and 4 are unpacked once a turn."
+        "16", "Bits of a resident weight of a layer; 8 and 4 bits are unpacked once per turn."
     )
     experts: str = option(
         "uniform",

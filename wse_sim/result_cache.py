@@ -1,7 +1,7 @@
 """Results of work that is done once and kept in the user's cache: kernel graphs, plans.
 
 A file is named by a hash of everything that its content follows from, in a folder named by a hash of the sources that
-make it.  It holds a check sum; one that does not agree, or does not fit this version, is as if it were not there.  It is
+make it.  It holds a checksum; one that does not agree, or does not fit this version, is as if it were not there.  It is
 written under another name and then renamed, so writers at the same time do no harm; a folder that cannot be written is
 left alone.  Folders of other sources are removed a month after their last use.
 """

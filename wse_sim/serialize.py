@@ -1,4 +1,4 @@
-"""Frozen dataclasses to a folder and back: JSON for structure, npz for arrays, a schema version, a check sum.
+"""Frozen dataclasses to a folder and back: JSON for structure, npz for arrays, a schema version, a checksum.
 
 Rules: sequences are tuples, mappings are read-only, numpy arrays go to ``arrays.npz``; every class is
 registered by name, so that a file can only make what the package defines.
@@ -229,7 +229,7 @@ def read_arrays(file: Path, stated: Mapping[str, Any] | None = None) -> dict[str
             found = {key: stored[key] for key in stored.files}
         if other := next((key for key, array in found.items() if not isinstance(array, np.ndarray)), None):
             raise SerializationError(
-                f"{file} holds '{other[:80]}', which is no array; give a folder that a run wrote"
+                f"{file} holds '{other[:80]}', which is not an array; give a folder that a run wrote"
             )
         return found
     except _ARCHIVE_FAULTS as fault:

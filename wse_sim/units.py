@@ -41,7 +41,7 @@ MOST_DIGITS = 18  # fits 64 bits
 
 
 def counted(text: str) -> int | None:
-    """The whole number that `text` spells in ASCII digits, or None.
+    """The integer that `text` spells in ASCII digits, or None.
 
     Python's `int` also takes `1_0`, Arabic digits and blanks, and fails on `²` and on 5,000 digits.
 

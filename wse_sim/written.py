@@ -10,7 +10,7 @@ reader or writer of the folder puts in place (:func:`settle`).  Both happen unde
 ends with the process; two commands on one folder leave the files of the one that ended later, all of them.
 
 Power that fails is as a kill: files are on the disk before that rename, the rename is before places change, and places are
-before its folder goes.  Caches do without (``durable=False``): each of their files has a check sum.
+before its folder goes.  Caches do without (``durable=False``): each of their files has a checksum.
 """
 
 from __future__ import annotations

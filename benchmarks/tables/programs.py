@@ -260,10 +260,10 @@ def _csl_debugger() -> str:
     rows = [
         ("without the debugger", 1.0),
         ("attached, no points", found["attached_times"]),
-        ("one break point that is not reached", found["break_point_times"]),
-        ("one watch point that nothing writes", found["watch_point_times"]),
-        ("one break point, reached in every step of one core; its condition fails", found["reached_times"]),
-        ("one watch point, written in every step of one core; its condition fails", found["written_times"]),
+        ("one breakpoint that is not reached", found["break_point_times"]),
+        ("one watchpoint that nothing writes", found["watch_point_times"]),
+        ("one breakpoint, reached in every step of one core; its condition fails", found["reached_times"]),
+        ("one watchpoint, written in every step of one core; its condition fails", found["written_times"]),
     ]
     head = "times the CPU time"
     return markdown(

@@ -45,7 +45,7 @@ TENSOR = (
     ("wse_sim/compiler/routing.py", "routes streams, counts link loads; coloring.py gives colors"),
     ("wse_sim/modes/pipelined/plan.py", "PipelinedPlan: frozen"),
     ("wse_sim/modes/pipelined/region.py", "a region as a SimPy process: the equations at its head"),
-    ("wse_sim/modes/pipelined/result.py", "times become shares, rates and what binds"),
+    ("wse_sim/modes/pipelined/result.py", "times become shares, rates and the bottleneck"),
     ("wse_sim/engine/result.py", "Result: frozen; saved and loaded equal"),
     ("wse_sim/report/heatmap.py", "the map of the wafer; html.py the page, trace.py the timeline"),
 )

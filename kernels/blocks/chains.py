@@ -246,7 +246,7 @@ def mask_of(c: Chain) -> NDArray[np.float32]:
 
 
 def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
-    """Slopes that the forward pass kept, at whole numbers."""
+    """Slopes that the forward pass kept, at integers."""
     x = c.whole(1, 5)
     known = op in {"gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}
     slope = core.unary_gradient(op, x, np.ones_like(x)) if known else c.whole(-2, 3)

@@ -51,7 +51,7 @@ class Fused:
 
     items: tuple[str, ...]
     buffers: dict[tuple[int, str], Any] = field(default_factory=dict)
-    tolerance: float = 2e-2  # an activation of whole numbers in fp16
+    tolerance: float = 2e-2  # an activation of integers in fp16
 
     def share(self, shape: TriggeredShape, j: int) -> slice:
         """Return the rounds whose sums are stored on position j (from 1)."""

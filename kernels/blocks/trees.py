@@ -224,7 +224,7 @@ def candidates(cores: int, algorithm: str, group: int = 0) -> list[LineTree]:
     if algorithm == "two_phase":
         if group < 0 or group > cores:
             raise KernelError(
-                f"reduce: group {group} is none of 1..{cores}; use at most the cores of the line"
+                f"reduce: group {group} is not in 1..{cores}; use at most the cores of the line"
             )
         groups = [group] if group else sorted({max(1, round(cores**0.5 * f)) for f in (0.25, 0.5, 1, 2, 4)})
         return [two_phase(cores, g) for g in groups if g <= cores]

@@ -95,7 +95,7 @@ def shape_program(
     fused: Fused | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Case:
-    """The program of a shape, with operands of small whole numbers unless given."""
+    """The program of a shape, with operands of small integers unless given."""
     accumulate = WeightAttributes.of(options.get("attrs")).accumulate
     wide = str(options.get("dtype", "fp16")) == "fp32"
     dtype = "fp32" if wide else ("fp16" if accumulate == "fp16" else "mixed")
@@ -118,7 +118,7 @@ def shape_program(
 
 
 def random_operands(shape: TriggeredShape, rng: np.random.Generator) -> Operands:
-    """Whole numbers, so that sums are exact in any order; `kept` of the f words of a round are not zero."""
+    """Integers, so that sums are exact in any order; `kept` of the f words of a round are not zero."""
     words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.rounds, shape.f))
     words = words * rng.choice((-1, 1), words.shape)
     if shape.kept:

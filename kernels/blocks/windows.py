@@ -18,7 +18,7 @@ PAIR = 2  # fp16 elements of a word
 class AroundAttributes(Attributes):
     """The padding attribute of families with windows."""
 
-    around: int = attribute(-1, "lines and columns around an image; -1: not said", at_least=-1)
+    around: int = attribute(-1, "lines and columns around an image; -1: not given", at_least=-1)
 
 
 @dataclass(frozen=True)

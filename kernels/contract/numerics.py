@@ -264,7 +264,7 @@ def rounded(x: ArrayLike, dtype: str) -> Array:
 
 
 def quantised(weights: ArrayLike) -> tuple[Array, np.float32]:
-    """Symmetric int8 weights (as float32 whole numbers) and their one scale."""
+    """Symmetric int8 weights (as float32 integers) and their one scale."""
     w = as_float(weights)
     scale = np.float32(max(float(np.abs(w).max(initial=0.0)), 1e-30) / 127.0)
     return np.rint(w / scale).astype(np.float32), scale

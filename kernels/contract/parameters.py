@@ -19,7 +19,7 @@ from wse_sim.graph import Attr
 V = TypeVar("V", str, int, float, bool)
 
 MOST_SIZE = 10**7
-"""Largest whole number of a command line: a dimension, a count of elements."""
+"""Largest integer number of a command line: a dimension, a count of elements."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Parameter:
             if not self.low <= int(read) <= most or float(cast(float, value)) != read:
                 raise KernelError(
                     f"kernel '{kernel}': {self.name}={value!r} is out of range; "
-                    f"give a whole number from {self.low:g} to {int(most):,}"
+                    f"give an integer from {self.low:g} to {int(most):,}"
                 )
         if self.kind is float and not self.low <= float(read) <= self.high:
             raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is out of range; give {self.range}")
@@ -160,9 +160,9 @@ class Attributes:
     pin_replicas: int = attribute(0, "copies of the whole pipeline")
     link_words: int = attribute(
         0,
-        "words of a sample on the busiest link of its streams, as in a whole model on the fabric; 0: not said",
+        "words of a sample on the busiest link of its streams, as in a whole model on the fabric; 0: not given",
     )
-    most_bundles: int = attribute(0, "streams side by side in which its operands come; 0: not said")
+    most_bundles: int = attribute(0, "parallel streams of its operands; 0: not given")
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:
@@ -182,7 +182,7 @@ class Attributes:
 class WordAttributes(Attributes):
     """Attributes of families whose cores may have whole words."""
 
-    in_words: bool = attribute(False, "cores have whole words, which they receive and send")
+    in_words: bool = attribute(False, "each core receives and sends whole words")
 
     @property
     def bundles(self) -> int | None:
@@ -221,7 +221,7 @@ class WeightAttributes(ProductAttributes):
     weights: str = attribute(
         "", "int8: one byte each; frozen: they do not train", choices=("", "int8", "frozen")
     )
-    density: float = attribute(1.0, "fraction of weights that are not zero")
+    density: float = attribute(1.0, "fraction of nonzero weights")
     orientation: str = attribute(
         "best", "stationary: inner dimension over rows (kn) or columns (nk)", choices=("best", "kn", "nk")
     )

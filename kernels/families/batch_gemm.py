@@ -79,7 +79,7 @@ from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 class BatchGemmAttributes(ProductAttributes):
     """Attributes of products of two activations."""
 
-    heads: int = attribute(0, "products side by side on the columns; 0: none")
+    heads: int = attribute(0, "parallel products on the columns; 0: none")
 
 
 class BatchGemm(MatrixProduct):

@@ -14,7 +14,7 @@ largest number of cores per sequence::
 Backward: the same recurrence from the last frame, and the probability of every state and frame: one exponential and three sums
 more.  The forward pass stores a_t(s).  FLOPs are 0, as in torch's counter: there is no product.  Every sequence is assumed to be as
 long as the longest, in fp32.  Source: vector rates and exponentials as in the grid softmax; nothing is fitted, no run is published.
-Program: forward, a sequence on each row of cores.  Band of cost against program: 5 %.
+Program: forward, one sequence on each row of cores.  Band of cost against program: 5 %.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AlignmentSum(Family):
     mappings = ("stationary", "streamed")
     named_for = ("wse_sim.ctc",)
     lies = "a sequence over a line of cores, or several on each core"
-    programs = "forward, a sequence on each row of cores"
+    programs = "forward, one sequence on each row of cores"
     bands = "5 %"
     band = 0.05
     sums_rows = True

@@ -57,7 +57,7 @@ class ElementwiseAttributes(WordAttributes):
 
     ops: str = attribute("add", "operators, comma-separated, in order")
     inputs: int = attribute(2, "operands", at_least=1)
-    between: bool = attribute(False, "cores between regions add gradients up, on their way to the region")
+    between: bool = attribute(False, "cores between regions sum gradients on the route to the region")
 
 
 class Elementwise(OnElements):

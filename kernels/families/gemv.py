@@ -70,7 +70,7 @@ class GemvAttributes(Attributes):
     """Attributes of a matrix-vector product."""
 
     accumulate: str = attribute("fp16", "type of the sums", choices=("fp32", "fp16"))
-    groups: int = attribute(0, "groups of the K-tree; 0: about the root of the rows")
+    groups: int = attribute(0, "groups of the K-tree; 0: about the square root of the rows")
     vectors: int = attribute(1, "vectors that meet the matrix at once", at_least=1)
     column: str = attribute(
         "",
@@ -151,7 +151,7 @@ class Gemv(MatrixProduct):
         tree = _tree(tiling, wafer, options.get("attrs") or {})
         place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
         rng = np.random.default_rng(int(options.get("seed", 0)))
-        # Small whole numbers: sums are exact in fp16 up to 2048, in any order.
+        # Small integers: sums are exact in fp16 up to 2048, in any order.
         matrix = np.zeros((rows * k, cols * n), np.float32)
         matrix[: dims["m"], : dims["n"]] = rng.integers(-1, 2, (dims["m"], dims["n"]))
         inputs = np.zeros((vectors, rows * k), np.float32)

@@ -89,7 +89,7 @@ class IndexedAttributes(Attributes):
 
     op: str = attribute(
         "gather",
-        "gather: take; add, max, min, mul, set: bring, and what becomes of vectors that meet",
+        "gather reads; add, max, min, mul and set write, and state how vectors of equal indices combine",
         choices=("gather", *MEETS, "set"),
     )
 
@@ -100,7 +100,7 @@ class Indexed(Family):
     name = "indexed"
     cheaper = "gather after the product that makes the vectors shorter, not before it"
     dims = sizes(
-        rows="vectors taken or brought per table",
+        rows="vectors read or written per table",
         cols="features of a vector",
         vocab="vectors of a table",
     )
@@ -153,7 +153,7 @@ class Indexed(Family):
         if op == "gather":
             return found[np.asarray(ids)]
         if values is None:
-            raise KernelError(f"indexed '{op}' brings vectors; give values of shape (ids, features)")
+            raise KernelError(f"indexed '{op}' writes vectors; give values of shape (ids, features)")
         if op == "set":
             found[np.asarray(ids)] = core.rounded(values, dtype)
         else:

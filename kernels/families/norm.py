@@ -93,18 +93,20 @@ from wse_sim.kernels.contract.tape import Tape
 class NormAttributes(Attributes):
     """Attributes of a normalisation; `statistics` of a batch norm: "batch" or "running"."""
 
-    kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
-    eps: float = attribute(1e-5, "what is added to the variance, or to the mean square", at_least=0.0)
+    kind: str = attribute(
+        "layer", "set of elements of each statistic", choices=("layer", "rms", "group", "batch")
+    )
+    eps: float = attribute(1e-5, "addend of the variance, or of the mean square", at_least=0.0)
     whole: bool = attribute(
         False, "rows on one column of cores, one after the other, as they train in a whole model"
     )
     affine: str = attribute(
         "",
-        "by what normalised rows are scaled and shifted; empty: as the kind has it",
+        "scale and shift of normalised rows; empty: as the kind has them",
         choices=("", "scale", "shift", "none"),
     )
     statistics: str = attribute(
-        "", "of a batch norm: of the batch, or running ones", choices=("", "batch", "running")
+        "", "batch norms: statistics of the batch, or running ones", choices=("", "batch", "running")
     )
 
 

@@ -83,7 +83,7 @@ class SoftmaxAttributes(Attributes):
     """Attributes of a softmax: whether it returns the logarithm."""
 
     log: bool = attribute(False, "its logarithm")
-    whole: bool = attribute(False, "every row is on one core, which no other helps")
+    whole: bool = attribute(False, "every row is on one core, without help of others")
 
 
 class Softmax(OnRows):

@@ -130,7 +130,7 @@ def test_a_plan_goes_round_dead_cores_where_the_file_says_so():
     over = plan(wafer=SMALL.derive(dead_cores=dead))
     round_ = plan(wafer=SMALL.derive(dead_cores=dead, defect_links="around"))
     assert any("pass over them by redundant links (assumed)" in note for note in over.notes)
-    assert any("go round them: up to" in note for note in round_.notes)
+    assert any("go around them: up to" in note for note in round_.notes)
     runs = runs_of(round_.wafer)
     more = [b.hops - a.hops for a, b in zip(over.streams, round_.streams, strict=True)]
     assert more == [extra_hops(one, runs, SMALL.rows, SMALL.cols) for one in over.streams]

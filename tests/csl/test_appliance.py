@@ -94,7 +94,9 @@ def test_what_is_no_artifact_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from wse_sim.csl.host.appliance import SdkCompiler, SdkLauncher
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(HostError, match=r"'none' is no artifact; give what SdkCompiler\.compile returned"):
+    with pytest.raises(
+        HostError, match=r"'none' is not an artifact; give what SdkCompiler\.compile returned"
+    ):
         SdkLauncher("none")
-    with pytest.raises(HostError, match=r"'src' is no folder; give the one that holds 'layout\.csl'"):
+    with pytest.raises(HostError, match=r"'src' is not a folder; give the one that holds 'layout\.csl'"):
         SdkCompiler().compile("src", "layout.csl")

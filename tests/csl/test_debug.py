@@ -79,7 +79,7 @@ def plain(program: CompiledProgram) -> Session:
 
 
 def differing(one: Session, other: Session) -> list[str]:
-    """Arrays that differ, without the sanitizer's notes on who wrote, which watch points clear."""
+    """Arrays that differ, without the sanitizer's notes on who wrote, which watchpoints clear."""
     found = take_snapshot(one, 0).differing(take_snapshot(other, 0))
     return [name for name in found if name not in ("written", "merged")]
 
@@ -222,7 +222,7 @@ def test_a_watch_point_may_have_a_condition(
 
     debugged(program, front)
     assert told == [
-        f"watch point 1: total of core (0, 0), if {condition}, 0 hits",
+        f"watchpoint 1: total of core (0, 0), if {condition}, 0 hits",
         *(str(v) for v in values),
     ]
 

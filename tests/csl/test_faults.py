@@ -25,7 +25,7 @@ PROGRAMS = {
     "condition": ("var a: i16; fn f() void { ^if (a) { a = 1; } }", "a condition must be a bool, found 'i16'"),
     "not a bool": ("var a: bool; fn f() void { ^a = !3; }", "'!' of a value of type 'comptime_int' is not defined"),
     "call of a value": ("const a: u16 = 1; fn f() void { ^a(3); }", "a value of type 'u16' cannot be called"),
-    "arguments": ("fn g(x: u16) void {} fn f() void { ^g(1, 2); }", "'g' takes 1 arguments, and 2 are given"),
+    "arguments": ("fn g(x: u16) void {} fn f() void { ^g(1, 2); }", "'g' takes 1 arguments but 2 are given"),
     "argument type": ("fn g(x: u16) void {} fn f() void { ^g(1.5); }", "expected a value of type 'u16', found 1.5"),
     "no return": ("^fn g() u16 { } fn f() void { _ = g(); }", "'g' may end without a return; it must return a 'u16'"),
     "return type": ("fn g() u16 { ^return; } fn f() void { _ = g(); }", "the function must return a 'u16'"),
@@ -36,29 +36,29 @@ PROGRAMS = {
     "extra field": ("const S = struct { a: u16 }; var s: S; fn f() void { ^s = S{ .a = 1, .c = 1 }; }", "'S' has no field 'c'"),
     "field twice": ("const S = struct { a: u16 }; var s: S; fn f() void { s = S{ .a = 1, .a = ^1 }; }", "the field 'a' is given twice"),
     "enum": ("const E = enum(u16) { A, B }; var e: E; fn f() void { e = ^E.C; }", "the enum has no 'C'; it has A, B"),
-    "array length": ("var a: [3]u16; fn f() void { ^a = .{ 1, 2 }; }", "takes 3 elements, and 2 are given"),
-    "index": ("var a: [3]u16; fn f() void { ^a[3] = 1; }", "index 3 is outside of the array '[3]u16' (0 to 2)"),
-    "dimensions": ("var a: [3, 2]u16; fn f() void { ^a[3] = 1; }", "has 2 dimensions, and 1 indices are given"),
+    "array length": ("var a: [3]u16; fn f() void { ^a = .{ 1, 2 }; }", "takes 3 elements but 2 are given"),
+    "index": ("var a: [3]u16; fn f() void { ^a[3] = 1; }", "index 3 is outside the array '[3]u16' (0 to 2)"),
+    "dimensions": ("var a: [3, 2]u16; fn f() void { ^a[3] = 1; }", "has 2 dimensions but 1 indices are given"),
     "index type": ("var a: [3]u16; var x: f32; fn f() void { ^a[x] = 1; }", "an index must be an integer, found 'f32'"),
     "no array": ("var a: u16; fn f() void { ^a[0] = 1; }", "a value of type 'u16' has no elements"),
     "negative size": ("^var a: [0 - 3]u16; fn f() void { a[0] = 1; }", "the size of an array is -3"),
     "pointer": ("var a: u16; fn f() void { ^a.* = 1; }", "a value of type 'u16' is not a pointer"),
     "const pointer": ("const a = [2]u16{ 1, 2 }; fn g(p: [*]u16) void { p[0] = 1; } fn f() void { ^g(&a); }", "expected a value of type '[*]u16'"),
-    "runtime size": ("var n: u16; fn f() void { ^var a: [n]u16 = .{}; _ = a; }", "known at run time only"),
+    "runtime size": ("var n: u16; fn f() void { ^var a: [n]u16 = .{}; _ = a; }", "known only at run time"),
     "comptime argument": ("var n: u16; fn g(comptime x: u16) void {} fn f() void { ^g(n); }", "must be known at compile time"),
     "division": ("^const a: u16 = 1 / 0; var b: u16 = a; fn f() void { b = 1; }", "division by zero: the right side of '/' is 0"),
     "shift": ("var a: u16; fn f() void { ^a = a << -1; }", "shift by -1"),
     "bitcast": ("var a: u16; fn f() void { ^_ = @bitcast(f32, a); }", "@bitcast from 'u16' (16 bits) to 'f32' (32 bits)"),
     "builtin": ("fn f() void { ^@activat(3); }", "there is no builtin '@activat'; did you mean '@activate'?"),
-    "builtin arguments": ("var a: u16; fn f() void { ^a = @as(u16); }", "@as takes 2 arguments, and 1 are given"),
+    "builtin arguments": ("var a: u16; fn f() void { ^a = @as(u16); }", "@as takes 2 arguments but 1 are given"),
     "color range": ("^const c = @get_color(77); fn f() void { _ = c; }", "the color must be 0 to 31"),
     "queue range": ("^const q = @get_output_queue(6); fn f() void { _ = q; }", "the output_queue must be 0 to 5 on wse2"),
-    "layout builtin": ("comptime { ^@set_rectangle(1, 1); }", "@set_rectangle belongs into the layout block"),
+    "layout builtin": ("comptime { ^@set_rectangle(1, 1); }", "@set_rectangle belongs in the layout block"),
     "bind": ("fn g() void {} comptime { ^@bind_local_task(g, @get_local_task_id(9)); }", "expected a task, found 'fn()void'"),
     "bind id": ("task t() void {} comptime { @bind_local_task(t, ^9); }", "@bind_local_task takes a value of type 'local_task_id'"),
     "bind twice": (
         "task t() void {} task u() void {}\ncomptime { @bind_local_task(t, @get_local_task_id(9));\n^@bind_local_task(u, @get_local_task_id(9)); }",
-        "task id 9 is bound to 't' already",
+        "task id 9 is already bound to 't'",
     ),
     "unbound": ("task t() void {} fn f() void { ^@activate(t); }", "the task 't' is bound to no id"),
     "task argument": ("^task t(x: u64) void {} comptime { @bind_data_task(t, @get_data_task_id(@get_color(1))); }", "it takes one 32-bit or one or two 16-bit numbers"),
@@ -73,9 +73,9 @@ PROGRAMS = {
     "library": ("const m = ^@import_module(\"<maths>\"); fn f() void { _ = m.x; }", "there is no library <maths>; the libraries are"),
     "file": ("const m = ^@import_module(\"nothing.csl\"); fn f() void { _ = m.x; }", "cannot read 'nothing.csl'"),
     "member": ("const m = @import_module(\"<math>\"); fn f() void { _ = m.^cosinus(1.0); }", "has no 'cosinus'"),
-    "assertion": ("comptime { ^@comptime_assert(1 > 2, \"order\"); }", "the assertion does not hold: order"),
+    "assertion": ("comptime { ^@comptime_assert(1 > 2, \"order\"); }", "assertion failed: order"),
     "parameter": ("^param n: u16; var a: u16 = n; fn f() void { a = 1; }", "the parameter 'n' has no value"),
-    "break": ("fn f() void { ^break; }", "'break' is outside of a loop"),
+    "break": ("fn f() void { ^break; }", "'break' is outside a loop"),
     "label": ("fn f() void { while (true) { ^break :out; } }", "there is no loop or block with the label 'out'"),
     "unrolled": ("var a: u16; fn f() void { ^inline for (@range(u16, 60)) |i| { a = i; } }", "more than 50 iterations"),
     "untyped": ("fn f() void { ^var a = 3; a += 1; }", "the variable 'a' needs a type"),
@@ -91,9 +91,9 @@ LAYOUTS = {
     "no rectangle": ("^layout { }", "does not call @set_rectangle"),
     "no layout": ("^const a = 1;", "has no layout block"),
     "rectangle twice": ("layout { @set_rectangle(1, 1);\n^@set_rectangle(1, 1); }", "@set_rectangle is called twice"),
-    "outside": ("layout { @set_rectangle(1, 1);\n^@set_tile_code(1, 0, \"pe.csl\"); }", "PE (1, 0) is outside of the rectangle of 1 x 1 PEs"),
+    "outside": ("layout { @set_rectangle(1, 1);\n^@set_tile_code(1, 0, \"pe.csl\"); }", "PE (1, 0) is outside the rectangle of 1 x 1 PEs"),
     "code missing": ("^layout { @set_rectangle(2, 1); @set_tile_code(0, 0, \"pe.csl\"); }", "PE (1, 0) has no code"),
-    "code twice": ("layout { @set_rectangle(1, 1); @set_tile_code(0, 0, \"pe.csl\");\n^@set_tile_code(0, 0, \"pe.csl\"); }", "has its code already"),
+    "code twice": ("layout { @set_rectangle(1, 1); @set_tile_code(0, 0, \"pe.csl\");\n^@set_tile_code(0, 0, \"pe.csl\"); }", "already has its code"),
     "direction": (
         "layout { @set_rectangle(1, 1);\n^@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ UP }, .tx = .{ RAMP } } }); }",
         "'UP' is not declared",
@@ -107,7 +107,7 @@ LAYOUTS = {
         "layout { @set_rectangle(1, 1);\n^@set_color_config(0, 0, @get_color(1), .{ .switches = .{ .current_switch_pos = 2 } }); }",
         "current_switch_pos is 2, and pos2 is not given",
     ),
-    "program builtin": ("layout { @set_rectangle(1, 1);\n^@export_symbol(3); }", "@export_symbol belongs into the program of a PE"),
+    "program builtin": ("layout { @set_rectangle(1, 1);\n^@export_symbol(3); }", "@export_symbol belongs in the program of a PE"),
 }  # fmt: skip
 
 
@@ -143,9 +143,9 @@ def test_faults_of_the_command_line(tmp_path: Path) -> None:
         compile_program(path, arch="wse9")
     with pytest.raises(WseError, match="needs --fabric-dims=8,3 at least; 7,3 are given"):
         compile_program(path, memcpy=True, fabric_dims=(7, 3), fabric_offsets=(4, 1))
-    with pytest.raises(WseError, match="the offsets are 3,1; with memcpy they must be 4,1 at least"):
+    with pytest.raises(WseError, match="the offsets are 3,1; with memcpy they must be at least 4,1"):
         compile_program(path, memcpy=True, fabric_dims=(9, 3), fabric_offsets=(3, 1))
-    with pytest.raises(WseError, match="17 channels are asked for; there are 1 to 16"):
+    with pytest.raises(WseError, match="17 channels are requested; the range is 1 to 16"):
         compile_program(path, channels=17)
     with pytest.raises(
         CslError, match=r"there is no parameter 'm' in 'layout\.csl'; its parameters are none"

@@ -235,7 +235,7 @@ def test_fractions_leave_out_what_the_host_takes(runner: SdkRuntime) -> None:
 def test_what_waits_for_ever_is_named(runner: SdkRuntime) -> None:
     """A core that does not release its command stream is named by the next command."""
     runner.launch("wait_on_one")
-    with pytest.raises(HostError, match=r"wait for ever.*\(1, 0\)"):
+    with pytest.raises(HostError, match=r"wait forever.*\(1, 0\)"):
         runner.stop()
 
 

@@ -57,15 +57,15 @@ def test_a_right_kernel_passes_with_its_cycles_and_outputs() -> None:
     ("request_", "stage", "message", "line"),
     [
         (with_pe("@fmacs(dy, dy, dx, a)", "@fmacs(dy, dy, dx)"), "compile", "@fmacs takes", 7),
-        (with_pe("sys.unblock_cmd_stream();", ""), "run", "waits for ever: nothing happens since cycle", 0),
+        (with_pe("sys.unblock_cmd_stream();", ""), "run", "waits forever: nothing has happened since cycle", 0),
         (with_pe("@fmacs(dy, dy, dx, a)", "@fmacs(dy, dy, dx, a + 1.0)"), "check", "'y' has 6 wrong of 6 values: core (0, 0) [0] is 3.0, not 2.0", 0),
-        (with_pe("@fmacs(dy, dy, dx, a);", "while (true) {}"), "run", "runs on after 5,000 cycles", 0),
+        (with_pe("@fmacs(dy, dy, dx, a);", "while (true) {}"), "run", "is still running after 5,000 cycles", 0),
         (changed(calls=["scale"]), "run", "the functions are saxpy", 0),
         (changed(calls=["saxpy"]), "run", "takes 1 arguments", 0),
         (changed(inputs={"z": [1]}), "run", "the variables are x, y", 0),
         (changed(inputs={"x": [1, 2, 3, 4]}), "run", "has 6 words and 8 are given", 0),
         (changed(inputs={"x": [[1, 2], [3]]}), "run", "do not fit", 0),
-        (changed(folder="x"), "request", "one of them", 0),
+        (changed(folder="x"), "request", "either `files` or `folder`", 0),
         (changed(files={"../a.csl": ""}), "request", "files has the name", 0),
         (changed(parms={"n": 3}), "request", "request.parms", 0),
     ],
@@ -87,7 +87,7 @@ def test_the_sanitizer_fails_a_kernel_that_is_right_by_luck() -> None:
     verdict = judge({**request, "sanitize": True})
     assert verdict.stage == "check"
     assert "first: pe.csl:7 (saxpy): core (0, 0)" in verdict.message
-    assert "reads word 0 of 'x', which nobody wrote" in verdict.message
+    assert "reads word 0 of 'x', which was never written" in verdict.message
 
 
 def test_a_line_in_is_a_line_out() -> None:

@@ -174,7 +174,7 @@ def test_collectives_in_random_sequences(compiled: Callable[..., Path], data: st
         )
     ).reshape(size, CALLS)
     rng = np.random.default_rng(size)
-    # whole numbers as f32: every order of the additions gives the same sum
+    # integers as f32: every order of the additions gives the same sum
     words = rng.integers(0, 1000, (size, CALLS, SLOT)).astype(np.float32).view(np.uint32)
     plan = np.array(
         [[[what, root, delay] for (what, root), delay in zip(calls, row, strict=True)] for row in delays]

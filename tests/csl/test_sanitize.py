@@ -44,8 +44,8 @@ def run_one(folder: Path, name: str, *, sanitize: bool = True) -> Session:
         ("beyond", "bounds", 6, "reads word 4 of 'b', which has words 0 to 3"),
         ("writes", "bounds", 7, "writes word 8 of 'wide', which has words 0 to 3"),
         ("pointer", "bounds", 8, "writes word 5 of 'b'"),
-        ("unwritten", "unwritten", 9, "reads word 0 of 'a', which nobody wrote"),
-        ("never_read", "unwritten", 10, "reads word 0 of 'never', which nobody wrote"),
+        ("unwritten", "unwritten", 9, "reads word 0 of 'a', which was never written"),
+        ("never_read", "unwritten", 10, "reads word 0 of 'never', which was never written"),
         ("vector", "bounds", 11, "a vector operation that begins in 'b' writes"),
     ],
 )
@@ -102,7 +102,7 @@ def left_over(folder: Path, taken: int) -> list[Finding]:
 def test_words_that_nothing_reads_are_named_with_the_line_that_sent_them(tmp_path: Path) -> None:
     """Eight words are sent and four are taken; the rest is in the queue, the fifth at its head."""
     found = left_over(tmp_path, 4)
-    assert {f.kind for f in found} == {"words unread"}
+    assert {f.kind for f in found} == {"unread words"}
     assert all("left.csl" in f.where and (f.x, f.y) == (0, 0) for f in found)
     assert sum(f.times for f in found) == 4
     (last,) = left_over(tmp_path, 7)  # the eighth word left three cycles after the fifth
@@ -136,9 +136,9 @@ def test_two_senders_whose_words_meet_by_luck(tmp_path: Path) -> None:
     """Both send in one cycle and one is a link nearer: two cycles later, and the other word is first."""
     sends = ONCE + "fn f() void { @mov32(out, one); }"
     found = run_three(tmp_path, MEETING, sends, sends, TAKES + "fn f() void { @mov32(two, in); }")
-    (luck,) = [f for f in found if f.kind == "order by luck"]
+    (luck,) = [f for f in found if f.kind == "race"]
     assert "two senders on color 3" in luck.text
-    assert "only luck decides" in luck.text
+    assert "their order is a race" in luck.text
     assert "router of core (1, 0)" in luck.text
 
 
@@ -175,7 +175,7 @@ def test_two_operations_on_one_queue_and_a_thread_that_is_taken(tmp_path: Path) 
     both = "fn f() void { @mov32(out, long, .{ .async = true }); @mov32(out, long, .{ .async = true }); }"
     layout = LAYOUT.format(through="EAST")
     found = run_three(tmp_path, layout, out + both, HEAR)
-    (taken,) = [f for f in found if f.kind == "thread taken"]
+    (taken,) = [f for f in found if f.kind == "microthread in use"]
     assert "microthread 3 while it runs the operation of" in taken.text
     main = "fn f() void { @mov32(out, long, .{ .async = true }); @mov32(out, long); }"
     found = run_three(tmp_path, layout, out + main, HEAR)

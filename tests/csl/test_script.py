@@ -176,7 +176,7 @@ def test_functions_that_a_host_may_call(runner: SdkRuntime) -> None:
     for name, arguments, words in (
         ("scale", [], "takes 1 arguments, 0 are given"),
         ("scale", [np.int16(1)], "the argument is of type f32"),
-        ("scala", [], "no exported function"),
+        ("scala", [], "not an exported function"),
     ):
         with pytest.raises(HostError, match=words):
             check_rpc_api(name, arguments, api)

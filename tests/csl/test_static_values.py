@@ -1,4 +1,4 @@
-"""What a static course and the compiler compute with whole numbers, opcode by opcode, against the machine of CSL."""
+"""What a static course and the compiler compute with integers, opcode by opcode, against the machine of CSL."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ REFUSED = {
     "no type": ("var x: i16;", "extern var y; fn go() void { y = 1; }", "needs a type|expected"),
     "body": ("var x: i16;", "extern fn f() void {} fn go() void { f(); }", "'f' is extern and has a body"),
     "no body": ("var x: i16;", "export fn f() void; fn go() void { f(); }", "'f' is exported without a body"),
-    "each other": ("var x: i16;", "const m = @import_module(\"pe.csl\"); fn go() void {}", "modules import each other without end: pe.csl imports sub.csl imports pe.csl"),
+    "each other": ("var x: i16;", "const m = @import_module(\"pe.csl\"); fn go() void {}", "modules import each other in a cycle: pe.csl imports sub.csl imports pe.csl"),
     "itself": ("var x: i16;", "const m = @import_module(\"sub.csl\"); fn go() void {}", "sub.csl imports sub.csl"),
 }  # fmt: skip
 

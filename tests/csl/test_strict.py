@@ -45,7 +45,7 @@ RULES = {
     "data task without color": ("task t(x: u32) void { } comptime { @bind_data_task(t, @get_data_task_id(@get_input_queue(3))); } " + RUN, "input_queue 3 is never initialized", "wse3", ""),
     "color of an output queue": ("comptime { @initialize_queue(@get_output_queue(2), .{ .color = @get_color(1) }); } " + RUN, "takes the queue alone", "wse2", ""),
     "priority of a queue": ("comptime { @initialize_queue(@get_input_queue(2), .{ .color = @get_color(1), .priority = .{ .high = true } }); } " + RUN, "has no .priority", "wse3", ""),
-    "table of a queue": ("comptime { @initialize_queue(@get_input_queue(2), .{ .color = @get_color(1), .ctrl_table_id = 2 }); } " + RUN, "exists on wse3 only", "wse2", ""),
+    "table of a queue": ("comptime { @initialize_queue(@get_input_queue(2), .{ .color = @get_color(1), .ctrl_table_id = 2 }); } " + RUN, "exists only on wse3", "wse2", ""),
     "register of sources as destination": (FABRIC + "const r = @get_dsr(dsr_src1, 1); fn run() void { @load_to_dsr(r, d); @mov16(r, d); }", "must be a dsr_dest or a dsr_src0", "wse2", ""),
     "register of destinations as source": (FABRIC + "const r = @get_dsr(dsr_dest, 1); fn run() void { @load_to_dsr(r, d); @mov16(d, r); }", "must be a dsr_src0 or a dsr_src1", "wse2", ""),
     "fabric input in a destination": (FABRIC + "const r = @get_dsr(dsr_dest, 1); fn run() void { @load_to_dsr(r, i); }", "cannot be loaded to a dsr_dest", "wse2", ""),
@@ -88,11 +88,11 @@ RULES = {
     "a switch over a literal": ("var x: i16; fn run() void { switch (5) { 5 => { x = 1; }, else => {} } }", "the subject of a switch has type 'comptime_int'", "wse2", ""),
     "an invalid that is false": (RUN, "the invalid of pos1 must be true", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .switches = .{ .pos1 = .{ .invalid = false } } });"),
     "a filter's field of another kind": (RUN, "a filter of kind range has no field 'limit1'", "wse2", "@set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } }, .filter = .{ .kind = .{ .range = true }, .limit1 = 3 } });"),
-    "one enum as another": ("const A = enum(u16) { p }; const B = enum(u16) { q }; var a: A; var b: B; fn run() void { b = @as(B, a); }", "a value of one enum is no value of another", "wse2", ""),
+    "one enum as another": ("const A = enum(u16) { p }; const B = enum(u16) { q }; var a: A; var b: B; fn run() void { b = @as(B, a); }", "a value of one enum is not a value of another", "wse2", ""),
     "not of a literal": ("var x: i16; fn run() void { x = ~5; }", "'~' of a comptime_int", "wse2", ""),
     "a table of control tasks": (RUN + " comptime { @set_control_task_table(.{ .stride = 9 }); }", ".stride is 9", "wse3", ""),
     "two tables of control tasks": (RUN + " comptime { @set_control_task_table(); @set_control_task_table(); }", "is called twice", "wse3", ""),
-    "a table of control tasks on wse2": (RUN + " comptime { @set_control_task_table(); }", "exists on wse3 only", "wse2", ""),
+    "a table of control tasks on wse2": (RUN + " comptime { @set_control_task_table(); }", "exists only on wse3", "wse2", ""),
     "teardown twice": (TASK + "fn h() void { } comptime { @bind_local_task(t, @get_local_task_id(29)); @set_teardown_handler(h, @get_color(1)); } " + RUN, "task id 29 is that of teardown", "wse2", ""),
 }  # fmt: skip
 
@@ -109,24 +109,24 @@ def test_rules_of_the_guide(tmp_path: Path, name: str) -> None:
 
 
 ALWAYS = {
-    "parentheses without end": ("fn run() void { var x: u16 = " + "(" * 5000 + "1" + ")" * 5000 + "; _ = x; }", "nested too deep to follow"),
+    "parentheses without end": ("fn run() void { var x: u16 = " + "(" * 5000 + "1" + ")" * 5000 + "; _ = x; }", "nested too deeply"),
     "a fabric input as destination": (FABRIC + "fn run() void { @mov16(i, d, .{ .async = true }); }", "the destination of @mov16 is a fabin_dsd"),
     "a fabric output as source": (FABRIC + "fn run() void { @add16(d, d, o); }", "a source of @add16 is a fabout_dsd"),
     "an alignment of three": ("var a: u16 align(3) = 1; fn run() void { a = 2; }", "must be a power of two"),
-    "an index behind a pointer": ("var a = @zeros([3]i32); fn run() void { const p: [*]i32 = &a; p[1000] = 1; }", "index 1000 is outside of the array"),
+    "an index behind a pointer": ("var a = @zeros([3]i32); fn run() void { const p: [*]i32 = &a; p[1000] = 1; }", "index 1000 is outside the array"),
     "a value of an enum twice": ("const E = enum(u16) { A = 1, B = 1 }; fn run() void { _ = @get_int(E.A); }", "gives the value 1 twice"),
     "a value that an enum cannot hold": ("const E = enum(u8) { A = 200, B = 300 }; fn run() void { _ = @get_int(E.A); }", "300 does not fit type 'u8'"),
     "a float in an operation of integers": (FABRIC + "fn run() void { @add16(d, d, 1.5); }", "@add16 computes with integers, found 'f16'"),
     "an import without its parameter": ('const m = @import_module("<memcpy/get_params>", .{ .height = 1 }); const g = m.get_params(0); fn run() void { } comptime { @comptime_assert(g.width == 1); }', "<memcpy/get_params> needs a value for its parameter 'width'; pass it here"),
-    "message passing": ('const m = @import_module("<message_passing>", .{ .input_queue_id = 2, .output_queue_id = 3 }); ' + RUN, "exists on wse3 only"),
+    "message passing": ('const m = @import_module("<message_passing>", .{ .input_queue_id = 2, .output_queue_id = 3 }); ' + RUN, "exists only on wse3"),
     "a write through a pointer to const": ("var a = @zeros([4]i32); fn run() void { const p: *const [4]i32 = &a; p.*[2] = 1; }", "read through a pointer to const"),
     "a value without an else": ("var x: i16; fn run() void { x = if (x > 1) 3; }", "add an 'else' with a 'i16'"),
     "a fabric input as output of a map": (FABRIC + "fn f(x: u16) u16 { return x; } fn run() void { @map(f, d, i); }", "the output of @map is a fabin_dsd"),
     "random numbers at compile time": ("const y = @random16(); var x: u16; fn run() void { x = y; }", "@random16 runs on the core only"),
-    "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is no configuration register"),
+    "no register": ("fn run() void { @set_config(0x100, 1); }", "0x100 is not a configuration register"),
     "a register out of its ranges": ("fn run() void { @set_config(0x7f20, 1, .{ 0x7f30, 0x7f40 }); }", "is in none of the ranges"),
     "a register that nothing wrote": ("comptime { const a = @get_config(0x7f23); @comptime_assert(a == 0); } fn run() void { }", "has no value at compile time"),
-    "an option of rotation": (TASK + "comptime { @bind_rotating_tasks(t, t, @get_data_task_id(@get_color(1)), .{}); } fn run() void { }", "exists on wse3 only"),
+    "an option of rotation": (TASK + "comptime { @bind_rotating_tasks(t, t, @get_data_task_id(@get_color(1)), .{}); } fn run() void { }", "exists only on wse3"),
 }  # fmt: skip
 
 

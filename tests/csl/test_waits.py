@@ -83,7 +83,7 @@ def test_a_sender_of_too_few_words_is_named_with_what_it_did_not_run(tmp_path: P
     six = "const six = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6} -> a[i] });"
     proof = stopped(tmp_path, color(SENDS, "c", 6) + six + "fn f() void { @mov32(out, six); }", HEAR)
     text = proof.text()
-    assert "core (0, 0) rests, no task is active" in text.splitlines()[0]
+    assert "core (0, 0) is idle: no task is active" in text.splitlines()[0]
     assert "never ran: 'after'" in text.splitlines()[0]
     assert "element 7 of 8" in text
     assert text.index("element 7 of 8") < text.index("core (2, 0) has not released")
@@ -108,7 +108,7 @@ def test_cores_that_rest_are_no_cycle_and_stuck_words_weigh_more_than_a_core_at_
         + "task hears(w: u32) void {} fn f() void {}\ncomptime { @bind_data_task(hears, @get_data_task_id(c)); }"
     )
     rests = stopped(tmp_path, left, right).causes
-    assert all("rests, no task is active" in cause.text and cause.is_rest for cause in rests)
+    assert all("is idle: no task is active" in cause.text and cause.is_rest for cause in rests)
     sends = "fn f() void { @mov32(out, mem, .{ .async = true }); @mov32(out, mem, .{ .async = true }); }"
     hears = "task hears(w: u32) void {}\ncomptime { @bind_data_task(hears, @get_data_task_id(d)); }"
     many = SEND.split("fn f")[0].replace(".extent = 8", ".extent = 80")

@@ -191,7 +191,7 @@ def test_chrome_and_holistic_trace_analysis_files(tmp_path) -> None:
         ("0", "3", "680000.0"),
         ("1", "3", "680000.0"),
     ]
-    with pytest.raises(WseError, match="no whole step"):
+    with pytest.raises(WseError, match="no complete step"):
         timeline.write({**synthetic(), "steps": []}, tmp_path / "none.json")
 
 
@@ -246,7 +246,7 @@ def test_the_door_asks_for_a_token(door, tmp_path) -> None:
         ("/capture", {"steps": 0}, "steps=0"),
         ("/capture", {"seconds": -1}, "seconds=-1"),
         ("/save", {}, "nothing is compiled"),
-        ("/log?after=x", None, "not the number"),
+        ("/log?after=x", None, "not a line number"),
     ):
         with pytest.raises(WseError, match=words):
             client.ask(entry, path, given)

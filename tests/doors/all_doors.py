@@ -327,7 +327,7 @@ def stores(folder: Path) -> Door:
 
 
 def compiled(folder: Path) -> Door:
-    """A compiled program: every change is refused, as its check sum is another."""
+    """A compiled program: every change is refused, as its checksum is another."""
     from wse_sim.csl.compiler import CompiledProgram
 
     for name, text in (("layout.csl", LAYOUT), ("core.csl", CORE)):
@@ -437,7 +437,7 @@ NO_NUMBERS = (
     "true",
     "$(id)",
 )
-"""Texts that are no number of any option."""
+"""Texts that are not a number of any option."""
 
 
 def words_of_commands() -> list[Door]:

@@ -98,7 +98,7 @@ def test_numbers_in_odd_spellings_in_a_file(tmp_path: Path, text: str) -> None:
     file = tmp_path / "file.yaml"
     for line in (f"a: {text}", f"a: [1, {text}]", f"{text}: a", f"a: {{b: {text}}}"):
         file.write_text(f"x: 1\n{line}\n")
-        with pytest.raises(ConfigError, match="in line 2 is not how a number is spelled"):
+        with pytest.raises(ConfigError, match="in line 2 is not a number; write it with the digits"):
             read_yaml(file)
     file.write_text(f'a: "{text}"\nb: x{text}\nc: 0x10\nd: 0.5\ne: 1e3\nf: -0\ng: 2024-01-02\n')
     read = read_yaml(file)
@@ -220,7 +220,7 @@ def test_families_read_what_they_take() -> None:
     for name, stated in FAMILIES.items():
         parse_parameters(stated)
         for key in sorted(set(ModelParameters.model_fields) - _READ[stated["family"]]):
-            with pytest.raises(ConfigError, match=f"'{key}' means nothing to a model of family"):
+            with pytest.raises(ConfigError, match=f"'{key}' has no meaning for a model of family"):
                 parse_parameters({**stated, key: values.get(key, 2)}, name)
 
 

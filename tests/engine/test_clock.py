@@ -91,7 +91,7 @@ def test_plans_made_again_for_draws_keep_the_limited_clock(monkeypatch: pytest.M
 
 def test_a_wafer_without_a_lower_clock_is_refused():
     with pytest.raises(
-        ConfigError, match=r"wafer wse1 knows no clock .* state a lower power_limited_clock_hz"
+        ConfigError, match=r"wafer wse1 has no power-limited clock .* state a lower power_limited_clock_hz"
     ):
         run(wafer="wse1", clock="power-limited")
     with pytest.raises(ModelError, match="clock 'slow' is unknown; use one of nominal, power-limited"):

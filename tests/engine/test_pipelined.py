@@ -90,7 +90,7 @@ def test_update_ends_the_batch() -> None:
 
 def test_cycles_in_which_cores_wait_are_stalled() -> None:
     """A stage of 10 cycles of which its cores wait 3 for input and 1 for output, beside one of 5, 8 samples."""
-    # The pace is that of all 10 cycles; of each sample 6 are busy.  The second stage waits 5 cycles a sample.
+    # The pace is that of all 10 cycles; of each sample 6 are busy.  The second stage waits 5 cycles per sample.
     parts = frozen(compute=6.0, stalled_input=3.0, stalled_output=1.0)
     plan = pipelined(
         [stage("a", 10, forward_parts=parts), stage("b", 5)], [stream("a", "b")], batch=8, training=False
@@ -149,7 +149,7 @@ def test_inference_runs_at_the_pace_of_the_slowest_stage() -> None:
 
 def test_one_sample_in_flight_runs_without_overlap() -> None:
     """With one sample in flight every sample takes the whole way forward and back."""
-    # 3 x 1 forward + 3 x 2 backward = 9 cycles a sample.
+    # 3 x 1 forward + 3 x 2 backward = 9 cycles per sample.
     result = simulate(chain([(1, 2)] * 3, batch=20, in_flight=1))
     assert result.step_s == pytest.approx(180)
     assert result.binding == "back_pressure"

@@ -136,7 +136,7 @@ class SwitchedColor:
             at, mark, commands = way.pop()
             router = self.routers[at]
             if router.rx[router.at] != self.inputs[at]:
-                continue  # it waits for ever; the program may stop
+                continue  # it waits forever; the program may stop
             outputs = router.tx[router.at]
             if control is not None:
                 first = commands[0] if commands else Command.NOP

@@ -137,7 +137,7 @@ class _Cache:
         self.x = x
 
 
-@bad("class that torch cannot take apart", "return tensors")
+@bad("class that torch cannot decompose", "return tensors")
 class ObjectInTheOutput(nn.Module):
     def forward(self, x: Tensor) -> Any:
         return _Cache(x)

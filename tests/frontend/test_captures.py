@@ -150,7 +150,7 @@ def test_a_test_of_a_mask_is_folded():
 
 
 class Counted(nn.Module):
-    """Whole numbers of a mask are read as sizes: the first sample's tokens are cut off."""
+    """Integers of a mask are read as sizes: the first sample's tokens are cut off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ def test_what_only_says_a_shape_is_not_worked_out():
 
 
 class Asks(nn.Module):
-    """Positions after a picture: a list of whole numbers, one of them a tensor; a truth value of the shape of activations."""
+    """Positions after a picture: a list of integers, one of them a tensor; a truth value of the shape of activations."""
 
     def __init__(self) -> None:
         super().__init__()

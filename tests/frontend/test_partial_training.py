@@ -117,5 +117,5 @@ def test_a_pattern_that_holds_for_nothing_is_refused(more: dict, message: str) -
 def test_a_graph_that_is_read_already_cannot_be_frozen() -> None:
     """The option belongs to the reading."""
     graph = load_model(SMALL, training=True)
-    with pytest.raises(ModelError, match="when the model is read"):
+    with pytest.raises(ModelError, match="when the model is loaded"):
         wse_sim.run(graph, train="h.2")

@@ -97,7 +97,7 @@ def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
         ("  hop_cycles: {value: 1, unit: cycles}", "needs value, unit, source, evidence"),
         ("  program_rows: {value: 2000, unit: '1', source: x, evidence: assumed}", "exceeds the fabric"),
         ("  colors: {value: 25, unit: '1', source: x, evidence: assumed}", "colors"),
-        ("  rows: {value: true, unit: '1', source: x, evidence: assumed}", "true and false are no numbers"),
+        ("  rows: {value: true, unit: '1', source: x, evidence: assumed}", "true and false are not numbers"),
         ("  clock_hz: {value: .inf, unit: Hz, source: x, evidence: assumed}", "a finite number"),
         (
             "  vector_start_cycles: {value: .nan, unit: cycles, source: x, evidence: assumed}",
@@ -114,7 +114,7 @@ def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
         ),
         (
             "  hop_cycles: {value: 1, unit: cycles, source: x, evidence: assumed, range: [2, 3]}",
-            "does not hold the value 1",
+            "does not contain the value 1",
         ),
         (
             "  sram_reserved_bytes: {value: 50000, unit: bytes, source: x, evidence: assumed}",

@@ -199,5 +199,5 @@ def test_a_family_of_ones_own_has_its_attributes_on_the_command_line() -> None:
         command, wafer = find("scaled_work"), load_wafer("wse2")
         assert command.model_cycles({"elements": 10}, wafer).total == 20
         assert command.model_cycles({"elements": 10, "factor": "3"}, wafer).total == 30
-        with pytest.raises(KernelError, match="factor='10' is out of range; give a whole number from 1 to 9"):
+        with pytest.raises(KernelError, match="factor='10' is out of range; give an integer from 1 to 9"):
             command.read({"factor": "10"})

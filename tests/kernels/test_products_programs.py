@@ -1,6 +1,6 @@
 """Programs of products, convolutions, pooling and elementwise work in every phase: values, cycles, bytes, probes.
 
-Products of whole numbers are exact in any order, so values are compared with the family's `compute` (or numpy)
+Products of integers are exact in any order, so values are compared with the family's `compute` (or numpy)
 bit for bit; the bands are those of the docstrings.
 """
 
@@ -135,7 +135,7 @@ def test_unknown_fused_work_is_named():
     phase=st.sampled_from([FORWARD, WEIGHT]),
 )
 def test_any_shape_gives_the_product(sizes, cores, mapping, phase):
-    """Single cores, single words, odd sizes: no core waits for ever and values are numpy's."""
+    """Single cores, single words, odd sizes: no core waits forever and values are numpy's."""
     dims = dict(zip("mkn", sizes, strict=True))
     case = family("gemm").program(dims, Tiling(*cores, mapping), WSE2, dtype="fp16", phase=phase)
     result = run(case)

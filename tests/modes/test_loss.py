@@ -56,7 +56,7 @@ def test_cycles_on_paper() -> None:
 
 @pytest.mark.slow
 def test_a_slow_loss_sets_the_pace_of_both_simulators() -> None:
-    """64 to 64: cross entropy takes 4103 cycles a sample, the layer 40.  16 cores in turn take 256, and let words pass."""
+    """64 to 64: cross entropy takes 4103 cycles per sample, the layer 40.  16 cores in turn take 256, and let words pass."""
     plan = training_plan((64, 64), 24, batch=64)
     found = compare_training(plan, "cross entropy")
     assert abs(found.difference) < 0.05
@@ -124,7 +124,7 @@ def test_what_has_no_logits_is_refused() -> None:
     with pytest.raises(ModelError, match="loss 'hinge' is unknown"):
         with_loss(trains, "hinge")
     number = training_plan((16, 1), 16)
-    with pytest.raises(ModelError, match="may be a loss already; leave the option loss out"):
+    with pytest.raises(ModelError, match="may already be a loss; leave the option loss out"):
         with_loss(number, "squared error")
 
 

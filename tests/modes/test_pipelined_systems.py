@@ -154,7 +154,7 @@ def test_fewer_samples_in_flight_where_they_do_not_fit():
     """Five small wafers hold the model if stages keep half of the samples; six hold it as it wants, and are faster."""
     tiny = load_wafer("wse2").derive(rows=24, cols=24, program_rows=22, program_cols=22)
     five, six = (compiled(systems, wafer=tiny, batch=64) for systems in (5, 6))
-    fewer = [[note for note in plan.notes if "would keep the pace" in note] for plan in (five, six)]
+    fewer = [[note for note in plan.notes if "that the pace needs" in note] for plan in (five, six)]
     assert (len(fewer[0]), len(fewer[1])) == (1, 0)
     assert five.line.in_flight < six.line.in_flight
     rates = [simulate(plan, trace=False).samples_per_s for plan in (five, six)]

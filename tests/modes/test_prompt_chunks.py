@@ -189,7 +189,7 @@ def test_the_chosen_chunk_is_the_earliest_of_those_that_leave_cache(prompt):
     best = min(a.figures["time_to_first_token_s"] for a in fair)
     assert chosen.figures["time_to_first_token_s"] <= best * (1 + 1e-12)
     assert room - rows * plan.reading.chunk >= 0.4 * (room - 4 * rows)
-    note = f"prompt in chunks of {plan.reading.chunk} tokens with weights at rest: the earliest first token"
+    note = f"prompt in chunks of {plan.reading.chunk} tokens with resident weights: the earliest first token"
     assert any(text.startswith(note) for text in chosen.notes)
 
 

@@ -29,7 +29,7 @@ def test_no_result_drifts_unseen_in_all_runs(group):
 
 
 def test_the_comparison_sees_a_change_of_one_in_a_million():
-    """A rate off by 1e-6, a whole number off by one, a field that went and a word that changed are four lines."""
+    """A rate off by 1e-6, an integer off by one, a field that went and a word that changed are four lines."""
     group = numbers.GROUPS[0]
     before = {"rate": 1.0, "cycles": 100, "gone": 1.0, "binding": "compute", "same": 2.5}
     now = {"rate": 1.000001, "cycles": 101, "binding": "sram", "same": 2.5 * (1 + 1e-12)}

@@ -65,7 +65,7 @@ def test_the_limits_are_those_that_are_stated(batch: int):
 
 
 def test_numbers_of_numpy_are_numbers():
-    """An int64 and a float32 are taken; a float that is whole is the whole number."""
+    """An int64 and a float32 are taken; a float that is whole is the integer."""
     options = RunOptions(batch=np.int64(8), density=np.float32(0.5), seq=16.0)
     assert (options.batch, options.density, options.seq) == (8, 0.5, 16)
     assert type(options.batch) is int

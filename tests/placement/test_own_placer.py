@@ -82,9 +82,9 @@ def test_help_lists_what_the_registry_knows():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"placer": "shelves"}, "places the stages of a model alone; use one of best, exact"),
+        ({"placer": "shelves"}, "places only the stages of a model; use one of best, exact"),
         ({"placers": "shelves,nobody"}, "no placer 'nobody'"),
-        ({"placers": "json:loads"}, "no placer; derive it"),
+        ({"placers": "json:loads"}, "not a placer; derive it"),
         ({"placers": "no.such.module:PLACER"}, "no module named 'no'"),
         ({"objective": "beauty"}, "use some of throughput"),
     ],

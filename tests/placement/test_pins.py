@@ -75,7 +75,7 @@ def test_pinned_replicas_hold_for_the_pipeline():
     assert made.replicas == 2
     with pytest.raises(ModelError, match="same number"):
         plan(make_pin("h.0.fc", replicas=2), make_pin("h.1.fc", replicas=3))
-    with pytest.raises(ModelError, match="3 replicas are asked for"):
+    with pytest.raises(ModelError, match="3 replicas are requested"):
         plan(make_pin("h.0.fc", replicas=2), replicas=3)
 
 

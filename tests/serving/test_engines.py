@@ -313,5 +313,5 @@ def test_two_cannot_wait_for_one() -> None:
 
 
 def test_no_replica_serves_nothing() -> None:
-    with pytest.raises(ServingError, match="0 replicas are not 1 to"):
+    with pytest.raises(ServingError, match="0 replicas are outside 1 to"):
         serve_fast(open_of((0, 1, 1)), ServingRules(9, turn_tokens=1), table_of_ticks([[10]]), 0)

@@ -168,7 +168,7 @@ def test_a_line_may_hold_several_requests_and_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("names", "text", "says"), [
     ("a,b", "", "fields 'a,b' are not three"), ("a,,c", "", "are not three"), ("a@h,b,c", "a,b,c\n1,2,3\n", "unit 'h' of field 'a'"),
-    ("a,b,d", "a,b,c\n1,2,3\n", "no column 'd'"), ("a,b,c", "a,b,c\n1,2,3\n2,x,3\n", "line 3 has b 'x'; give a whole number"),
+    ("a,b,d", "a,b,c\n1,2,3\n", "no column 'd'"), ("a,b,c", "a,b,c\n1,2,3\n2,x,3\n", "line 3 has b 'x'; give an integer"),
     ("a,b,c", '{"a": 1, "b": "some text", "c": 1}\n{"a": 1, "b": 5, "c": 1}', "line 2 has b '5'; give a text"),
     ("a,b,c", '{"a": 1, "b": 5}\n', "line 1 has c 'None'"),
 ])  # fmt: skip
@@ -256,7 +256,7 @@ def test_workloads_that_are_not_there_are_refused(named: str) -> None:
 
 @pytest.mark.parametrize(("stamp", "count", "says"), [
     ("2023-11-16 18:15:46.1_0", "3", "give a date"), ("2023-11-16 18:15:46.1e999", "3", "give a date"),
-    ("9999-12-31 00:00:00.5", "3", "TIMESTAMP"), ("2023-11-16 18:15:46.5", "4" * 200_000, "no line of CSV"),
+    ("9999-12-31 00:00:00.5", "3", "TIMESTAMP"), ("2023-11-16 18:15:46.5", "4" * 200_000, "not a line of CSV"),
 ])  # fmt: skip
 def test_rows_that_no_service_writes(tmp_path, stamp, count, says):
     """Python reads 0.1_0 and 0.1e999 as fractions of a second, and stops at fields of 131,072 characters."""

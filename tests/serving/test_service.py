@@ -65,7 +65,7 @@ def test_a_table_is_written_and_read_back(plan: GenerationPlan, tmp_path: Path) 
         {"regions": [{"layers": 1}]},
     ):
         (tmp_path / "odd.json").write_text(json.dumps({**data, **change}))
-        with pytest.raises(WseError, match="no table of turns"):
+        with pytest.raises(WseError, match="not a table of turns"):
             read_table(tmp_path / "odd.json")
 
 

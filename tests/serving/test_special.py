@@ -166,7 +166,7 @@ def test_measured_prompts_are_linear_between_their_rows(tmp_path: Path) -> None:
     assert found is not None
     assert (found[[0, 10, 15, 30]] * 1e-10).tolist() == pytest.approx([0.0, 1e-3, 2e-3, 5e-3])
     file.write_text("[[10, 1e-3], [5, 3e-3]]")
-    with pytest.raises(ConfigError, match="that rise"):
+    with pytest.raises(ConfigError, match="increasing"):
         read_prefill(f"foreign:{file}", 40)
 
 

@@ -217,10 +217,10 @@ def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, 
 
     try:
         with pytest.raises(
-            WseError, match=r"no worker of the scheduler has been heard of for 4 s.*run the same command"
+            WseError, match=r"no worker of the scheduler has responded for 4 s.*run the same command"
         ):
             run_study(spec, tmp_path, scheduler=cluster.scheduler_address, say=stop)
-        with pytest.raises(WseError, match="gives no answer for 3 s"):
+        with pytest.raises(WseError, match="has not answered for 3 s"):
             run_study(spec, tmp_path, scheduler=cluster.scheduler_address)
     finally:
         for number in numbers:

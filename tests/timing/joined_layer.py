@@ -1,4 +1,4 @@
-"""A whole joined layer as one fabric program: n tokens of a prompt pass attention and a gated network, weights at rest.
+"""A whole joined layer as one fabric program: n tokens of a prompt pass attention and a gated network, resident weights.
 
 Symbols: a grid of P x P cores; d, q, f features of the stream, of queries and of the network on a core; n tokens, the last of
 P positions, one on each row; H heads, each on P / H columns::

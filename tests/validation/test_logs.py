@@ -192,9 +192,9 @@ def test_two_runs_in_one_file_are_told_apart_by_their_samples():
         ([line(10, 700, 5.0)], "give the log from its beginning"),
         (
             [BEGIN, "| Train Device=CSX, Step=x, GlobalRate=5 samples/sec"],
-            "line 2 has no whole number of steps",
+            "line 2 has no integer number of steps",
         ),
-        ([BEGIN, "| Train Device=CSX, Loss=2"], "line 2 has no whole number of steps"),
+        ([BEGIN, "| Train Device=CSX, Loss=2"], "line 2 has no integer number of steps"),
         ([BEGIN, "| Train Device=CSX, Step=100"], "GlobalRate is None"),
     ],
 )
@@ -217,7 +217,7 @@ def test_logs_of_other_encodings_are_read_and_huge_ones_refused(tmp_path, monkey
     with pytest.raises(ConfigError, match="no text"):
         read_log(tmp_path / "binary.log")
     monkeypatch.setattr("wse_sim.files.MAX_TEXT_BYTES", 10)
-    with pytest.raises(ConfigError, match="the limit is 10; keep the lines that count: grep"):
+    with pytest.raises(ConfigError, match="the limit is 10; keep only these lines: grep"):
         read_log(tmp_path / "mark.log")
     monkeypatch.undo()
     (tmp_path / "other.log").write_text("epoch 1 loss 2\n")

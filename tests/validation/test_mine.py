@@ -118,7 +118,7 @@ BROKEN = {
     "two params": ({"model": None}, {"a__log": LOG, "a__yaml": "trainer: {a: 1}", "b__yaml": "trainer: {b: 1}"}, "holds 2 params files"),
     "unknown key": ({"modle": "x"}, {"a__log": LOG}, "key 'modle'"),
     "wrong type": ({"batch": "8"}, {"a__log": LOG}, "key 'batch'"),
-    "no report": ({}, {"a__log": LOG, "compile_report__txt": "Samples/s: many"}, "is no positive number"),
+    "no report": ({}, {"a__log": LOG, "compile_report__txt": "Samples/s: many"}, "is not a positive number"),
     "empty record": ({}, {"run__json": "{}"}, "names no compile"),
     "odd record": ({}, {"run__json": '{"compiles": [{"batch": 8, "step_s": 1}], "options": {"systems": {}}, "with_effect": {"density": {"a": "b"}}}'}, "b"),
 }  # fmt: skip
@@ -172,7 +172,7 @@ def test_what_lies_beside_a_log_does_not_hide_it(tmp_path, monkeypatch):
 
 def test_folders_without_a_run_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    for name, sentence in (("nowhere", "is no folder"), ("empty", "contains no run")):
+    for name, sentence in (("nowhere", "is not a folder"), ("empty", "contains no run")):
         with pytest.raises(ConfigError, match=sentence):
             load_mine(tmp_path / name)
     answer = CliRunner().invoke(app, ["validate", "--refit"])

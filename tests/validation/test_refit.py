@@ -158,7 +158,7 @@ def test_points_that_are_not_counted_and_programs_take_no_part():
 
 
 def test_every_constant_that_was_fitted_can_be_refitted():
-    counts = {"tree_root_streams", "tree_handovers"}  # whole numbers
+    counts = {"tree_root_streams", "tree_handovers"}  # integers
     assert {name for fit in FITS for name in fit.constants} - counts <= set(FITTED)
     for name in ("wse2", "wse3"):
         constants = ranged(load_wafer(name), load_cluster())

@@ -270,5 +270,5 @@ def test_an_image_that_no_inlet_holds_in_so_few_streams_is_a_sentence(
     plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),))), 48)
     assert all(region.bundles["1.out"] > 1 for region in network.network_program(plan, 2).regions)
     monkeypatch.setattr(network, "MOST_BUNDLES", 1)
-    with pytest.raises(ModelError, match="would have to come in more than 1 streams side by side"):
+    with pytest.raises(ModelError, match="needs more than 1 parallel streams"):
         network.network_program(plan, 2)

@@ -98,7 +98,7 @@ NOT_READ = [
     ("--mode auto", "steps a pipeline or streamed weights, not mode auto; give --mode pipelined or"),
     (
         "--mode weight-streaming --phase inference",
-        "no row above and below is left to take weights in; give program_rows of at most",
+        "no row above and below is left for weights that stream in; give program_rows of at most",
     ),
     (f"{PIPELINED} --systems 2", "steps one wafer, not 2 systems; give --systems 1"),
     (f"{PIPELINED} {INFERENCE} --wafer wse2", "limit 40000 cores; use a smaller wafer"),
@@ -113,20 +113,20 @@ KINDS_ONLY = (
 )
 NOT_COMPILED = [
     ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),
-    ("grouped", TRAINING, "has groups, which the whole fabric has in inference alone; train a plain"),
+    ("grouped", TRAINING, "has groups, which the whole fabric supports in inference only; train a plain"),
     ("dilated", INFERENCE, "has dilation or is transposed; use a plain torch.nn.Conv2d"),
     ("strided", TRAINING, "has stride 3, limit 2 in training; use a smaller one"),
-    ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
+    ("filters", INFERENCE, "has 3 filters, but each word contains 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
     ("tap", TRAINING, "returns 'a.out' in addition to its last layer's output; return only that one"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
-    ("odd", INFERENCE, "tensor '0.out' has 7 features, and words hold 2; use an even number of features"),
-    ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, a whole model on the fabric in fp16"),
+    ("odd", INFERENCE, "tensor '0.out' has 7 features, but each word contains 2; use an even number of features"),
+    ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, but a whole model on the fabric computes in fp16"),
     ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),
-    ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' does not train, and the whole fabric updates all"),
+    ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' does not train, but the whole fabric updates all"),
 ]  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def test_one_replica_is_planned_and_several_are_refused(
 ) -> None:
     """The command asks the compiler for one copy of the model; a plan of two, made in Python, is refused."""
     graph = inputs_over_rows(graph_of(network((16, 8, 4)), 16))
-    with pytest.raises(ModelError, match="has one replica, this plan 2; plan with replicas=1"):
+    with pytest.raises(ModelError, match="has one replica, but this plan has 2; plan with replicas=1"):
         compare_with_engine(plan_of(graph, 40, mode_options={"replicas": 2}))
     asked, run = [], api.run
 

@@ -135,7 +135,7 @@ def test_no_inference_of_many_stops(case: dict[str, Any]) -> None:
 
 
 def test_odd_features_are_refused_where_programs_are_made() -> None:
-    """81 features are no whole number of words: both programs would wait for the last half word for ever."""
+    """81 features are no integer number of words: both programs would wait for the last half word forever."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(324, 10))
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 1, 9, 9),), training=True, optimizer="sgd"))
     plan = api.compile(graph, wafer=wafer(24), mode="pipelined", replicas=1, batch=4)

@@ -88,7 +88,7 @@ def test_a_batch_norm_of_its_own_multiplies_and_adds() -> None:
         ):  # fmt: skip
             nn.init.uniform_(values, low, high)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 6, 6),)))
-    assert sum("by what its running statistics are" in note for note in graph.notes) == 3
+    assert sum("with factors from its running statistics" in note for note in graph.notes) == 3
     x = torch.randn(2, 4, 6, 6).half().float()
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     plan = plan_of(graph, 32)

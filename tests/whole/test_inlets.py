@@ -91,7 +91,7 @@ def test_a_lone_sample_takes_the_sum_of_its_parts_through_a_chain_and_back(base:
 
 
 def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
-    """Forward the words of both come over one link, and backward the gradients of both leave over one: 2 W cycles a sample each.
+    """Forward the words of both come over one link, and backward the gradients of both leave over one: 2 W cycles per sample each.
 
     8 tokens of 32 features are W = 128 words.  The work itself is 2 elements a core, so without links the price was the start
     of an instruction and few words: the fabric took 74 % more than the engine, 22 % now.

@@ -62,7 +62,7 @@ def test_a_plan_without_an_option_is_the_plan_of_the_programs_that_are_stepped(t
     assert [(one.name, one.cycles_per_sample, one.region) for one in found.stages] == [
         (one.name, one.cycles_per_sample, one.region) for one in stepped.stages
     ]
-    assert found.notes[-1] == "prices: those of the programs that the fabric runs"
+    assert found.notes[-1] == "prices: from the programs that the fabric runs"
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     assert families >= {"embedding", "gemm", "cross_entropy"}
     assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
     note = plan.notes[-1]
-    assert note.startswith("prices: those of the programs that the fabric runs, except for 'words'")
+    assert note.startswith("prices: from the programs that the fabric runs, except for 'words'")
     assert note.endswith("updates by adamw, which have no program")
 
 

@@ -81,7 +81,7 @@ def test_one_row_of_tokens_trains(tail: str) -> None:
     checked = check_values(model, plan, x, labels)
     for kind in checked.kinds:
         assert checked.largest(kind)[1] < 3 * ROUNDING, kind
-    with pytest.raises(ModelError, match="24 labels for 4 rows that leave; give one for every row"):
+    with pytest.raises(ModelError, match="24 labels for 4 output rows; give one for every row"):
         train_whole(plan, weights, x, np.zeros(4 * T, int), rate=0.1)
 
 
@@ -96,7 +96,7 @@ def test_notes_say_what_pooling_does() -> None:
 @pytest.mark.parametrize("tail", ["second", "last"])
 def test_other_tokens_are_refused(tail: str) -> None:
     """Not taken for the first one."""
-    with pytest.raises(ModelError, match="in another order than it is stored, or only in part"):
+    with pytest.raises(ModelError, match="in another order than it is stored, or only a part of it"):
         check_graph(laid(Headed(tail)))
 
 

@@ -69,7 +69,7 @@ def test_loss_gradients_and_update_equal_those_of_pytorch(
 
 @pytest.mark.slow
 def test_the_step_takes_what_the_event_engine_says() -> None:
-    """Within 10 %, as asked of training; the busiest core of a region does what the plan counts, but for a few starts of the update."""
+    """Within 10 %, as requested for training; the busiest core of a region does what the plan counts, but for a few starts of the update."""
     found = compare_training(training_plan(network((64, 32, 32, 10)), 24, batch=64))
     assert abs(found.difference) < 0.1, found.text()
     for region in found.regions:
@@ -121,7 +121,7 @@ def test_what_does_not_train_is_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match=r"kernel '0.update' updates by adamw, the whole fabric by sgd"):
         compare_training(adam_plan)
     none = _zeros(trains)
-    with pytest.raises(ModelError, match="3 labels for 2 rows that leave; give one for every row"):
+    with pytest.raises(ModelError, match="3 labels for 2 output rows; give one for every row"):
         train_whole(trains, none, np.zeros((2, 16), np.float32), np.zeros(3, np.int64), rate=0.1)
     with pytest.raises(
         ModelError, match="labels go from 0 to 8, and a row has 8 outputs; count classes from 0"

@@ -91,7 +91,7 @@ def test_values_of_a_random_batch(wse: Any, small: Path, tmp_path: Path, words: 
 @pytest.mark.parametrize(
     ("model", "options", "sentence"),
     [
-        ("dense", "", "--check-values holds values of the whole fabric against PyTorch; give --whole-fabric"),
+        ("dense", "", "--check-values compares values of the whole fabric with PyTorch; give --whole-fabric"),
         ("fc-mnist", "--whole-fabric", "fc-mnist has none; give package.module:factory or FILE.py:factory"),
         ("tokens", "--whole-fabric", "takes torch.int64 (tokens), and --check-values draws numbers; give the model behind"),
         ("meta", "--whole-fabric", "parameter 'weight' of tests.whole.test_values_door:meta is on 'meta' and has no values"),

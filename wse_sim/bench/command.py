@@ -70,7 +70,7 @@ class KernelReport:
 
     @property
     def largest_term(self) -> str:
-        """Name of the term in which the two differ most, "" if only one timing was asked for."""
+        """Name of the term in which the two differ most, "" if only one timing was requested."""
         return max(self.terms, key=lambda name: abs(self.terms[name]), default="")
 
 
@@ -218,7 +218,7 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
     Raises
     ------
     KernelError
-        With what was asked for and the limit.
+        With what was requested and the limit.
     """
     call = command.call(params)
     rows, cols = int(call.tiling.rows), int(call.tiling.cols)
@@ -230,7 +230,7 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
         )
     if rows * cols > usable_cores(wafer):
         raise KernelError(
-            f"kernel '{command.name}' on {rows:,} x {cols:,} cores exceeds the {usable_cores(wafer):,} living cores of "
+            f"kernel '{command.name}' on {rows:,} x {cols:,} cores exceeds the {usable_cores(wafer):,} working cores of "
             f"wafer {wafer.name}; ask for fewer cores by --param ({_cores_by(command)})"
         )
     if max(rows, cols) > LONGEST_LINE:
@@ -265,7 +265,7 @@ def _check_names(command: KernelCommand, params: Mapping[str, Any]) -> None:
         for part in filter(None, str(stated).split(",")) if isinstance(stated, str) else ():
             if not part.strip().isidentifier():
                 raise KernelError(
-                    f"kernel '{command.name}': {name}='{stated}' names no operators; give names with commas, such as bias,gelu"
+                    f"kernel '{command.name}': {name}='{stated}' names no operators; give comma-separated names, such as bias,gelu"
                 )
 
 

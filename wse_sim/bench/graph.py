@@ -10,7 +10,7 @@ from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.scan.recurrent import RECURRENT
 
-HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))
+HALF = Parameter("dtype", "fp16", "precision of the stationary operand", ("fp32", "fp16"))
 FULL = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
 
 
@@ -78,7 +78,7 @@ GRAPH_COMMANDS = (
     ),
     KernelCommand(
         "fft",
-        "Fourier transforms of lines of n = 2^k complex points, one line or none on a core",
+        "Fourier transforms of lines of n = 2^k complex points, at most one line on a core",
         (*sizes(lines=16, n=64), FULL),
         _fft,
     ),

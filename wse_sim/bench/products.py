@@ -103,7 +103,7 @@ PRODUCT_COMMANDS = (
     ),
     KernelCommand(
         "sparse_gemm",
-        "streamed product of which a fraction of the weights is not zero",
+        "streamed product with a fraction of nonzero weights",
         (
             *sizes(m=128, k=256, n=32),
             HALF,
@@ -114,7 +114,7 @@ PRODUCT_COMMANDS = (
     ),
     KernelCommand(
         "fused_gemm",
-        "product with work fused to its outputs",
+        "product with operators fused to its outputs",
         (
             *sizes(m=128, k=128, n=32),
             HALF,

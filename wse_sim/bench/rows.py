@@ -52,7 +52,7 @@ def _alignments(p: Mapping[str, int]) -> KernelRequest:
 ROW_COMMANDS = (
     KernelCommand(
         "ctc",
-        "sum over all alignments of frames and labels (CTC), fp32; a sequence on each row of cores",
+        "sum over all alignments of frames and labels (CTC), fp32; one sequence on each row of cores",
         (
             Parameter("steps", 8, "frames"),
             Parameter("states", 64, "states of a sequence, twice as many as labels"),
@@ -109,7 +109,7 @@ ROW_COMMANDS = (
     ),
     KernelCommand(
         "topk",
-        "the k largest of m rows of n elements and their places",
+        "the k largest of m rows of n elements, and their indices",
         (*sizes(m=64, n=16, k=2), FULL, ON_LINES, LANES),
         _rows("topk"),
     ),

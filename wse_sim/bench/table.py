@@ -11,7 +11,7 @@ from wse_sim.bench.products import PRODUCT_COMMANDS
 from wse_sim.bench.rows import ROW_COMMANDS
 from wse_sim.kernels.contract.family import Tiling
 
-ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
+ROWS = Parameter("rows", 1, "rows of cores; each row is one line")
 CORES = Parameter("cores", 16, "cores of the line")
 WORDS = Parameter("words", 64, "elements per core")
 DTYPE = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))

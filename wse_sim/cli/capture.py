@@ -20,18 +20,18 @@ class CaptureCommand(Declared):
     """Options of capturing, and of the other requests to a live run."""
 
     steps: int | None = option(None, "Whole steps to capture (default: 1).")
-    seconds: float | None = option(None, "End at the first step boundary after so long.")
+    seconds: float | None = option(None, "Stop at the first step boundary after this many seconds.")
     out: Path = option(
         Path("capture.pftrace"), "The trace: Perfetto, or Chrome JSON if it ends in .json or .json.gz."
     )
     hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.")
-    regions: str | None = option(None, "Patterns of regions, with commas between.")
-    page: Path | None = option(None, "Folder for the page of the present compile.")
+    regions: str | None = option(None, "Comma-separated patterns of region names.")
+    page: Path | None = option(None, "Folder for the HTML page of the current compile.")
     heatmap: Path | None = option(None, "File for the map of busy cores.")
-    listed: bool = option(False, "Show the live runs and end.", flag="--list")
-    status: bool = option(False, "Show what the run is doing and end.")
-    metrics: bool = option(False, "Show the run's metrics report and end.")
-    stop: bool = option(False, "Ask the run to end after its present step, and end.")
+    listed: bool = option(False, "List the live runs and exit.", flag="--list")
+    status: bool = option(False, "Show the run's status and exit.")
+    metrics: bool = option(False, "Show the run's metrics report and exit.")
+    stop: bool = option(False, "Ask the run to stop after its current step, and exit.")
 
     @property
     def only_looks(self) -> bool:
@@ -58,9 +58,9 @@ def capture_command(
         return
     steps, seconds = options.steps, options.seconds
     if steps is not None and not 1 <= steps <= 10**9:
-        raise WseError(f"--steps {steps} is impossible; ask for 1 to 1,000,000,000")
+        raise WseError(f"--steps {steps} is out of range; give 1 to 1,000,000,000")
     if seconds is not None and not 0 < seconds <= 10**7:
-        raise WseError(f"--seconds {seconds} is impossible; give a time above 0 and up to 10,000,000 s")
+        raise WseError(f"--seconds {seconds} is invalid; give a time above 0 and up to 10,000,000 s")
     if not options.only_looks:
         _claim(options)
     entry = client.find(port)
@@ -97,7 +97,7 @@ def _look(entry: Entry, options: CaptureCommand) -> None:
         typer.echo(client.ask(entry, "/metrics"), nl=False)
     if options.stop:
         client.ask(entry, "/stop", {})
-        typer.echo("the run ends after its present step")
+        typer.echo("the run ends after its current step")
 
 
 def _draw(entry: Entry, page: Path | None, heatmap: Path | None) -> None:
@@ -125,7 +125,7 @@ def _summary(data: dict[str, list[list[float]]], path: Path) -> str:
     numbers = [int(row[0]) for row in data["steps"]]
     wafer = sum(row[4] for row in data["steps"] if row[4] is not None)
     client_s = sum(row[2] for row in data["steps"])
-    short = "; the run ended before the rest" if data["cut_short"] else ""
+    short = "; the run ended before the others" if data["cut_short"] else ""
     return (
         f"steps {numbers[0]} to {numbers[-1]}: wafer {wafer:.6g} s, client {client_s:.6g} s, in {path}{short}"
     )

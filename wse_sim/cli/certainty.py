@@ -49,9 +49,9 @@ class Certainty(Declared):
     """Whether bounds are printed with numbers."""
 
     interval: Real | None = option(
-        None, "Print bounds that hold the true number with this probability.", unit="%", ge=50, le=99
+        None, "Print an interval that contains the true value with this probability.", unit="%", ge=50, le=99
     )
-    interval_workers: Whole = option(1, "Processes that price the draws.", unit="processes", ge=1, le=1024)
+    interval_workers: Whole = option(1, "Processes that evaluate the draws.", unit="processes", ge=1, le=1024)
     interval_replans: bool = option(False, "Recompile at every draw of the constants (slow).")
 
     def asked(self, options: Chosen) -> Chosen:
@@ -104,7 +104,7 @@ def sensitivity_command(
     options: SensitivityCommand,
     screen: Screen,
     param: Annotated[
-        list[str] | None, typer.Option("--param", help="key=value of a kernel, repeated.")
+        list[str] | None, typer.Option("--param", help="Kernel parameter as key=value; may be repeated.")
     ] = None,
 ) -> None:
     """Show which constants affect the rate of a model or the cycles of a kernel most, and which of them are

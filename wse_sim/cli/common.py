@@ -20,16 +20,16 @@ from wse_sim.options import Declared, RunOptions, option
 if TYPE_CHECKING:
     from rich.console import Console
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 class Screen(Declared):
     """Options for what a command prints, and where."""
 
-    as_json: bool = option(False, "Print JSON on standard output.", flag="--json")
-    quiet: bool = option(False, "No progress on standard error.", flag="--quiet -q")
-    strict: bool = option(False, "An option without effect is a fault.", flag="--strict")
-    timings: bool = option(False, "Print on standard error where the command's time went.")
+    as_json: bool = option(False, "Print JSON to standard output.", flag="--json")
+    quiet: bool = option(False, "Do not print progress.", flag="--quiet -q")
+    strict: bool = option(False, "Treat an option without effect as an error.", flag="--strict")
+    timings: bool = option(False, "Print to standard error where the command spent its time.")
 
 
 def print_json(data: object) -> None:

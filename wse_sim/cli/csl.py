@@ -18,7 +18,9 @@ ThreadsOption = Annotated[
 ]
 SdkOption = Annotated[
     str | None,
-    typer.Option("--sdk", help="1.4 or 2.10: the release whose rules hold; else what the sources show."),
+    typer.Option(
+        "--sdk", help="SDK release whose rules apply: 1.4 or 2.10 (default: detected from the sources)."
+    ),
 ]
 app = typer.Typer(cls=StrictGroup, help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
 
@@ -52,7 +54,9 @@ def run_command(
             help="Print what decides the course of the program, and the cycles of launches by the max-plus executor.",
         ),
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what the language guide refuses.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse programs that the language guide forbids.")
+    ] = False,
     sdk: SdkOption = None,
     sanitize: Annotated[
         bool,
@@ -96,7 +100,7 @@ def run_command(
             trace=tracing,
         )
     except subprocess.TimeoutExpired:
-        raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
+        raise WseError(f"{file} did not finish within {timeout:g} s; raise --timeout") from None
     raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
 
 
@@ -120,16 +124,18 @@ def _trace_asked(cores: str | None, cycles: str | None, out: Path | None) -> tup
 @app.command("check")
 def check_command(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of examples: every commands*.sh below them is run.")
+        list[Path], typer.Argument(help="Folders of examples; every commands*.sh in them is run.")
     ],
-    arch: Annotated[str | None, typer.Option("--arch", help="wse2 or wse3 only.")] = None,
-    only: Annotated[str | None, typer.Option("--only", help="Cases whose name holds this text.")] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="Run only the cases of wse2 or of wse3.")] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Run only cases whose name contains this text.")
+    ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds for one case.", min=1.0, max=1e7)
+        float, typer.Option("--timeout", help="Time limit of one case in seconds.", min=1.0, max=1e7)
     ] = 600.0,
     threads: ThreadsOption = None,
     strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Refuse what the language guide refuses.")
+        bool, typer.Option("--strict/--no-strict", help="Refuse programs that the language guide forbids.")
     ] = True,
     sdk: SdkOption = None,
     as_json: JsonOption = False,
@@ -146,7 +152,7 @@ def check_command(
         found += find_cases(folder, arch, only)
     cases = []
     if not as_json:
-        print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
+        print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host script")
     for name, generation, file in found:
         case = check_case(name, generation, file, timeout, threads, strict=strict, sdk=sdk)
         cases.append(case)
@@ -210,7 +216,7 @@ def memory_command(
 def judge_command(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A file with one request; without it, one request a line on standard input."),
+        typer.Argument(help="File with one request (default: one request per line on standard input)."),
     ] = None,
 ) -> None:
     """Compile, run, check and time kernels in a process that stays: a JSON object a line in, a verdict a line out."""
@@ -249,10 +255,10 @@ def debug_command(
         ),
     ] = None,
     commands: Annotated[
-        Path | None, typer.Option("--commands", help="A file with commands of the debugger, one a line.")
+        Path | None, typer.Option("--commands", help="File with debugger commands, one per line.")
     ] = None,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Behind the commands of the file, run to the end without asking.")
+        bool, typer.Option("--batch", help="After the commands of the file, run to the end without a prompt.")
     ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1, max=1e7)] = None,
     dap: Annotated[
@@ -261,11 +267,11 @@ def debug_command(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", help="Speak it on a TCP port of this machine, to one editor.", min=0, max=65535
+            "--port", help="Serve the protocol to one editor on a local TCP port.", min=0, max=65535
         ),
     ] = None,
 ) -> None:
-    """Debug a command file as it is: break and watch points, steps forward and back, values, senders of words."""
+    """Debug a command file as it is: break and watchpoints, steps forward and back, values, senders of words."""
     if dap or port is not None:
         if file is not None or commands is not None or batch or (dap and port is not None):
             raise WseError("--dap and --port leave the program to the editor: give one of them, alone")

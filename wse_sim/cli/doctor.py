@@ -12,14 +12,17 @@ from wse_sim.options import MOST_COUNT
 
 def doctor_command(
     model: Annotated[
-        str, typer.Argument(help="A model, as for wse-sim run, or a file of Python: all of its factories.")
+        str,
+        typer.Argument(
+            help="A model, as for wse-sim run, or a Python file, whose factories are all checked."
+        ),
     ],
     batch: Annotated[int | None, typer.Option("--batch", min=1, max=MOST_COUNT, help="Samples.")] = None,
     seq: Annotated[
         int | None,
-        typer.Option("--seq", min=1, max=MOST_COUNT, help="Length of a sample that is a sequence."),
+        typer.Option("--seq", min=1, max=MOST_COUNT, help="Sequence length of a sample."),
     ] = None,
-    training: Annotated[bool, typer.Option("--training", help="Look at the training graph.")] = False,
+    training: Annotated[bool, typer.Option("--training", help="Check the training graph.")] = False,
     wafer: Annotated[str, typer.Option("--wafer", help="A wafer's name or YAML file.")] = "wse2",
     as_json: JsonOption = False,
 ) -> None:

@@ -40,14 +40,14 @@ class KernelCommandOptions(KernelOptions):
 
 @command
 def kernel_command(
-    name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
+    name: Annotated[str, typer.Argument(help="Kernel name; an unknown name lists all names.")],
     options: KernelCommandOptions,
     screen: Annotated[Screen, Without("timings")],
     certainty: Certainty,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
     emit: Annotated[
         tuple[str, Path] | None,
-        typer.Option("--emit", help="csl FOLDER: write the kernel as a program in CSL, and do not run it."),
+        typer.Option("--emit", help="csl FOLDER: write the kernel as a CSL program instead of running it."),
     ] = None,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
@@ -66,7 +66,7 @@ def kernel_command(
     wafer = load_wafer(options.wafer)
     chosen = fitting(find(name), given, wafer)
     for key in chosen.keys() - given.keys():
-        print(f"wse-sim: note: {key}={chosen[key]}, as wafer {wafer.name} has no more", file=sys.stderr)
+        print(f"wse-sim: note: {key}={chosen[key]}, the most that wafer {wafer.name} has", file=sys.stderr)
     given = chosen
     if emit is not None:
         _emit(name, given, wafer, *emit)
@@ -110,7 +110,7 @@ def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
     """Options that have no effect on this command, one line each."""
     if is_written:
         kept = all_but(KernelCommandOptions, "rows", "cols", "wafer", "kernels")
-        return unused(options, kept, "with --emit: the kernel is written, and does not run")
+        return unused(options, kept, "with --emit: the kernel is written, not run")
     idle = unused(options, ("cycles", "region"), "without --wse-viz") if options.wse_viz is None else []
     idle += unused(options, ("out",), "without --heatmap") if not options.heatmap else []
     idle += unused(options, ("threads",), "with --executor gpu") if options.executor == "gpu" else []
@@ -248,7 +248,5 @@ def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, .
     numbers = [counted(part.strip()) for part in text.split(separator)]
     found = tuple(number for number in numbers if number is not None)
     if len(numbers) != count or len(found) != count:
-        raise WseError(
-            f"{option} {text} does not read; give {count} whole numbers with '{separator}' between"
-        )
+        raise WseError(f"{option} {text} cannot be parsed; give {count} integers separated by '{separator}'")
     return found

@@ -37,7 +37,7 @@ class TraceOptions(Declared):
         "perfetto", "Timeline in --out: perfetto, chrome or none."
     )
     trace_cycles: str | None = option(None, "Window A:B of the timeline.")
-    trace_regions: str | None = option(None, "Regions of the timeline, patterns with commas between.")
+    trace_regions: str | None = option(None, "Regions of the timeline, as comma-separated patterns.")
     hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.", writes="folder")
 
     def choice(self) -> TraceChoice:

@@ -314,8 +314,8 @@ def _table(answer: dict[str, Any]) -> None:
             "links: busiest link over the slowest kernel, above 1 they bind; latency: cycles of one sample"
         )
         print(
-            f"area bound {slowest['bound_cycles']:.6g} cycles per sample: all stages at their least area,\n"
-            "cores that regions set aside included, no remainder"
+            f"area bound {slowest['bound_cycles']:.6g} cycles per sample: all stages at their smallest area,\n"
+            "with the cores that regions set aside, and no unused core"
         )
         print(answer["verdict"])
     if answer["time"]:

@@ -68,11 +68,11 @@ class RunCommand(RunOptions):
     explain: bool = option(False, "Print what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
         False,
-        "Step the whole model on the fabric as well (small wafers; streamed weights: dense layers).",
+        "Also step the whole model on the fabric (small wafers; weight streaming: dense layers).",
     )
     check_values: bool = option(
         False,
-        "Hold every value of a random batch (--seed) on the whole fabric against PyTorch; MODEL is a factory.",
+        "Compare every value of a random batch (--seed) on the whole fabric with PyTorch; MODEL must be a factory.",
     )
 
 
@@ -135,7 +135,7 @@ def run_command(
             say("step the whole model on the fabric")
             whole = _on_fabric(result)
             if made is not None:
-                say("hold values against PyTorch")
+                say("compare values with PyTorch")
                 values = _values(model, made, result, options.seed)
         if out is not None:
             say("draw")
@@ -187,7 +187,7 @@ def _checked_module(model: str, options: RunCommand) -> Made | None:
     if not options.check_values:
         return None
     if not options.whole_fabric:
-        raise WseError("--check-values holds values of the whole fabric against PyTorch; give --whole-fabric")
+        raise WseError("--check-values compares values of the whole fabric with PyTorch; give --whole-fabric")
     if ":" not in model or model.startswith("hf:") or model.endswith((".pt2", ".yaml", ".yml")):
         raise WseError(
             f"--check-values needs a module with weights, and {model} has none; give package.module:factory or "
@@ -253,7 +253,7 @@ def compare_command(
     model: Annotated[str | None, typer.Argument(help="As for run; a series with --baselines.")] = None,
     out: OutOption = None,
 ) -> None:
-    """Run both modes side by side; a mode that does not fit is a row that states what binds."""
+    """Run both modes side by side; a mode that does not fit is a row that states the bottleneck."""
     from wse_sim import api
     from wse_sim.report import tables
     from wse_sim.uncertainty import compare_interval
@@ -270,7 +270,7 @@ def compare_command(
         _baselines(model or "gpt2-series", options, screen)
         return
     if model is None:
-        raise WseError("no model is named; give a model (many models are a study: wse-sim study)")
+        raise WseError("no model is named; give a model (for many models use wse-sim study)")
     say_without_effect([*without_effect(model, options), *unused_bounds(certainty)], screen.strict)
     options = certainty.asked(options)
     with progress(screen.quiet) as say:
@@ -296,7 +296,7 @@ def compare_command(
                 print(f"{row.mode}\n{lines(more)}")
         if lead is not None:
             print(
-                f"{lead.faster} is the faster with a probability of {lead.probability:.0%}: {lead.ratio.text()} times"
+                f"{lead.faster} is faster with a probability of {lead.probability:.0%}: {lead.ratio.text()} times"
             )
     say_where(out, screen.quiet)
     if not any(row.feasible for row in rows):

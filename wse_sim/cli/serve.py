@@ -33,24 +33,28 @@ class ServeCommand(ServingOptions):
     out: Path | None = option(
         None, "Folder for the result, requests, series, a picture and a page.", writes="folder"
     )
-    no_curves: bool = option(False, "Leave the runs at other loads out, which the page of --out shows.")
+    no_curves: bool = option(False, "Skip the runs at other loads that the page of --out shows.")
     trace_window: str | None = option(
-        None, "A:B in seconds: write what happens then as a timeline into --out (reference engine)."
+        None, "Window A:B in seconds to write as a timeline into --out (reference engine)."
     )
     listen: str | None = option(
         None, "PORT or HOST:PORT: answer requests of OpenAI clients there (default host: 127.0.0.1)."
     )
     time_scale: Real = option(
         1.0,
-        "With --listen: seconds of the wall for a simulated one; 0 is as fast as the host can.",
+        "With --listen: wall-clock seconds per simulated second; 0: as fast as the host can.",
         ge=0,
         le=10**6,
     )
     max_queue: Whole = option(
-        1024, "With --listen: most requests that wait; more are refused.", unit="requests", ge=1, le=10**6
+        1024,
+        "With --listen: maximum number of waiting requests; more are refused.",
+        unit="requests",
+        ge=1,
+        le=10**6,
     )
     max_body: Whole = option(
-        4 * 2**20, "With --listen: longest body of a request.", unit="bytes", ge=1, le=2**31
+        4 * 2**20, "With --listen: maximum size of a request body.", unit="bytes", ge=1, le=2**31
     )
 
 
@@ -159,7 +163,7 @@ def _window(options: ServeCommand) -> tuple[float, float] | None:
     Raises
     ------
     ServingError
-        If it is none.
+        If it is not one.
     """
     if options.trace_window is None:
         return None
@@ -171,7 +175,7 @@ def _window(options: ServeCommand) -> tuple[float, float] | None:
             found.append(math.nan)
     if len(found) != 2 or not 0 <= found[0] < found[1] < MOST_WINDOW_S:
         raise ServingError(
-            f"--trace-window {options.trace_window[:60]} is no window; give A:B in seconds with A below B, e.g. 0:0.05"
+            f"--trace-window {options.trace_window[:60]} is not a window; give A:B in seconds with A below B, e.g. 0:0.05"
         )
     return found[0], found[1]
 
@@ -192,27 +196,25 @@ def _trace(options: ServeCommand, answer: ServiceAnswer, title: str) -> bytes | 
 
 def _idle(options: ServeCommand) -> list[str]:
     if options.listen is not None:
-        return unused(options, OF_RUNS, "with --listen: requests are those of clients")
+        return unused(options, OF_RUNS, "with --listen: clients send the requests")
     idle = unused(options, OF_ENDPOINT, "without --listen")
     idle += [] if options.out is not None else unused(options, ("no_curves", "trace_window"), "without --out")
     if not options.draws_arrivals:
-        idle += unused(options, DRAWN, "with --workload: requests are those of the file")
+        idle += unused(options, DRAWN, "with --workload: the file defines the requests")
     elif options.workload is not None:
-        idle += unused(options, ("input", "output"), "with --workload: lengths are those of the file")
+        idle += unused(options, ("input", "output"), "with --workload: the file defines the lengths")
         idle += unused(options, ("scale_rate",), "with --workload: the file has no times")
     else:
         alike = ("scale_rate", "prefix_caching", "policy")
-        idle += unused(
-            options, alike, "without --workload: drawn prompts begin differently, and are all alike"
-        )
+        idle += unused(options, alike, "without --workload: drawn prompts share no prefix and no priority")
     if options.prefill is None:
         idle += unused(options, ("handover",), "without --prefill")
     if options.replicas == 1 and options.search != "wafers":
         idle += unused(options, ("router",), "with one replica")
     if options.admission == "reserve":
-        idle += unused(options, ("preemption",), "with --admission reserve: nobody is preempted")
+        idle += unused(options, ("preemption",), "with --admission reserve: no request is preempted")
     if options.turns is not None:
-        idle += unused(options, OF_PLANS, "with --turns: the table states what turns cost")
+        idle += unused(options, OF_PLANS, "with --turns: the table gives the cost of turns")
     if options.arrivals.startswith(("users:", "ramp:")):
         idle += unused(options, ("rate",), f"with --arrivals {options.arrivals}")
     if options.goodput is None or options.search == "none":

@@ -44,7 +44,11 @@ def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Va
         (
             "cache",
             f"{own['kv_blocks_most']:,} of {own['kv_blocks']:,} blocks at most; {own['preemptions']:,} preemptions"
-            + (f"; {own['cached_tokens']:,} tokens of prompts were there" if options.prefix_caching else ""),
+            + (
+                f"; {own['cached_tokens']:,} prompt tokens came from the cache"
+                if options.prefix_caching
+                else ""
+            ),
         ),
         ("bound by", own["binds"]),
         (

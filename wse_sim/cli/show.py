@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wse_sim.hardware import Cluster, Wafer
     from wse_sim.hardware.chip import Chip
 
-PartArgument = Annotated[str, typer.Argument(help="Part of the names to show, such as clock.")]
+PartArgument = Annotated[str, typer.Argument(help="Show only names that contain this text, such as clock.")]
 
 app = typer.Typer(cls=StrictGroup, help="Show what the simulator knows.", no_args_is_help=True)
 
@@ -188,7 +188,7 @@ def show_model(
         Path | None, typer.Option("--graph", help="Draw the kernel graph, repeats folded (SVG).")
     ] = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Print on standard error where the time went.")
+        bool, typer.Option("--timings", help="Print to standard error where the time went.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -56,7 +56,9 @@ class StudyCommand(Declared):
         2, "Processes of the local cluster; 0 runs in this process.", unit="processes", ge=0, le=1024
     )
     scheduler: str | None = option(None, "Address of a Dask scheduler, such as tcp://host:8786.")
-    memory: str = option("auto", "Memory of a local worker, such as 4GB; one that needs more is ended.")
+    memory: str = option(
+        "auto", "Memory of a local worker, such as 4GB; a worker that exceeds it is stopped."
+    )
     dry_run: bool = option(False, "Check the study, count its runs, estimate the time, run nothing.")
     export: Literal["parquet", "csv"] | None = option(
         None, "Also write the rows into a table next to the store."
@@ -263,11 +265,11 @@ def parameters_command(
 class PlotCommand(Declared):
     """Options of a study's picture."""
 
-    x: str = option("", "Parameter or output across (default: the one with most values).")
-    y: str = option("", "Output up (default: the study's first).")
-    by: str = option("", "Parameter of the lines' colors, and of a map's other side.")
+    x: str = option("", "Parameter or output on the x axis (default: the one with most values).")
+    y: str = option("", "Output on the y axis (default: the study's first).")
+    by: str = option("", "Parameter shown by line color, and on the y axis of a map.")
     objectives: str = option(
-        "", "Of the Pareto front: OUTPUT:max,OUTPUT:min (default: the search's, or two outputs)."
+        "", "Objectives of the Pareto front: OUTPUT:max,OUTPUT:min (default: the search's, or two outputs)."
     )
 
 

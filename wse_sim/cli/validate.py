@@ -28,9 +28,7 @@ class ValidateCommand(Declared):
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     mine: Path | None = option(None, "Folder with logs of your own runs, used instead of the shipped suites.")
-    refit: bool = option(
-        False, "Print which fitted constants the points would move, and how far in their ranges."
-    )
+    refit: bool = option(False, "Print how far the points would move each fitted constant within its range.")
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
     sources: Path | None = option(None, "Folder with checkouts of published programs in CSL.")
@@ -54,10 +52,10 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     say_without_effect(unused_bounds(certainty), screen.strict)
     if options.sources is not None and not is_folder(options.sources, "sources", WseError):
         raise WseError(
-            f"sources {options.sources} is no folder; give the folder around the published programs"
+            f"sources {options.sources} is not a folder; give the folder that contains the published programs"
         )
     if options.refit and options.mine is None and options.data is None:
-        raise WseError("--refit needs points that are yours; give --mine FOLDER or --data SUITE")
+        raise WseError("--refit needs points of your own; give --mine FOLDER or --data SUITE")
     suite = _suite(options)
     workers = max(options.workers, certainty.interval_workers)
     refits: Sequence[Refit] = ()

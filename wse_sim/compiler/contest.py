@@ -109,7 +109,7 @@ def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> Contest
         notes = (f"adapter cost left out: its formula is not public (weight {graph.wadapter:g})",)
     if len(graph.kernels) > 1 and not graph.edges:
         notes += (
-            f"the graph has {len(graph.kernels)} kernels and no edges: no wire is counted; is the file whole?",
+            f"the graph has {len(graph.kernels)} kernels and no edges: no wire is counted; is the file complete?",
         )
     cost = graph.wdeltat * max_time + graph.wlength * wire
     return ContestResult(graph, placement, rects, max_time, wire, cost, lower_bound(graph), notes=notes)

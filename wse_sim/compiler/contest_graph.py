@@ -166,7 +166,7 @@ def _is_header(text: str) -> bool:
 
 
 def _note(header: dict[str, str], key: str, value: str, line: int, *, is_stated: bool) -> None:
-    """Keep a key of the header; outside of comments it must be one that is read (`is_stated`)."""
+    """Keep a key of the header; outside comments it must be one that is read (`is_stated`)."""
     if key in HEADER_KEYS and key in header:
         raise ConfigError(f"line {line} of the kernel graph has {key}={value[:40]} again; state it once")
     if is_stated and key not in HEADER_KEYS:

@@ -171,5 +171,5 @@ def no_rectangle(mode: str, model: str, wafer: Wafer) -> Infeasible:
         limit=0.0,
         unit="rows and columns without a dead core",
         where=f"wafer {wafer.name}",
-        remedy="take out some of dead_rows and dead_cores, or use the pipelined mode",
+        remedy="remove some of dead_rows and dead_cores, or use the pipelined mode",
     )

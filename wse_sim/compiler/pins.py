@@ -127,6 +127,6 @@ def pinned_replicas(graph: KernelGraph, asked: int | None) -> int | None:
         )
     if asked is not None and asked != numbers[0]:
         raise ModelError(
-            f"{asked} replicas are asked for, and '{pins[numbers[0]]}' is pinned to {numbers[0]}; drop one of the two"
+            f"{asked} replicas are requested, but '{pins[numbers[0]]}' is pinned to {numbers[0]}; drop one of the two"
         )
     return numbers[0]

@@ -178,7 +178,7 @@ def _way_cost(
 
 @helper_kernel
 def _rounded(x: float) -> int:
-    """The nearest whole number, the even one of two."""
+    """The nearest integer, the even one of two."""
     low = floor(x)
     part = x - low
     if part > 0.5 or (part == 0.5 and low % 2 != 0):

@@ -80,7 +80,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             wanted = f"{low}" if low == high else f"{low} to {high}"
             raise CslError(
                 node.at,
-                f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, and {len(node.args)} are given",
+                f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'} but {len(node.args)} are given",
             )
 
     # ---- conversions
@@ -114,7 +114,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(
             t, (ty.PointerType, ty.DsdType)
         ):
-            raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known at run time only")
+            raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known only at run time")
         words = words_of(value.type, value.data)
         if words is None:
             raise CslError(
@@ -129,7 +129,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if s.words == 0 or s.words != t.words:
             raise CslError(
                 at,
-                f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have one width",
+                f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have the same width",
             )
 
     def b_ptrcast(self, node: tree.Builtin, scope: Scope) -> Operand:
@@ -137,7 +137,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         t = self.type_of(node.args[0], scope)
         value = self.eval(node.args[1], scope)
         if not isinstance(t, ty.PointerType):
-            raise CslError(node.at, f"@ptrcast makes pointers; '{t}' is none")
+            raise CslError(node.at, f"@ptrcast needs a pointer type; '{t}' is not one")
         if not isinstance(value.type, ty.PointerType):
             raise CslError(node.at, f"@ptrcast takes a pointer, found '{value.type}'")
         return self.ptrcast(value, t)
@@ -212,7 +212,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if len(node.args) not in (2, 4):
             raise CslError(
                 node.at,
-                f"@range takes (type, stop) or (type, start, stop, step), and {len(node.args)} arguments are given",
+                f"@range takes (type, stop) or (type, start, stop, step) but {len(node.args)} arguments are given",
             )
         t = self.type_of(node.args[0], scope)
         if not ty.is_int(t):
@@ -224,7 +224,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         numbers = [self.coerce(v, t, a.at).data for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else numbers
         if step == 0:
-            raise CslError(node.at, "the step of a range is 0; it must not be")
+            raise CslError(node.at, "the step of a range must not be 0")
         return Value(ty.RANGE, Range(t, start, stop, step))
 
     def range_part(self, node: tree.Builtin, scope: Scope, part: str) -> Value:
@@ -259,7 +259,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             (k for k in set(one) & set(two) if self.judges(scope) or not is_same(one[k], two[k])), key=str
         )
         if both and isinstance(both[0], str):
-            raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may occur once")
+            raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may occur only once")
         return Value(ty.COMPTIME_STRUCT, {**one, **two})
 
     def field_name(self, node: tree.Builtin, scope: Scope) -> str:
@@ -349,7 +349,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def from_json(self, plain: object, scope: Scope, at: int) -> Value:
         """A JSON value as a compile-time value; a field of an object may carry its type, as in "size:u16"."""
         if plain is None:
-            raise CslError(at, "null in JSON has no value here; leave the field out")
+            raise CslError(at, "JSON null has no value here; leave the field out")
         if isinstance(plain, list):
             return Value(ty.COMPTIME_STRUCT, {i: self.from_json(x, scope, at) for i, x in enumerate(plain)})
         if isinstance(plain, dict):
@@ -373,7 +373,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         self.count(node, 1, 2)
         if not self.condition(node.args[0], scope):
             text = ": " + self.data(node.args[1], scope, ty.COMPTIME_STRING) if len(node.args) > 1 else ""
-            raise CslError(node.at, f"the assertion does not hold{text}")
+            raise CslError(node.at, f"assertion failed{text}")
         return VOID_VALUE
 
     def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -384,7 +384,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def b_assert(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         if not self.condition(node.args[0], scope):
-            raise CslError(node.at, "the assertion does not hold")
+            raise CslError(node.at, "assertion failed")
         return VOID_VALUE
 
     # ---- handles
@@ -456,7 +456,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
         """In a comptime block, what sets the machine without an answer runs before the program begins."""
         if self.strict or self.unit.program is None or self.type_of(node.args[0], scope) is not ty.VOID:
-            raise CslError(node.at, "this is known at run time only")
+            raise CslError(node.at, "this is known only at run time")
         self.at_start(node, scope, [self.known(a, scope) for a in node.args[2:]])
         return VOID_VALUE
 

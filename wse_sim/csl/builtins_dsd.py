@@ -201,7 +201,7 @@ class DsdBuiltins(Evaluation):
         if len(node.extents) != len(node.names):
             raise CslError(
                 node.at,
-                f"the access has {len(node.names)} names and {len(node.extents)} extents; both must be as many",
+                f"the access has {len(node.names)} names and {len(node.extents)} extents; the numbers must be equal",
             )
         extents = [self.data(e, scope, ty.U16) for e in node.extents]
         limit = 4 if t is ty.MEM4D else 1
@@ -457,7 +457,7 @@ class DsdBuiltins(Evaluation):
                     "a FIFO takes .dest (a dsr_dest), .src (a dsr_src1) and .xdsr together, or none of them",
                 )
         if given["dest"].data.id != given["src"].data.id:
-            raise CslError(fifo.at, "the registers .dest and .src of a FIFO must have one number")
+            raise CslError(fifo.at, "the registers .dest and .src of a FIFO must have the same number")
         if self.unit.program is None:
             return
         inner = Scope(scope.instance, scope)

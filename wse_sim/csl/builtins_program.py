@@ -37,13 +37,13 @@ class ProgramBuiltins(StrictRules):
     def layout_state(self, node: tree.Builtin) -> LayoutState:
         state = self.unit.layout
         if state is None:
-            raise CslError(node.at, f"{node.name} belongs into the layout block")
+            raise CslError(node.at, f"{node.name} belongs in the layout block")
         return state
 
     def program_state(self, node: tree.Builtin) -> ProgramState:
         state = self.unit.program
         if state is None:
-            raise CslError(node.at, f"{node.name} belongs into the program of a PE, not into the layout")
+            raise CslError(node.at, f"{node.name} belongs in the program of a PE, not in the layout")
         return state
 
     def b_import_module(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -63,11 +63,11 @@ class ProgramBuiltins(StrictRules):
         if state.width:
             raise CslError(
                 node.at,
-                f"@set_rectangle is called twice; the rectangle is {state.width} x {state.height} already",
+                f"@set_rectangle is called twice; the rectangle is already {state.width} x {state.height}",
             )
         width, height = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args)
         if width < 1 or height < 1:
-            raise CslError(node.at, f"a rectangle of {width} x {height} PEs; both sides must be 1 at least")
+            raise CslError(node.at, f"a rectangle of {width} x {height} PEs; both sides must be at least 1")
         state.set_rectangle(width, height, node.at)
         return VOID_VALUE
 
@@ -75,12 +75,10 @@ class ProgramBuiltins(StrictRules):
         """Row-major index of the PE that a call names; of many where the iterations of a loop are evaluated together."""
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
-            raise CslError(
-                node.at, f"{node.name} before @set_rectangle; first state how large the rectangle is"
-            )
+            raise CslError(node.at, f"{node.name} is called before @set_rectangle; set the rectangle first")
         if not (0 <= x < state.width and 0 <= y < state.height):
             raise CslError(
-                node.at, f"PE ({x}, {y}) is outside of the rectangle of {state.width} x {state.height} PEs"
+                node.at, f"PE ({x}, {y}) is outside the rectangle of {state.width} x {state.height} PEs"
             )
         return self.cores(y * state.width + x)
 
@@ -132,7 +130,7 @@ class ProgramBuiltins(StrictRules):
         state = self.program_state(node)
         color = self.color_argument(node.args[0], scope)
         if color in state.colors:
-            raise CslError(node.at, f"color {color} of this PE has its configuration already")
+            raise CslError(node.at, f"color {color} of this PE is already configured")
         route = read_route(
             self.known(node.args[1], scope), color, self.options.arch, node.at, strict=self.judges(scope)
         )
@@ -147,7 +145,8 @@ class ProgramBuiltins(StrictRules):
         mutable = self.condition(node.args[2], scope) if len(node.args) > 2 else False
         if not isinstance(t, (ty.PointerType, ty.FnType)) and len(node.args) < 3:
             raise CslError(
-                node.at, f"the name '{name}' of type '{t}' needs a third argument: may the host write it?"
+                node.at,
+                f"the name '{name}' of type '{t}' needs a third argument that states whether the host may write it",
             )
         if name in state.names:
             raise CslError(node.at, f"the name '{name}' is exported twice")
@@ -221,7 +220,7 @@ class ProgramBuiltins(StrictRules):
         if key in state.tasks:
             other = state.tasks[key].function.name
             raise CslError(
-                node.at, f"task id {value.data} is bound to '{other}' already; an id takes one task"
+                node.at, f"task id {value.data} is already bound to '{other}'; an id can have one task"
             )
         if kind == "data" and not 1 <= len(task.node.params) <= 2:
             raise CslError(
@@ -245,7 +244,7 @@ class ProgramBuiltins(StrictRules):
         self.top_level(node, scope)
         state = self.program_state(node)
         if not self.options.wse3:
-            raise CslError(node.at, "@bind_rotating_tasks exists on wse3 only")
+            raise CslError(node.at, "@bind_rotating_tasks exists only on wse3")
         main, other = (self.task_argument(a, scope) for a in node.args[:2])
         value = self.known(node.args[2], scope)
         if value.type is not ty.DATA_TASK_ID:
@@ -267,12 +266,12 @@ class ProgramBuiltins(StrictRules):
         if not limit >= 1 or start >= limit:
             raise CslError(
                 node.args[3].at,
-                f"the limit is {limit} and the count begins at {start}; the limit must be 1 at least and above it",
+                f"the limit is {limit} and the count begins at {start}; the limit must be at least 1 and above the start",
             )
         if not 1 <= len(main.node.params) <= 2 or len(other.node.params) not in (0, len(main.node.params)):
             raise CslError(
                 node.at,
-                f"'{main.name}' takes the words of a data task, and '{other.name}' nothing or the same",
+                f"'{main.name}' takes the words of a data task; '{other.name}' must take the same words or none",
             )
         key = ("task", value.data)
         if key in state.tasks:
@@ -310,7 +309,7 @@ class ProgramBuiltins(StrictRules):
         return VOID_VALUE
 
     def task_number(self, value: Operand, at: int) -> Operand:
-        """The id behind a task id or a task's name; an operand when it is known at run time only."""
+        """The id behind a task id or a task's name; an operand when it is known only at run time."""
         if isinstance(value.type, ty.FnType) and type(value) is Value:
             for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
                 if bound.function is value.data or value.data in bound.group:
@@ -392,7 +391,7 @@ class ProgramBuiltins(StrictRules):
         state = self.program_state(node)
         color = self.color_argument(node.args[1], scope)
         if color in state.teardown:
-            raise CslError(node.at, f"color {color} has a teardown handler already")
+            raise CslError(node.at, f"color {color} already has a teardown handler")
         state.teardown[color] = self.handler(node, scope)
         return VOID_VALUE
 
@@ -467,7 +466,7 @@ class ProgramBuiltins(StrictRules):
         if not FIRST_REGISTER <= number < FIRST_REGISTER + REGISTERS:
             raise CslError(
                 node.args[0].at,
-                f"{number:#x} is no configuration register; their word addresses are {FIRST_REGISTER:#x} to {FIRST_REGISTER + REGISTERS - 1:#x}",
+                f"{number:#x} is not a configuration register; their word addresses are {FIRST_REGISTER:#x} to {FIRST_REGISTER + REGISTERS - 1:#x}",
             )
         has_model = not self.options.wse3 and any(
             0 <= number - first < REGISTER_COLORS for first in (ROUTES, SWITCH)
@@ -477,7 +476,7 @@ class ProgramBuiltins(StrictRules):
             self.unit.compiler.warned.add(said)
             warn(
                 node.at,
-                f"the register {number:#x} has no model: it keeps what is written to it, and nothing else changes",
+                f"the register {number:#x} is not modelled: it stores what is written and has no other effect",
             )
 
     def check_ranges(self, address: Operand, given: Value, at: int) -> None:
@@ -534,7 +533,7 @@ class ProgramBuiltins(StrictRules):
         self.count(node, 0, 1)
         if not self.judges(scope):
             return VOID_VALUE
-        self.demand(self.options.wse3, node.at, "@set_control_task_table exists on wse3 only")
+        self.demand(self.options.wse3, node.at, "@set_control_task_table exists only on wse3")
         state = self.program_state(node)
         self.demand(
             not state.has_control_table,

@@ -99,7 +99,7 @@ class Mem(Operand):
 
 @final
 class RunRange(Operand):
-    """A range with a bound that is known at run time only."""
+    """A range with a bound that is known only at run time."""
 
     __slots__ = ("at", "element", "start", "step", "stop", "type")
 

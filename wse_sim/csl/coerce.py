@@ -224,7 +224,7 @@ def compare(op: str, left: Operand, right: Operand, at: int) -> bool:
     if a is not b and not (
         isinstance(a, (ty.PointerType, ty.FnType)) and isinstance(b, (ty.PointerType, ty.FnType))
     ):
-        raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have one type")
+        raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have the same type")
     if op not in ("==", "!="):
         raise CslError(at, f"'{op}' between values of type '{a}'; only == and != are defined")
     x, y = left.data, right.data

@@ -208,7 +208,7 @@ def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
         elif name in ("color_swap_x", "color_swap_y"):
             if truth(v, name, at):
                 if arch == "wse3":
-                    raise CslError(at, f"{name} exists on wse2 only")
+                    raise CslError(at, f"{name} exists only on wse2")
                 swap |= 1 if name == "color_swap_x" else 2
         elif name != "pop_mode":  # until release 1.0 it was a field of the routes
             raise CslError(

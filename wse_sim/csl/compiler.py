@@ -98,7 +98,7 @@ class CompiledProgram:
             ) from error
         try:
             if about.get(SUM) != _sum(out, about):
-                raise ValueError("its check sum is that of other files")
+                raise ValueError("its checksum belongs to other files")
             pair = {
                 n: (int(about[n]["width"]), int(about[n]["height"]))
                 for n in ("fabric", "offsets", "rectangle")
@@ -125,13 +125,13 @@ class CompiledProgram:
 
 
 SUM = "sha256"
-"""Key of the check sum in `out.json`: over what else that file states, and over the files of :data:`SUMMED`."""
+"""Key of the checksum in `out.json`: over what else that file states, and over the files of :data:`SUMMED`."""
 
 SUMMED = ("bin/out_rpc.json", "bin/image.npz")
 
 
 def _sum(out: Path, about: Mapping[str, Any]) -> str:
-    """The check sum of an output folder."""
+    """The checksum of an output folder."""
     rest = {key: value for key, value in about.items() if key != SUM}
     total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in SUMMED:
@@ -188,7 +188,7 @@ def compile_program(
         return _compile(str(path), options, params, colors, out)
     except RecursionError:
         raise WseError(
-            f"'{path}' or a file that it names nests expressions, calls or types too deep to follow; split them, and look for one "
+            f"'{path}' or a file that it names nests expressions, calls or types too deeply; split them, and check for one "
             "that names itself"
         ) from None
     finally:
@@ -202,12 +202,12 @@ def check_options(options: Options) -> Options:
         raise WseError(f"the architecture is '{options.arch}'; it must be {' or '.join(ARCHES)}")
     if options.sdk not in SDKS:
         raise WseError(
-            f"--sdk is '{options.sdk}'; it must be 1.4 or 2.10, or left out for what the sources show"
+            f"--sdk is '{options.sdk}'; it must be 1.4 or 2.10, or left out to detect it from the sources"
         )
     if options.fp16 not in HALF_FORMATS:
         raise WseError(f"--fp16-format is '{options.fp16}'; it must be {', '.join(HALF_FORMATS)}")
     if not 1 <= options.channels <= MAX_CHANNELS:
-        raise WseError(f"{options.channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
+        raise WseError(f"{options.channels} channels are requested; the range is 1 to {MAX_CHANNELS}")
     return options
 
 
@@ -247,7 +247,7 @@ def fit_fabric(options: Options, layout: LayoutState) -> Options:
         return dataclasses.replace(options, fabric=size, offsets=offsets)
     (x, y), (columns, lines) = options.offsets, options.fabric
     if x < west or y < rows:
-        raise WseError(f"the offsets are {x},{y}; with memcpy they must be {west},{rows} at least")
+        raise WseError(f"the offsets are {x},{y}; with memcpy they must be at least {west},{rows}")
     if columns < x + layout.width + east or lines < y + layout.height + rows:
         need = f"{x + layout.width + east},{y + layout.height + rows}"
         raise WseError(

@@ -2,7 +2,7 @@
 
 `eval(node, scope)` gives a value, `access(node, scope)` a place (`Ref`) where there is one.  A statement gives None or a signal:
 a tuple ("break", label, value), ("continue", label) or ("return", value).  :mod:`wse_sim.csl.lower` inherits from it and emits code
-where an operand is known at run time only.
+where an operand is known only at run time.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     def check_count(self, fn: Function, given: int, at: int) -> None:
         if given != len(fn.node.params):
-            raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {given} are given")
+            raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments but {given} are given")
 
     def call(self, fn: Function, args: Sequence[Operand], at: int) -> Operand:
         """Run a function now."""
@@ -225,7 +225,7 @@ class ExpressionEvaluator(PlaceEvaluator):
         if self.depth >= MAX_DEPTH:
             raise CslError(
                 at,
-                f"calls at compile time are nested deeper than {MAX_DEPTH}; '{fn.name}' seems to call itself without end",
+                f"calls at compile time are nested deeper than {MAX_DEPTH}; '{fn.name}' seems to call itself endlessly",
             )
         scope = Scope(fn.instance)
         for p, value in zip(node.params, args, strict=True):
@@ -372,9 +372,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             rows = [self.coerce(v, inner, at) for v in fields.values()]
             return [Value(t.element, x) for row in rows for x in row.data]
         if len(fields) != t.count:
-            raise CslError(
-                at, f"an array of type '{t}' takes {t.count} elements, and {len(fields)} are given"
-            )
+            raise CslError(at, f"an array of type '{t}' takes {t.count} elements but {len(fields)} are given")
         return [self.coerce(v, t.element, at) for v in fields.values()]
 
     def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand:

@@ -1,6 +1,6 @@
 """Loops of a layout whose iterations are evaluated together: see :mod:`wse_sim.csl.lanes`.
 
-A loop qualifies if its iterations neither change variables from outside of its body nor leave it early: then their order means nothing.
+A loop qualifies if its iterations neither change variables from outside its body nor leave it early: then their order means nothing.
 Every other loop is run as it stands; loops inside of one that was evaluated together are run as they stand, on all lanes at once.
 """
 

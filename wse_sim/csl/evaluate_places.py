@@ -73,7 +73,7 @@ class PlaceEvaluator(Builtins):
         """The value of an expression that must be known now."""
         value = self.eval(node, scope)
         if type(value) is not Value:
-            raise CslError(node.at, "this must be known at compile time, and it is known at run time only")
+            raise CslError(node.at, "this must be known at compile time but is known only at run time")
         return value  # type: ignore[no-any-return]
 
     def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
@@ -209,7 +209,7 @@ class PlaceEvaluator(Builtins):
                 return Value(t, int(text, 0))
         except ValueError as error:
             raise CslError(
-                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is not such a value"
+                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is not a value of this type"
             ) from error
         raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' cannot be read as one")
 
@@ -265,7 +265,7 @@ class PlaceEvaluator(Builtins):
     def local_place(self, found: Entry) -> Operand:
         if type(found) is not Cell:
             raise CslError(
-                getattr(found, "at", -1), "this is known at run time only, and it is needed at compile time"
+                getattr(found, "at", -1), "this is known only at run time but is needed at compile time"
             )
         return Ref(found, (), found.type)
 
@@ -275,7 +275,7 @@ class PlaceEvaluator(Builtins):
             if self.strict and place.root.mutable and isinstance(place.root, Global):
                 raise CslError(
                     at,
-                    f"the variable '{place.root.name}' is known at run time only, and it is needed at compile time",
+                    f"the variable '{place.root.name}' is known only at run time but is needed at compile time",
                 )
             return Value(place.type, copy(self.look(place)))
         return place
@@ -355,7 +355,7 @@ class PlaceEvaluator(Builtins):
             else:
                 raise CslError(
                     at,
-                    f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+                    f"an array of type '{t}' has {len(t.shape)} dimensions but {len(indices)} indices are given",
                 )
         flat = 0
         for n, i in zip(t.shape, indices, strict=True):
@@ -363,7 +363,7 @@ class PlaceEvaluator(Builtins):
             if not ty.is_int(i.type):
                 raise CslError(at, f"an index must be an integer, found '{i.type}'")
             if not 0 <= k < n and not self.unit.probing:
-                raise CslError(at, f"index {k} is outside of the array '{t}' (0 to {n - 1})")
+                raise CslError(at, f"index {k} is outside the array '{t}' (0 to {n - 1})")
             flat = flat * n + k
         return flat
 
@@ -386,12 +386,12 @@ class PlaceEvaluator(Builtins):
         if isinstance(t, ty.StructType) and t.is_tuple and len(indices) == 1:
             k = indices[0].data
             if not 0 <= k < len(t.fields):
-                raise CslError(at, f"index {k} is outside of the tuple of {len(t.fields)} fields")
+                raise CslError(at, f"index {k} is outside the tuple of {len(t.fields)} fields")
             return self.field(base, k, at)
         if t is ty.COMPTIME_STRING:
             text, k = self.load(base, at).data, indices[0].data
             if not 0 <= k < len(text):
-                raise CslError(at, f"index {k} is outside of a string of {len(text)} characters")
+                raise CslError(at, f"index {k} is outside a string of {len(text)} characters")
             return Value(ty.U8, ord(text[k]) & 255)
         raise CslError(at, f"a value of type '{t}' has no elements")
 
@@ -402,7 +402,7 @@ class PlaceEvaluator(Builtins):
         if not t.many:
             return self.index(self.deref(pointer, at), indices, at)
         if len(indices) != 1:
-            raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
+            raise CslError(at, f"a pointer of type '{t}' takes one index but {len(indices)} are given")
         k = indices[0].data
         if isinstance(ref.type, ty.ArrayType) and ref.type.element is t.target:
             return Ref(ref.root, (*ref.path, k), t.target)
@@ -410,7 +410,7 @@ class PlaceEvaluator(Builtins):
             return Ref(ref.root, (*ref.path[:-1], ref.path[-1] + k), t.target)
         if k == 0 and ref.type is t.target:
             return ref
-        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
+        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' can be read only at run time")
 
     def deref(self, pointer: Operand, at: int) -> Operand:
         t = pointer.type
@@ -429,7 +429,7 @@ class PlaceEvaluator(Builtins):
             and ref.type.count == t.target.count
         ):
             return Ref(ref.root, ref.path, t.target)
-        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
+        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' can be read only at run time")
 
 
 def no_value(g: Global) -> CslError:

@@ -36,5 +36,5 @@ def hint(kinds: Sequence[str], values: Sequence[str], i: int, wanted: str) -> st
     if wanted == "'('" and before in ("if", "while", "for", "switch"):
         return f"; what follows '{before}' is in parentheses"
     if here == "param" and wanted == "a statement":
-        return "; parameters of a file are declared outside of functions"
+        return "; parameters of a file are declared outside functions"
     return ""

@@ -139,9 +139,11 @@ def answers(lines: Iterable[str]) -> Iterator[str]:
         try:
             asked = json.loads(line)
             if not isinstance(asked, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
         except ValueError as fault:
-            verdict = Judgement(message=f"the request is no JSON object ({fault}); give one object a line")
+            verdict = Judgement(
+                message=f"the request is not a JSON object ({fault}); give one object per line"
+            )
         else:
             verdict = judge(asked)
         yield json.dumps(verdict.as_dict())
@@ -162,7 +164,7 @@ def _request(stated: Mapping[str, Any]) -> JudgeRequest:
             f"request.{where}: {first['msg']}; the keys are {', '.join(JudgeRequest.model_fields)}"
         ) from None
     if bool(asked.files) == bool(asked.folder):
-        raise ConfigError("a request states `files` or `folder`, one of them")
+        raise ConfigError("a request gives either `files` or `folder`")
     for name in asked.files:
         if not _NAME.fullmatch(name) or ".." in name:
             raise ConfigError(
@@ -227,7 +229,7 @@ def _call(
     export = exports.get(str(name))
     if export is None or export.kind != "Func":
         known = ", ".join(e.name for e in exports.values() if e.kind == "Func") or "none"
-        raise WseError(f"'{name}' is no exported function; the functions are {known}")
+        raise WseError(f"'{name}' is not an exported function; the functions are {known}")
     if len(arguments) != len(export.inputs):
         raise WseError(
             f"'{name}' takes {len(export.inputs)} arguments ({export.type}), {len(arguments)} are given"
@@ -246,9 +248,11 @@ def _look(session: Session, outcome: Outcome, most: int) -> int:
     if outcome.reason == "fault":
         raise WseError(f"the program faulted: {outcome.fault}")
     if outcome.reason == "waits":
-        raise WseError(f"the program waits for ever: {session.proof().text()}")
+        raise WseError(f"the program waits forever: {session.proof().text()}")
     if outcome.reason == "cycle":
-        raise WseError(f"the program runs on after {most:,} cycles: {'; '.join(session.doing()[:3])}")
+        raise WseError(
+            f"the program is still running after {most:,} cycles: {'; '.join(session.doing()[:3])}"
+        )
     return outcome.quiet if outcome.reason == "idle" else outcome.cycle
 
 
@@ -256,7 +260,7 @@ def _variable(exports: Mapping[str, Export], name: str) -> Export:
     export = exports.get(name)
     if export is None or export.kind != "Var":
         known = ", ".join(e.name for e in exports.values() if e.kind == "Var") or "none"
-        raise WseError(f"'{name}' is no exported variable; the variables are {known}")
+        raise WseError(f"'{name}' is not an exported variable; the variables are {known}")
     return export
 
 

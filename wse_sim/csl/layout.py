@@ -51,7 +51,7 @@ class EvaluatedUnit(CodeUnit):
                 Path(p).name for p in [*chain[chain.index(path) if path in chain else 0 :], path][-6:]
             )
             raise CslError(
-                at, f"modules import each other without end: {names}; put what both need into a third module"
+                at, f"modules import each other in a cycle: {names}; put what both need into a third module"
             )
         self.importing.append(key)
         try:

@@ -484,7 +484,7 @@ class ClassLinker:
         return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
-        """Return variables that are no exported symbols, for debuggers: the program's own first; a name in
+        """Return variables that are not exported symbols, for debuggers: the program's own first; a name in
         use is qualified by its file."""
         found = []
         for root in sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order):
@@ -653,7 +653,7 @@ def build_image(compiler: Compiler) -> Image:
                 x, y = layout.place(int(where[np.flatnonzero(config[color, where])].min()))
                 raise CslError(
                     at,
-                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; one of both must go",
+                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; remove one of the two",
                 )
             config[color, where] = 1 + linker.config(route)
     check_queues(compiler.queues)

@@ -129,7 +129,7 @@ class RuntimeBuiltins(MapLowerer):
             return VOID_VALUE
         reg = code.alloc()
         code.emit(Op.LDI, reg, 0, 0, "free", node.at)
-        code.fix("assert", "the assertion does not hold")
+        code.fix("assert", "assertion failed")
         code.emit(Op.SYS, -1, reg, Sys.ASSERT_FAIL, "free", node.at)
         code.bind(over)
         code.release(reg)

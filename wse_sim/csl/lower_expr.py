@@ -1,4 +1,4 @@
-"""Expressions whose operands are known at run time only: arithmetic, comparisons, conversions.
+"""Expressions whose operands are known only at run time: arithmetic, comparisons, conversions.
 
 One file, because every expression falls back on the conversions at its end.
 """
@@ -179,7 +179,7 @@ class ExpressionLowerer(PlaceLowerer):
             t: ty.Type = common_type(left, right, op, at)
             return t, self.coerce(left, t, at), self.coerce(right, t, at)
         if a is not b and not (isinstance(a, ty.PointerType) and isinstance(b, ty.PointerType)):
-            raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have one type")
+            raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have the same type")
         if a.words not in (1, 2, 4) or isinstance(a, (ty.StructType, ty.ArrayType)):
             raise CslError(at, f"'{op}' between values of type '{a}' is not defined")
         return a, left, right
@@ -369,7 +369,7 @@ class ExpressionLowerer(PlaceLowerer):
             run = self.emit(Op.U2F if s is ty.U64 else Op.I2F, reg, 0, "convert", ty.F32, at)
             return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
         if t in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
-            raise CslError(at, f"a value that is known at run time only cannot become a {t}")
+            raise CslError(at, f"a value that is known only at run time cannot become a {t}")
         if s is ty.BOOL or can_widen(s, t):
             return Run(t, reg, at)
         return self.narrow(Run(s, reg, at), t, at, f"alu{width(t)}")
@@ -419,7 +419,7 @@ class ExpressionLowerer(PlaceLowerer):
         parts = [self.coerce(v, t, a.at) for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (Value(t, 0), parts[0], Value(t, 1)) if len(parts) == 1 else parts
         if type(step) is Value and step.data == 0:
-            raise CslError(node.at, "the step of a range is 0; it must not be")
+            raise CslError(node.at, "the step of a range must not be 0")
         return RunRange(t, start, stop, step, node.at)
 
     def b_is_comptime(self, node: tree.Builtin, scope: Scope) -> Value:

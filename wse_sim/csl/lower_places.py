@@ -1,4 +1,4 @@
-"""Operands and places that are known at run time only: registers, memory, members, elements.
+"""Operands and places that are known only at run time: registers, memory, members, elements.
 
 One file, because every form of a place (register, memory, member, element) is read and written by the same few helpers.
 """
@@ -94,7 +94,7 @@ class PlaceLowerer(Evaluator):
             if isinstance(data, Fifo):
                 self.use(data.buffer.root)
         elif isinstance(t, (ty.StructType, ty.ArrayType)) or not (ty.is_number(t) or t.runtime):
-            raise CslError(at, f"a value of type '{t}' exists at compile time only")
+            raise CslError(at, f"a value of type '{t}' exists only at compile time")
         elif t is ty.VOID:
             raise CslError(at, "a void value has no use here")
         else:
@@ -406,7 +406,7 @@ class PlaceLowerer(Evaluator):
         if len(indices) != len(t.shape):
             raise CslError(
                 at,
-                f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+                f"an array of type '{t}' has {len(t.shape)} dimensions but {len(indices)} indices are given",
             )
         reg: int | None = None
         known = 0
@@ -416,7 +416,7 @@ class PlaceLowerer(Evaluator):
             known *= n
             if type(i) is Value:
                 if not 0 <= i.data < n:
-                    raise CslError(at, f"index {i.data} is outside of the array '{t}' (0 to {n - 1})")
+                    raise CslError(at, f"index {i.data} is outside the array '{t}' (0 to {n - 1})")
                 known += i.data
             else:
                 other = self.register(i, at)
@@ -429,7 +429,7 @@ class PlaceLowerer(Evaluator):
         if not t.many:
             return self.index(self.deref(pointer, at), indices, at)
         if len(indices) != 1:
-            raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
+            raise CslError(at, f"a pointer of type '{t}' takes one index but {len(indices)} are given")
         words = t.target.words
         mutable = not t.const
         i = indices[0]
@@ -439,7 +439,7 @@ class PlaceLowerer(Evaluator):
             if array is not None and type(i) is Value and not 0 <= i.data < array.count:
                 raise CslError(
                     at,
-                    f"index {i.data} is outside of the array '{array}' that the pointer points to (0 to {array.count - 1})",
+                    f"index {i.data} is outside the array '{array}' that the pointer points to (0 to {array.count - 1})",
                 )
             self.use(ref.root)
             mem = Mem(t.target, at, ref.root, None, ref.words(), mutable=mutable)

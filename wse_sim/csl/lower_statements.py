@@ -112,7 +112,7 @@ class StatementLowerer(CallLowerer):
             )
         if not t.runtime:
             if type(value) is not Value or has_run(value):
-                raise CslError(node.at, f"a variable of type '{t}' exists at compile time only")
+                raise CslError(node.at, f"a variable of type '{t}' exists only at compile time")
             return Cell(node.name, t, copy(value.data), True, node.at)
         if isinstance(t, (ty.ArrayType, ty.StructType)) or node.name in self.addressed:
             cell = self.frame_cell(node.name, t, node.at)
@@ -249,7 +249,7 @@ class StatementLowerer(CallLowerer):
             if label is not None and target.label == label:
                 return target
         if label is None:
-            raise CslError(at, f"'{what}' is outside of a loop")
+            raise CslError(at, f"'{what}' is outside a loop")
         raise CslError(at, f"there is no loop or block with the label '{label}' around this '{what}'")
 
     def s_Break(self, node: tree.Break, scope: Scope) -> Signal:

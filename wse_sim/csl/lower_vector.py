@@ -114,7 +114,7 @@ class VectorLowerer(ExpressionLowerer):
         if not len(kinds) <= len(args) <= len(kinds) + 1:
             raise CslError(
                 at,
-                f"{node.name} takes {len(kinds)} operands and options, and {len(args)} arguments are given",
+                f"{node.name} takes {len(kinds)} operands and options but {len(args)} arguments are given",
             )
         start = code.next
         row = vector_row(node.name[1:])

@@ -105,7 +105,7 @@ class Files:
                 at,
                 MESSAGE_PASSING
                 if self.options.wse3
-                else f"the library {name} exists on wse3 only; send words on colors with routes",
+                else f"the library {name} exists only on wse3; send words on colors with routes",
             )
         if not os.path.isfile(str(_bundled(inner))):
             known = ", ".join(f"<{n}>" for n in library_names())
@@ -193,7 +193,7 @@ class LayoutState:
         twice = self.tiles.add(path, params, where, at)
         if twice >= 0:
             raise CslError(
-                at, f"PE {self.place(twice)} has its code already; @set_tile_code is called once per PE"
+                at, f"PE {self.place(twice)} already has its code; call @set_tile_code once per PE"
             )
 
     def set_color(self, color: int, route: ColorRoute, where: Array, at: int) -> None:
@@ -205,7 +205,7 @@ class LayoutState:
         if len(twice):
             raise CslError(
                 at,
-                f"color {color} of PE {self.place(int(where[twice[0]]))} has its configuration already",
+                f"color {color} of PE {self.place(int(where[twice[0]]))} is already configured",
             )
         if route not in self.numbers:
             self.routes.append(route)

@@ -570,7 +570,7 @@ def parse(text: str, name: str = "<text>") -> tree.File:
         return parser.file()
     except RecursionError:
         at = parser.places[min(parser.i, len(parser.places) - 1)]
-        raise CslError(at, "expressions or blocks are nested too deep to follow; split them") from None
+        raise CslError(at, "expressions or blocks are nested too deeply; split them") from None
 
 
 def parse_type(text: str) -> tree.Node:

@@ -66,7 +66,7 @@ class SharedNames:
             other = shared.declared[0][0]
             raise CslError(
                 item.at,
-                f"the symbol '{shared.name}' is a '{kind_of(item)}' here and a '{kind_of(other)}' at {where(other.at)}; both must be of one kind",
+                f"the symbol '{shared.name}' is a '{kind_of(item)}' here and a '{kind_of(other)}' at {where(other.at)}; both must be of the same kind",
             )
 
     def _unite(self, shared: Shared, item: Declared, instance: Instance, is_export: bool) -> None:

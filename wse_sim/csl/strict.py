@@ -114,7 +114,7 @@ class StrictRules(Evaluation):
         """A value of one enum becomes one of another by a number only."""
         different = isinstance(t, ty.EnumType) and t is not s
         self.demand(
-            not different, at, "a value of one enum is no value of another; convert it to a number first"
+            not different, at, "a value of one enum is not a value of another; convert it to a number first"
         )
 
     def check_exported(self, g: Global) -> None:
@@ -154,7 +154,7 @@ class StrictRules(Evaluation):
             raise CslError(places[1], f"a FIFO must not be the first source of {name}")
         inputs = [at for value, at in zip(operands, places, strict=True) if value.type is ty.FABIN]
         if len(inputs) > 1 and self.options.wse3:
-            self.demand(False, inputs[1], "on wse3 an operation has one fabric input at most")
+            self.demand(False, inputs[1], "on wse3 an operation has at most one fabric input")
 
     def check_load(self, file: str, t: ty.Type, at: int) -> None:
         """Descriptors of the fabric in registers of their direction."""
@@ -183,7 +183,7 @@ class StrictRules(Evaluation):
                 at,
                 "on wse2 @initialize_queue of an output queue takes the queue alone",
             )
-            self.demand("ctrl_table_id" not in given, at, ".ctrl_table_id exists on wse3 only")
+            self.demand("ctrl_table_id" not in given, at, ".ctrl_table_id exists only on wse3")
 
     def check_program(
         self, state: ProgramState, uses: Iterable[tuple[str, int, int]], names: dict[str, ExportedName]
@@ -202,7 +202,7 @@ class StrictRules(Evaluation):
         if state.teardown and ("task", 29) in state.tasks:
             raise CslError(
                 state.tasks["task", 29].at,
-                "task id 29 is that of teardown, and a teardown handler is set; bind one of both",
+                "task id 29 is that of teardown, and a teardown handler is set; bind one of the two",
             )
 
     def note_tasks(self, state: ProgramState) -> None:
@@ -258,7 +258,7 @@ class StrictRules(Evaluation):
         self.demand(
             len(t.params) <= MOST_HOST_ARGUMENTS,
             at,
-            f"'{name}' has {len(t.params)} parameters; 15 are the most",
+            f"'{name}' has {len(t.params)} parameters; at most 15 are allowed",
         )
         for part in (*t.params, t.result):
             why = "" if part is ty.VOID else "give it a type" if part is None else unknown_to_host(part)

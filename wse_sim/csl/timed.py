@@ -75,9 +75,9 @@ def timed_run(stated: Mapping[str, Any], name: str) -> TimedRun:
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{name}: program.{where}: {first['msg']}") from None
     if bool(run.layout) == bool(run.commands):
-        raise ConfigError(f"{name}: a program states `layout` or `commands`, one of them")
+        raise ConfigError(f"{name}: a program gives either `layout` or `commands`")
     if run.layout and bool(run.stamps) == bool(run.trace):
-        raise ConfigError(f"{name}: a layout states `stamps` or `trace`, one of them")
+        raise ConfigError(f"{name}: a layout gives either `stamps` or `trace`")
     if run.over not in (*OVER, "span"):
         raise ConfigError(f"{name}: program.over is '{run.over}'; use {', '.join((*OVER, 'span'))}")
     return run
@@ -89,7 +89,7 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     Raises
     ------
     WseError
-        If the program cannot be compiled, faults, waits for ever or lacks the stamps.
+        If the program cannot be compiled, faults, waits forever or lacks the stamps.
     """
     if run.commands:
         return (printed_by(folder / run.commands, run.printed) - run.offset) / run.per
@@ -139,7 +139,7 @@ def _finish(session: Session, until: Any) -> None:
     if outcome.reason == "fault":
         raise WseError(f"the program stopped: {outcome.fault}")
     if outcome.reason == "waits":
-        raise WseError(f"the program waits for ever: {'; '.join(str(w) for w in session.status()[:2])}")
+        raise WseError(f"the program waits forever: {'; '.join(str(w) for w in session.status()[:2])}")
 
 
 def _words(program: CompiledProgram, session: Session, name: str) -> npt.NDArray[np.int64]:

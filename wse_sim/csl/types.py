@@ -112,7 +112,7 @@ class ArrayType(Type):
         return 2  # arrays begin at 32-bit words
 
 
-LOOSE = "has no whole number of 16-bit words: fields are not packed closer here; take the bits with shifts and masks"
+LOOSE = "has no integer number of 16-bit words: fields are not packed closer here; take the bits with shifts and masks"
 
 
 @dataclass(eq=False)

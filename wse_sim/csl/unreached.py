@@ -56,7 +56,7 @@ class Unreached:
 def compile_alone(unit: EvaluatedUnit, program: ProgramCode, fn: Function) -> None:
     """Compile a function for arguments of run time.
 
-    Raises :class:`CslError` where it cannot be compiled; does nothing for one that can run at compile time only.
+    Raises :class:`CslError` where it cannot be compiled; does nothing for one that can only run at compile time.
     """
     node = fn.node
     if node.body is None or node.kind == "task" or "inline" in node.modifiers or calls_layout(node.body):

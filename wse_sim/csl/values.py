@@ -30,7 +30,7 @@ class Operand:
         """The data of a value, of the kind that its type states; other operands raise an error."""
         raise CslError(
             getattr(self, "at", NOWHERE),
-            "this must be known at compile time, and it is known at run time only",
+            "this must be known at compile time but is known only at run time",
         )
 
 

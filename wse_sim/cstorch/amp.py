@@ -110,7 +110,7 @@ def autocast(
     """Mixed precision for a block.
 
     On the wafer casts are inserted by the compiler, so the block is as it stands; elsewhere it is torch's autocast if
-    mixed precision was asked for.
+    mixed precision was requested.
     """
     if runtime.use_cs() or not (enabled and mixed_precision()):
         yield

@@ -78,7 +78,7 @@ def check_micro_batch(value: object) -> MicroBatch:
     ):
         return value
     raise faults.program_error(
-        f'micro_batch_size={value!r} is impossible; use "auto", "explore", "disable", a positive number, or {{"explore": {{"min": a, "max": b}}}}'
+        f'micro_batch_size={value!r} is invalid; use "auto", "explore", "disable", a positive number, or {{"explore": {{"min": a, "max": b}}}}'
     )
 
 

@@ -47,7 +47,7 @@ SPEC, RANDOM = "__spec__", "__random__"
 # Rows of a chunk are chosen so that it holds about this many bytes.
 CHUNK_BYTES = 1 << 20
 
-# Types without a counterpart in HDF5, and the whole numbers of the same width.
+# Types without a counterpart in HDF5, and the integers of the same width.
 AS_INTEGERS = {torch.bfloat16: torch.int16}
 for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
     if hasattr(torch, _name):
@@ -145,7 +145,7 @@ def _rebuild(spec: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any
     dtype = _dtype_named(value.get("dtype"))
     if dtype is None:
         raise faults.program_error(
-            f"load: the checkpoint names {str(value)[:80]} as a type of elements, which torch has not; use an earlier checkpoint"
+            f"load: the checkpoint names {str(value)[:80]} as an element type, which torch does not have; use an earlier checkpoint"
         )
     return dtype
 
@@ -327,7 +327,7 @@ def opened(path: str | os.PathLike[str]) -> h5py.File:
     name = _elsewhere(os.fspath(path), status.st_ino, status.st_mtime_ns, status.st_size)
     if name is not None:
         raise faults.program_error(
-            f"load: {path} takes {name[:80]!r} from another file, which is not followed; give a file that holds its values"
+            f"load: {path} takes {name[:80]!r} from another file, which is not read; give a file that contains its values"
         )
     return _hdf5().File(path, "r")
 

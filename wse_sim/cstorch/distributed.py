@@ -56,7 +56,7 @@ class ClusterConfig:
                 continue  # automatic
             elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise faults.program_error(
-                    f"{type(self).__name__}: {name}={value!r} must be a whole number of at least 1"
+                    f"{type(self).__name__}: {name}={value!r} must be an integer of at least 1"
                 )
         if self.precision_opt_level not in (None, 0, 1, 2):
             raise faults.program_error(

@@ -38,7 +38,7 @@ class Execution:
     ) -> None:
         if run.execution is not None:
             raise faults.program_error(
-                "an executor is iterated inside of another one's loop; finish the first, one execution runs at a time"
+                "an executor is iterated inside the loop of another one; finish the first, since only one execution can run at a time"
             )
         for name, value in (
             ("num_steps", num_steps),
@@ -48,7 +48,7 @@ class Execution:
             if hasattr(value, "match"):
                 continue  # a Schedule
             if value is not None and (not isinstance(value, int) or value < 0):
-                raise faults.program_error(f"{name}={value!r} is impossible; give an integer of at least 0")
+                raise faults.program_error(f"{name}={value!r} is invalid; give an integer of at least 0")
         self.run, self.executor, self.num_steps = run, executor, num_steps
         self.checkpoint_steps: int | StepSchedule = (
             run.settings.checkpoint_steps if checkpoint_steps is None else checkpoint_steps
@@ -154,7 +154,7 @@ class Execution:
                 if isinstance(leaf, int | float) and not isinstance(leaf, bool):
                     faults.warn_once(
                         "batch numbers",
-                        "numbers in a batch are constants of the compiled step: later batches see the first",
+                        "numbers in a batch are constants of the compiled step: later batches use those of the first",
                     )
                 out.append(leaf)
         return pytree.tree_unflatten(out, spec)
@@ -250,7 +250,7 @@ def _fetched(leaf: object) -> object:
     value = leaf._value
     if value is None:
         raise faults.program_error(
-            "a closure was given a tensor of the step that the step neither returns nor hands out; return it from the step"
+            "a closure received a tensor of the step that the step does not return; return it from the step"
         )
     fetched = value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
     for function in list(hooks.received.values()):

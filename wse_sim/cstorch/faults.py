@@ -27,7 +27,7 @@ class ProgramError(WseError, RuntimeError):
 
 
 class DoesNotFitError(WseError, RuntimeError):
-    """The program was captured but does not fit the machine (exit status 1): what binds, need, limit."""
+    """The program was captured but does not fit the machine (exit status 1): the bottleneck, need, limit."""
 
 
 def is_torch(path: str) -> bool:
@@ -127,7 +127,7 @@ def suspect(key: object, text: str) -> None:
 
 
 READ = (
-    "a tensor's contents cannot be read outside of a step closure; "
+    "a tensor's contents cannot be read outside a step closure; "
     "pass it to a function under @cstorch.step_closure"
 )
 BRANCH = (
@@ -135,4 +135,4 @@ BRANCH = (
     "does not know; compute both sides and choose with torch.where, or leave out a check that only raises"
 )
 SHAPE = "the shape of a result depends on values; use fixed shapes, torch.where with a mask"
-OUTSIDE = "the compiled model is called outside of a traced step; put it into a function under @cstorch.trace"
+OUTSIDE = "the compiled model is called outside a traced step; put it into a function under @cstorch.trace"

@@ -116,7 +116,7 @@ class State:
         found = self.values.get(id(tensor))
         if found is None:
             raise faults.program_error(
-                "a tensor is fetched that the program does not track; hand it to state().track_object() in the first step"
+                "a tensor is fetched that the program does not track; pass it to state().track_object() in the first step"
             )
         return found
 

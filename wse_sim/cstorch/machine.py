@@ -411,13 +411,13 @@ def configure(model_dir: str = "./", compile_dir: str | None = None, **how: Unpa
     if run.configured is not None:
         raise faults.program_error(
             f"configure: a run is configured already in this process (model_dir {run.configured['model_dir']}); "
-            "one process, one configuration"
+            "use one configuration per process"
         )
     other: dict[str, Any] = dict(how)
     checkpoint_steps = other.pop("checkpoint_steps", 0)
     if not isinstance(checkpoint_steps, int) or checkpoint_steps < 0:
         raise faults.program_error(
-            f"checkpoint_steps={checkpoint_steps!r} is impossible; give an integer of at least 0"
+            f"checkpoint_steps={checkpoint_steps!r} is invalid; give an integer of at least 0"
         )
     tensors.device_name = "xla"  # what scripts of the experimental interface check
     run.configured = {"model_dir": str(model_dir), "checkpoint_steps": checkpoint_steps}
@@ -527,7 +527,7 @@ def _swap(tensor: torch.Tensor, name: str, fake: bool) -> None:
 
 
 class _Compiled:
-    """Marks a module as compiled: calls outside of a step are refused."""
+    """Marks a module as compiled: calls outside a step are refused."""
 
     def __call__(self, module: torch.nn.Module, inputs: object, kwargs: object = None) -> None:
         if runtime.use_cs() and not runtime.is_tracing() and not runtime.run().internal:
@@ -552,7 +552,7 @@ def compile(model: torch.nn.Module, backend: object = None, **other: object) -> 
     run = runtime.run()
     if not isinstance(model, torch.nn.Module):
         raise faults.program_error(
-            f"compile takes a torch.nn.Module and got a {type(model).__name__}; give the model"
+            f"compile takes a torch.nn.Module but got a {type(model).__name__}; give the model"
         )
     if isinstance(backend, str) or backend is None:
         name = (backend or (run.backend.name if run.backend is not None else "CSX")).lower()

@@ -154,7 +154,7 @@ def _say_input(run: runtime.Run) -> None:
     factor = run.clock_s / ideal if ideal > 0 else float("inf")
     runtime.note(
         f"bound by input workers: the script's loader delivers {run.total_samples / run.clock_s:.4g} samples/s, the wafer takes "
-        f"{run.total_samples / ideal if ideal > 0 else 0.0:.4g}; {factor:.3g} times as many workers would do "
+        f"{run.total_samples / ideal if ideal > 0 else 0.0:.4g}; {factor:.3g} times as many workers would suffice "
         f"(num_workers_per_csx={max(2, -(-int(factor * run.settings.num_workers_per_csx * 1000) // 1000))})"
     )
 

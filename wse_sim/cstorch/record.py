@@ -90,7 +90,7 @@ class Recorder:
         if node is None:
             if isinstance(tensor, WaferTensor) and tensor._value is None:
                 raise faults.program_error(
-                    "a result of another step is used in this one; keep it as state that is made before the step"
+                    "a result of another step is used in this one; keep it as state that is created before the step"
                 )
             node = self._placeholder(tensor)
         return node
@@ -353,7 +353,7 @@ class Recorder:
         if argument is not None:
             what, of = argument
             return faults.program_error(
-                f"argument '{what}' of {of} takes a number and got a traced tensor, whose value is not known; "
+                f"argument '{what}' of {of} takes a number but got a traced tensor, whose value is not known; "
                 "multiply by the tensor instead",
                 frame,
             )

@@ -30,18 +30,18 @@ class RunnerOptions(Declared):
     cluster: ClusterOption = "default"
     systems: Whole | None = option(
         None,
-        "Wafers that share the batch (default: what the script says).",
+        "Wafers that share the batch (default: from the script).",
         unit="systems",
         ge=1,
         le=MOST_SYSTEMS,
     )
     mode: str | None = option(
-        None, "pipelined, weight-streaming or auto (default: what the script says, else auto)."
+        None, "pipelined, weight-streaming or auto (default: from the script, else auto)."
     )
     numerics: Literal["fp32", "mixed", "compiled"] = option(
-        "fp32", "What the CPU computes in: fp32, mixed (the half type), or compiled (fp32 by Inductor)."
+        "fp32", "Arithmetic of the CPU: fp32, mixed (the half type), or compiled (fp32 by Inductor)."
     )
-    measure_input: bool = option(False, "Feed the wafer as fast as the script's own loader really is.")
+    measure_input: bool = option(False, "Feed the wafer at the measured rate of the script's own loader.")
     real_workers: bool = option(False, "Run the input workers as processes.")
     report: Path | None = option(None, "Folder for the page, maps and traces of the run.", writes="folder")
     compile_only: bool = option(
@@ -60,12 +60,12 @@ class RunnerOptions(Declared):
     jitter: Real = option(0.0, "Relative spread of step times.", ge=0, le=1)
     seed: JitterSeed = 0
     strict: bool = option(
-        False, "Stop at what is otherwise a warning: Python values of a step that later steps do not see."
+        False, "Turn this warning into an error: Python values of a step that later steps do not see."
     )
     check_values: bool = option(False, "Name the first operator with a result that is not finite.")
     checkpoint_gbytes_per_s: StorageRate = 10.0
     async_checkpoints: bool = option(
-        False, "Write checkpoints while training continues; only what does not overlap costs time."
+        False, "Write checkpoints while training continues; only the part that does not overlap takes time."
     )
     rate_smoothing: float = 0.6  # fraction of the newest rate in `Rate`
 

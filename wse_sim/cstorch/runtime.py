@@ -262,7 +262,7 @@ def host_value(tensor: torch.Tensor, metric: bool = False) -> torch.Tensor:
     Raises
     ------
     ProgramError
-        In a step, in the loop outside of closures, or for weights off a checkpoint step.
+        In a step, in the loop outside closures, or for weights off a checkpoint step.
     """
     if not isinstance(tensor, WaferTensor):
         return tensor
@@ -276,7 +276,7 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
     value = tensor._value
     if value is None:
         raise faults.program_error(
-            "a tensor of the step has no value outside of it; return it from the step or hand it to a step closure"
+            "a tensor of the step has no value outside it; return it from the step or pass it to a step closure"
         )
     if type(value) is not torch.Tensor and not isinstance(value, torch.nn.Parameter):
         raise faults.program_error(
@@ -335,14 +335,14 @@ def check_fetch() -> None:
 
 
 def _guard(tensor: WaferTensor, operator: str) -> None:
-    """Weights change outside of a step only before the first execution or after a checkpoint."""
+    """Weights change outside a step only before the first execution or after a checkpoint."""
     owner = owner_of(tensor)
     if owner._role != "state" or _RUN.internal or _RUN.executions == 0:
         return
     name = _RUN.names().get(id(owner)) or owner._name or "state"
     if _RUN.execution is not None:
         raise faults.program_error(
-            f"{name} is changed while an execution is at work; change it in the step, or after the last step "
+            f"{name} is changed while an execution is running; change it in the step, or after the last step "
             "with checkpoint_steps > 0"
         )
     if not may_fetch():
@@ -426,7 +426,7 @@ def set_cluster(given: dict[str, Any]) -> None:
         if key == "num_workers_per_csx" and value == 0:
             value = Settings.num_workers_per_csx  # 0 means automatic: as many as nothing asks for
         if not isinstance(value, int) or value < 1:
-            raise faults.program_error(f"{key}={value!r} is impossible; give an integer of at least 1")
+            raise faults.program_error(f"{key}={value!r} is invalid; give an integer of at least 1")
         if _RUN.locked is not None and _RUN.locked.get(key) != value:
             raise faults.program_error(
                 f"{key}={value} comes after the first compile, which locked the cluster at {key}={_RUN.locked.get(key)}; "

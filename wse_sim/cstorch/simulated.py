@@ -51,7 +51,7 @@ def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> C
     Raises
     ------
     DoesNotFitError
-        With what binds, need and limit.
+        With the bottleneck, need and limit.
     ModelError, ProgramError
         If the program has no kernels.
     """

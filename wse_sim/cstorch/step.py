@@ -51,7 +51,7 @@ class Traced:
             return self._eager(run, args, kwargs)
         if run.execution is None:
             raise faults.program_error(
-                f"{self._name} is called outside of an executor's loop; iterate a cstorch.utils.data.DataExecutor "
+                f"{self._name} is called outside an executor's loop; iterate a cstorch.utils.data.DataExecutor "
                 "and call it there"
             )
         hooks.called(hooks.before_step)
@@ -116,7 +116,7 @@ class Traced:
                 continue
             if known[4] != key[4]:
                 raise faults.program_error(
-                    f"step {step}: {self._name} is called with another structure of arguments than when it "
+                    f"step {step}: {self._name} is called with a different structure of arguments than when it "
                     "was compiled; give every batch the same structure (or retrace_every_iteration for debugging)",
                     where="",
                 )
@@ -192,7 +192,7 @@ def _difference(old: StepProgram, new: StepProgram, name: str) -> str:
     what = f"{first[0].target} became {first[1].target}" if first else "its length changes"
     return (
         f"{name} has a different graph at every call ({MAX_GRAPHS} so far; first difference: {what}); "
-        "take Python values that change out of the step"
+        "keep Python values that change out of the step"
     )
 
 

@@ -43,7 +43,7 @@ class TracedCall:
 
 
 class StepTape:
-    """Calls of one step outside of its backward passes and updates; each backward pass names its roots."""
+    """Calls of one step outside its backward passes and updates; each backward pass names its roots."""
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []

@@ -217,7 +217,7 @@ class WaferTensor(torch.Tensor):
     def data(self, new: torch.Tensor) -> None:
         if recorder is None and tuple(new.shape) != tuple(self.shape):
             raise faults.program_error(
-                f"data of shape {tuple(new.shape)} is put into a tensor of shape {tuple(self.shape)}; "
+                f"data of shape {tuple(new.shape)} is assigned to a tensor of shape {tuple(self.shape)}; "
                 "keep the shape, or make a new parameter before cstorch.compile"
             )
         with torch.no_grad():
@@ -273,7 +273,7 @@ def _value_of(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, WaferTensor):
         if tensor._value is None:
             raise faults.program_error(
-                "a result of the step is used outside of it; return it from the step or hand it to a step closure"
+                "a result of the step is used outside it; return it from the step or pass it to a step closure"
             )
         return tensor._value
     return tensor
@@ -285,7 +285,7 @@ _READS = frozenset(
 
 
 def run_at_once(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """An operator outside of a step: on the values, at once (initialisation, loading, changes between runs)."""
+    """An operator outside a step: on the values, at once (initialisation, loading, changes between runs)."""
     name = func._schema.name
     if name in _READS:
         first = next(a for a in args if isinstance(a, WaferTensor))

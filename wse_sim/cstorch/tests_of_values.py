@@ -35,7 +35,7 @@ def passing(frame: FrameType | None) -> bool | None:
         line = faults.line_of(frame.f_code.co_filename, frame.f_lineno)
         faults.warn_once(
             ("check", line),
-            f"{line}: this check reads a tensor, which a compiled program cannot; it is not made",
+            f"{line}: this check reads a tensor, which a compiled program cannot do; it is skipped",
         )
     return found
 

@@ -35,8 +35,8 @@ class ServiceMetrics:
         self.queries, self.hits = (
             [self._counter(f"vllm:{before}prefix_cache_{name}", text) for before in ("", "gpu_")]
             for name, text in (
-                ("queries", "Tokens of prompts that were looked up."),
-                ("hits", "Tokens of prompts that were there."),
+                ("queries", "Prompt tokens that were looked up in the cache."),
+                ("hits", "Prompt tokens that were found in the cache."),
             )
         )
         self.preemptions = self._counter("vllm:num_preemptions", "Preemptions.")
@@ -72,7 +72,7 @@ class ServiceMetrics:
         self.asked = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         self.given = self._histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
         self.most = [
-            self._histogram(f"vllm:{name}", "Tokens that were asked for.", TOKENS)
+            self._histogram(f"vllm:{name}", "Tokens that were requested.", TOKENS)
             for name in ("request_params_max_tokens", "request_max_num_generation_tokens")
         ]
         self.turns = self._histogram("vllm:iteration_tokens_total", "Tokens of a turn.", TURN_TOKENS)

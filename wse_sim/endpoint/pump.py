@@ -96,7 +96,7 @@ class ServicePump:
         self._wake.set()
 
     async def run(self) -> None:
-        """Move the lines on for ever."""
+        """Move the lines on forever."""
         while True:
             at = self.service.next_at()
             self._wake.clear()

@@ -52,14 +52,14 @@ def read_body(body: bytes) -> Json:
     Raises
     ------
     ServingError
-        If it is none.
+        If it is not one.
     """
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise ServingError("the body is no object of JSON; send one as OpenAI's interface describes")
+        raise ServingError("the body is not a JSON object; send one as OpenAI's interface describes")
     return data
 
 
@@ -75,12 +75,12 @@ def asked(data: Json, *, is_chat: bool) -> AskedCompletion:
     most = data.get("max_completion_tokens", data.get("max_tokens"))
     options = data.get("stream_options")
     if options is not None and not isinstance(options, dict):
-        raise ServingError("stream_options is no object; give one, e.g. with include_usage")
+        raise ServingError("stream_options is not an object; give one, e.g. with include_usage")
     stream, model = data.get("stream", False), data.get("model", "")
     if not isinstance(stream, bool | None):
         raise ServingError(f"stream {stream!r} is neither true nor false; give one of them")
     if not isinstance(model, str | None):
-        raise ServingError("model is no text; give the name that /v1/models lists")
+        raise ServingError("model is not text; give the name that /v1/models lists")
     return AskedCompletion(
         prompts=prompts,
         output_tokens=_whole("max_tokens", most, None if is_chat else COMPLETION_TOKENS, 10**9),
@@ -96,7 +96,7 @@ def _whole(name: str, value: object, default: int | None, most: int) -> int | No
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ServingError(f"{name} {str(value)[:40]} is not usable; give a whole number from 1 to {most:,}")
+        raise ServingError(f"{name} {str(value)[:40]} is invalid; give an integer from 1 to {most:,}")
     return value
 
 
@@ -124,7 +124,7 @@ def _are_ids(part: object) -> bool:
 
 def _of_messages(messages: object) -> tuple[int, ...]:
     if not isinstance(messages, list) or not messages:
-        raise ServingError("messages is no list, or is empty; give one of {role, content}")
+        raise ServingError("messages is not a list, or is empty; give one of {role, content}")
     text = []
     for number, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None

@@ -55,7 +55,7 @@ def address_of(text: str) -> tuple[str, int]:
     number = counted(port)
     if number is None or not 0 <= number < 65536:
         raise ServingError(
-            f"address '{text[:80]}' does not read; give PORT or HOST:PORT, e.g. 127.0.0.1:8000"
+            f"address '{text[:80]}' cannot be parsed; give PORT or HOST:PORT, e.g. 127.0.0.1:8000"
         )
     return host.strip("[]") or LOOPBACK, number
 

@@ -37,12 +37,10 @@ class Checkpoints:
             One sentence: value, limit, remedy.
         """
         if self.every_steps < 1:
-            raise ConfigError(
-                f"a checkpoint every {self.every_steps} steps is impossible; ask for at least 1"
-            )
+            raise ConfigError(f"a checkpoint every {self.every_steps} steps is out of range; give at least 1")
         if self.storage_bytes_per_s <= 0:
             raise ConfigError(
-                f"storage at {self.storage_bytes_per_s} bytes/s is impossible; give a positive rate"
+                f"storage at {self.storage_bytes_per_s} bytes/s is invalid; give a positive rate"
             )
 
 

@@ -72,12 +72,12 @@ def remedies(path: InputPath, wanted_per_s: float) -> tuple[str, ...]:
     says = {
         "input_workers": f"input workers bind: {path.workers} send {rate:,.0f} samples/s; "
         f"input_workers_per_system: {ceil(wanted_per_s * path.worker_s)} in a cluster file",
-        "wafer_io": f"the wafer's I/O binds: it takes {rate:,.0f} samples/s; samples of {rate / wanted_per_s:.2g} of their "
-        "bytes (a narrower type of the inputs), or as much more io_bytes_per_s in a wafer file,",
-        "results_io": f"results bind: the wafer's I/O takes those of {rate:,.0f} samples/s; "
-        f"{rate / wanted_per_s:.2g} of their bytes (--send last, top:K or loss)",
+        "wafer_io": f"the wafer's I/O binds: it takes {rate:,.0f} samples/s; inputs of {rate / wanted_per_s:.2g} of the bytes "
+        "(a narrower type), or io_bytes_per_s larger by the inverse in a wafer file,",
+        "results_io": f"results bind: the wafer's I/O takes the results of {rate:,.0f} samples/s; "
+        f"results of {rate / wanted_per_s:.2g} of the bytes (--send last, top:K or loss)",
     }
-    return (f"{says[name]} would let through the {wanted_per_s:,.0f} samples/s that the wafer computes",)
+    return (f"{says[name]} would allow the {wanted_per_s:,.0f} samples/s that the wafer computes",)
 
 
 def input_path(

@@ -62,7 +62,7 @@ def find_executor(name: str) -> Executor:
     """
     if name in FORMER_NAMES:
         warnings.warn(
-            f"the executor '{name}' is now called '{FORMER_NAMES[name]}'; the old name will go",
+            f"the executor '{name}' is now called '{FORMER_NAMES[name]}'; the old name will be removed",
             FutureWarning,
             stacklevel=3,
         )
@@ -118,7 +118,7 @@ def run_program(
     Raises
     ------
     ProgramError
-        Undefined behaviour (core, color, cycle), access outside a buffer, or no end within `max_cycles`.  A deadlock
+        Undefined behaviour (core, color, cycle), access outside a buffer, or not finished within `max_cycles`.  A deadlock
         does not raise: ``result.deadlock`` explains it.
     """
     if not 1 <= max_cycles < 2**31:

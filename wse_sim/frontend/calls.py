@@ -74,7 +74,7 @@ def lower_calls(
                 whole.add(target)
                 continue
             program = taken
-            notes.append(f"operator {target} has no rule and is taken apart by torch")
+            notes.append(f"operator {target} has no rule and is decomposed by torch")
     last = trace()
     with collecting() as left:
         graph = _finish(last, how, samples)[0]
@@ -82,7 +82,7 @@ def lower_calls(
 
 
 def _steady(graph: KernelGraph) -> KernelGraph:
-    """The graph; a kernel whose size is no multiple of the samples does not grow with them (features against features)."""
+    """The graph; a kernel whose size is not a multiple of the samples does not grow with them (features against features)."""
     odd = [k for k in graph.kernels if k.sample_dim is not None and k.dims[k.sample_dim] % graph.samples]
     if not odd:
         return graph

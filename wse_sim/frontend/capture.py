@@ -251,7 +251,7 @@ def _watched(
             )
         tests.notes += unfused
         tests.notes += [
-            f"gradient: {name} has its own backward pass, which no capture sees; the graph has the gradient of its forward pass"
+            f"gradient: {name} has its own backward pass, which capture does not see; the graph has the gradient of its forward pass"
             for name in dict.fromkeys(functions or ())
         ]
     finally:

@@ -1,4 +1,4 @@
-"""Where gradients stop inside a model: ``detach()``, what runs under ``torch.no_grad()``, casts to whole numbers.
+"""Where gradients stop inside a model: ``detach()``, what runs under ``torch.no_grad()``, casts to integers.
 
 An operator of a training step has a gradient if one of its operands has, unless it detaches or ran under no_grad; a
 gradient arrives there if it reaches a result of the model over such operators alone.  That is torch's own rule.

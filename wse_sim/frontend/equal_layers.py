@@ -304,7 +304,7 @@ def _is_compiled(part: nn.Module) -> bool:
 
 
 def _known(x: Tensor) -> Hashable:
-    """Values of a buffer of whole numbers, which Python may read; None for others."""
+    """Values of a buffer of integers, which Python may read; None for others."""
     if x.is_floating_point() or x.is_complex() or type(x) is not Tensor or x.device.type == "meta":
         return None
     return tuple(x.flatten().tolist()) if x.numel() <= 4096 else id(x)

@@ -39,7 +39,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"in output, which is not a known type|Unsupported output type|not a known type",
-        "the result is an object of a class that torch cannot take apart",
+        "the result is an object of a class that torch cannot decompose",
         "return tensors, tuples, lists or dicts of tensors",
     ),
     (
@@ -75,7 +75,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"must be Tensor, not",
-        "an operator of torch is given something else than a tensor",
+        "an operator of torch is given something other than a tensor",
         "check the example arguments and what forward() hands on",
     ),
     (
@@ -147,7 +147,7 @@ _OPERATORS: dict[str, tuple[str, str]] = {
         "keep it as a tensor",
     ),
     "cond": ("torch.cond chooses a branch by data", "compute both branches and choose with torch.where"),
-    "while_loop": ("a while_loop's length depends on data", "use a loop with a fixed number of turns"),
+    "while_loop": ("a while_loop's length depends on data", "use a loop with a fixed number of iterations"),
     "mutable": (
         "the operator changes its input in place and has no functional form",
         "use the out-of-place form",
@@ -195,7 +195,10 @@ def unwanted_operator(kind: str, operator: str, source: str) -> str:
     """The sentence for an operator that a static machine cannot run."""
     reason, remedy = _OPERATORS.get(
         kind,
-        (f"operator {operator} gives a number that only a run would know", "use tensors and fixed shapes"),
+        (
+            f"operator {operator} gives a number that is known only at run time",
+            "use tensors and fixed shapes",
+        ),
     )
     return f"{source or operator}: {reason}; {remedy}"
 

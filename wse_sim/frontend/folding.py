@@ -1,6 +1,6 @@
 """Tests of masks in Python, folded: ``if mask.any():`` takes the branch that the example arguments take.
 
-A truth value or a whole number that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
+A truth value or an integer that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
 values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
 activations or weights stays a fault.
 
@@ -46,7 +46,7 @@ _READS = (
     torch.Tensor.__index__,
     torch.Tensor.tolist,
 )
-# Functions of whole numbers whose result has a shape that depends on values.
+# Functions of integers whose result has a shape that depends on values.
 _SHAPED = frozenset(
     [
         *(torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.masked_select),
@@ -178,7 +178,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _number(self, x: object) -> object:
-        """A tensor of one whole number as that number, if the example decides it."""
+        """A tensor of one integer as that number, if the example decides it."""
         value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
         if value is None:
             return x
@@ -186,7 +186,7 @@ class FoldedTests(TorchFunctionMode):
         return value.item()
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
-        """Whether two tensors of whole numbers are equal; None if the example does not decide them."""
+        """Whether two tensors of integers are equal; None if the example does not decide them."""
         known = self._value_of(a), self._value_of(b)
         if known[0] is None or known[1] is None:
             return None
@@ -266,7 +266,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Whole numbers and truth values that the example decides; None for others."""
+        """Integers and truth values that the example decides; None for others."""
         mode = get_proxy_mode()
         if mode is None or _is_inexact(x):
             return None
@@ -282,7 +282,7 @@ class FoldedTests(TorchFunctionMode):
     def _note_values(self, func: Callable[..., Any]) -> None:
         name = getattr(func, "__name__", "a function").replace("__getitem__", "a choice of elements")
         line = user_line("".join(traceback.format_stack()))
-        note = f"values: {name} at {line} has the shape that the example's whole numbers give; these are captured as they are"
+        note = f"values: {name} at {line} has the shape that the example's integers give; these are captured as constants"
         if note not in self.notes:
             self.notes.append(note)
 
@@ -305,7 +305,7 @@ class FoldedTests(TorchFunctionMode):
         random: list[torch.fx.Node] = []
         known = (
             {} if _is_inexact(read) else self.values
-        )  # of what is no whole number, random numbers alone are read
+        )  # of what is no integer, random numbers alone are read
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = _worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
@@ -315,9 +315,9 @@ class FoldedTests(TorchFunctionMode):
             return None
         kind = "a test" if read.dtype is torch.bool else "a value"
         shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
-        note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; that branch alone is captured"
+        note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; only that branch is captured"
         if random:
-            note = f"chance: {kind} of {_where(node)} is {shown} for the mean of {_where(random[0])}; that branch alone is captured"
+            note = f"chance: {kind} of {_where(node)} is {shown} for the mean of {_where(random[0])}; only that branch is captured"
         if note not in self.notes:
             self.notes.append(note)
         return answer

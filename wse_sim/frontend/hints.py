@@ -144,7 +144,7 @@ def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
         If an axis is unknown, or one that the products do not lie along.
     """
     if set(mesh) - {"rows", "cols"} or any(n < 1 for n in mesh.values()):
-        raise ConfigError(f"the mesh {dict(mesh)} is impossible; give cores along 'rows' and 'cols'")
+        raise ConfigError(f"the mesh {dict(mesh)} is invalid; give cores along 'rows' and 'cols'")
     if len(spec) != 2:
         raise ConfigError(
             f"the sharding {tuple(spec)} names {len(spec)} dimensions; a weight has two: output features, input features"
@@ -152,8 +152,8 @@ def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
     out, given = spec
     if out not in (None, "cols") or given not in (None, "rows"):
         raise ConfigError(
-            f"the sharding {tuple(spec)} is impossible: products at rest hold output features over 'cols' and input "
-            f"features over 'rows'; use ('cols', 'rows') or None for a dimension that stays whole"
+            f"the sharding {tuple(spec)} is invalid: stationary products split output features over 'cols' and input "
+            f"features over 'rows'; use ('cols', 'rows') or None for a dimension that is not split"
         )
     missing = [axis for axis in (out, given) if axis is not None and axis not in mesh]
     if missing:

@@ -126,7 +126,7 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
                 if isinstance(value, list | tuple | dict):
                     continue  # one per stage
                 raise ModelError(
-                    f"{file}: key '{key}' is {value!r}, which is not a whole number; give 1 to {top:,}"
+                    f"{file}: key '{key}' is {value!r}, which is not an integer; give 1 to {top:,}"
                 )
             if not 1 <= value <= top and not (fact == "length" and value == -1):
                 raise ModelError(f"{file}: key '{key}' is {value:,}; give 1 to {top:,}")

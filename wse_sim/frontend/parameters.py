@@ -135,7 +135,7 @@ class ModelParameters(BaseModel):
         if other:
             known = ", ".join(sorted(_READ[self.family] - {"family"}))
             raise ValueError(
-                f"key '{other[0]}' means nothing to a model of family '{self.family}'; leave it out (its keys are {known})"
+                f"key '{other[0]}' has no meaning for a model of family '{self.family}'; leave it out (its keys are {known})"
             )
         width = (self.hidden or 0) // (self.heads or 1)
         if self.rotary_dim and self.positions != "rotary":

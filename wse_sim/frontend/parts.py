@@ -69,7 +69,7 @@ def _key(call: Node) -> Hashable:
     for node in places:
         value = node.meta.get("val")
         if not isinstance(value, FakeTensor) or any(type(n) is not int for n in value.shape):
-            raise NotBySortError(f"'{node.name}' is no tensor of a known shape")
+            raise NotBySortError(f"'{node.name}' is not a tensor of a known shape")
         tensors.append((tuple(value.shape), value.stride(), value.dtype, value.device))
     arguments = map_arg((call.args, call.kwargs), lambda node: cast(Node, f"tensor {places[node]}"))
     return call.target, tuple(tensors), repr(arguments)
@@ -99,7 +99,7 @@ def _take_apart(sorts: list[_Sort], table: Table) -> None:
         small = torch.export.export(GraphModule(torch.nn.Module(), graph), tuple(values))
         small = small.run_decompositions(cast(Any, table))
     except Exception as fault:  # of any type, as a decomposition or torch raises it
-        raise NotBySortError("torch does not take these operators apart by themselves") from fault
+        raise NotBySortError("torch does not decompose these operators by themselves") from fault
     signature = small.graph_signature
     kinds = {spec.kind.name for spec in (*signature.input_specs, *signature.output_specs)}
     found = iter([node for node in small.graph.nodes if node.op == "placeholder"])

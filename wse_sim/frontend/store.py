@@ -3,7 +3,7 @@
 A graph follows from, and is named by:
 
 * the model: sizes of a shipped or described model, the bytes of a ``.pt2`` file or of a transformers configuration;
-* what was asked: samples, length of a sequence, phase, optimizer, precision, fusions left out, what trains;
+* what was requested: samples, length of a sequence, phase, optimizer, precision, fusions left out, what trains;
 * the versions of torch, of transformers and of Python, and the sources of this package's front end, kernels and graph.
 
 A factory is not kept: what its module imports cannot be known.  Nothing is kept or read while operators, rewrites or

@@ -54,7 +54,7 @@ class Constant(BaseModel):
     @classmethod
     def _is_a_number(cls, value: object) -> object:
         if isinstance(value, bool):
-            raise ValueError("true and false are no numbers")
+            raise ValueError("true and false are not numbers")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError("a finite number is needed")
         return value
@@ -64,7 +64,7 @@ class Constant(BaseModel):
         if self.range is not None:
             low, high = self.range
             if not isinstance(self.value, (int, float)) or not low <= self.value <= high:
-                raise ValueError(f"range {low:g} to {high:g} does not hold the value {self.value}")
+                raise ValueError(f"range {low:g} to {high:g} does not contain the value {self.value}")
             if not math.isfinite(low) or not math.isfinite(high):
                 raise ValueError(f"range {low:g} to {high:g} is not finite")
         return self
@@ -259,7 +259,7 @@ class ConstantSet:
         low, high = self.limits.get(key, (-math.inf, math.inf))
         if stated.range is not None and not low <= stated.range[0] <= stated.range[1] <= high:
             raise ConfigError(
-                f"{path}: key '{key}': range {stated.range[0]:g} to {stated.range[1]:g} leaves what the constant can be, "
+                f"{path}: key '{key}': range {stated.range[0]:g} to {stated.range[1]:g} exceeds the allowed values of the constant, "
                 f"{low:g} to {high:g}; correct it"
             )
         return stated

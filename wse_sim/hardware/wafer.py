@@ -212,7 +212,7 @@ class Wafer(Displayed, ScalarCosts):
         """
         if self.power_limited_clock_hz >= self.clock_hz:
             raise ConfigError(
-                f"wafer {self.name} knows no clock under a limit of power below its {self.clock_hz / 1e9:.4g} GHz; state a "
+                f"wafer {self.name} has no power-limited clock below its {self.clock_hz / 1e9:.4g} GHz; state a "
                 "lower power_limited_clock_hz in its file"
             )
         limited = self.provenance["power_limited_clock_hz"].model_copy(update={"acts": "models"})

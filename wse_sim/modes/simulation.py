@@ -67,7 +67,7 @@ def simulate(
     ConfigError
         If an option is impossible.
     PipelineDeadlockError
-        If stages wait for each other for ever.
+        If stages wait for each other forever.
     """
     mode = mode_of(plan)
     options = Options(

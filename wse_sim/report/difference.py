@@ -1,4 +1,4 @@
-"""Two results side by side: what was asked differently, and which resources, links and kernels made the difference.
+"""Two results side by side: what was requested differently, and which resources, links and kernels made the difference.
 
 Times are per sample of all systems, so that runs of other batches and numbers of systems compare.
 """

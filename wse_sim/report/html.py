@@ -1,4 +1,4 @@
-"""One self-contained page of a run: numbers, what binds, the wafer to zoom into, where constants come from.
+"""One self-contained page of a run: numbers, the bottleneck, the wafer to zoom into, where constants come from.
 
 The page carries every map: an index into its distinct values, compressed; the browser unpacks it and draws on a canvas
 only the cells that the window shows (level of detail), never one node per core.  Its script is our own: a plotting

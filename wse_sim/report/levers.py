@@ -81,7 +81,7 @@ def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
 
 
 def _is_movable(owner: str, constant: Constant) -> bool:
-    """Whether a plan can be priced with another value: whole numbers of the wafer are its geometry."""
+    """Whether a plan can be priced with another value: integers of the wafer are its geometry."""
     value = constant.value
     return isinstance(value, float | int) and value > 0 and (isinstance(value, float) or owner == "cluster")
 

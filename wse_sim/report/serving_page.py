@@ -1,4 +1,4 @@
-"""One self-contained page of a run of serving: who is how late, what binds, the run over time, its load curves, the wafers."""
+"""One self-contained page of a run of serving: who is how late, the bottleneck, the run over time, its load curves, the wafers."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def replica_for(
 def _special(
     made: Deployed, options: ServingOptions, longest: int, prompt: int, say: Say
 ) -> Deployed | Unserved:
-    """The replica with drafts, prefill elsewhere, swaps and priorities, as asked; on the wafers of all that."""
+    """The replica with drafts, prefill elsewhere, swaps and priorities, as requested; on the wafers of all that."""
     draft: GenerationPlan | None = None
     if options.speculate is not None and (model := special.read_drafting(options.speculate).model):
         found = _plan(_graph(model, longest), options, longest, prompt, None, say)

@@ -90,7 +90,7 @@ class Load:
         for name in ("arrival_ticks", "input_tokens", "output_tokens", "after", "think_ticks"):
             if getattr(self, name).dtype != np.int64:
                 raise ServingError(
-                    f"{name} of a load holds {getattr(self, name).dtype}; give whole numbers as int64"
+                    f"{name} of a load holds {getattr(self, name).dtype}; give integers as int64"
                 )
         self._check_after(np.flatnonzero(self.after >= 0))
 
@@ -156,7 +156,7 @@ class Speculation:
     def __post_init__(self) -> None:
         if not self.acceptance or not all(0 <= a <= 1 for a in self.acceptance):
             raise ServingError(
-                f"acceptance {self.acceptance} is none; give a probability from 0 to 1 for each draft"
+                f"acceptance {self.acceptance} is invalid; give a probability from 0 to 1 for each draft"
             )
         if not 0 <= self.busy_ticks <= self.delay_ticks:
             raise ServingError(

@@ -1,4 +1,4 @@
-"""Closed forms for every run: what no schedule can beat, and what binds.
+"""Closed forms for every run: what no schedule can beat, and the bottleneck.
 
 With t_r(n) the ticks of a turn of n tokens, contexts as long as the mean request's, t = max_r t_r(1) and lam = sum_r t_r(1)::
 
@@ -121,5 +121,5 @@ def binding_of(served: Served, load: Load, rules: ServingRules, table: TurnTable
         return f"region {slowest}", f"{where} was busy {busy[slowest]:.0%} of the time"
     return (
         "latency",
-        f"the way of a token through {table.regions} regions; the busiest was busy {busy[slowest]:.0%} of the time",
+        f"the path of a token through {table.regions} regions; the busiest was busy {busy[slowest]:.0%} of the time",
     )

@@ -3,7 +3,7 @@
 A request is admitted first: blocks for its whole length are held before anything moves, so no cache waits on the wire.  Then::
 
     machines    begin = max(now, free), done = begin + ticks[p]; the machines work on one prompt after the other
-    wafers      a line of regions with weights at rest: chunk after chunk, c_r = max(c_r, c_(r-1)) + t_r; of several lines that
+    wafers      a line of regions with resident weights: chunk after chunk, c_r = max(c_r, c_(r-1)) + t_r; of several lines that
                 whose first region is free first; a chunk holds tokens of one prompt
     link        begin = max(now, link free) if layers stream, max(done, link free) else; it is occupied by all tokens
     there       max(done + the last layer's share if layers stream, end of the link) + hop

@@ -145,7 +145,7 @@ def read_table(path: str | Path) -> TurnTable:
         return _read(data)
     except (KeyError, TypeError, ValueError, OverflowError) as fault:
         raise ConfigError(
-            f"{path} is no table of turns ({type(fault).__name__}: {' '.join(str(fault).split())[:80]}); "
+            f"{path} is not a table of turns ({type(fault).__name__}: {' '.join(str(fault).split())[:80]}); "
             "give grid, regions with layers and base_s, and deep_s, as --emit-turns writes them"
         ) from None
 

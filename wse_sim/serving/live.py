@@ -106,7 +106,7 @@ class LiveReplicas(ServingReplicas):
         whole = input_tokens + output_tokens
         if input_tokens < 1 or output_tokens < 1:
             raise ServingError(
-                f"a request of {input_tokens} tokens that asks for {output_tokens} is none; give at least 1 of each"
+                f"a request of {input_tokens} tokens that asks for {output_tokens} is invalid; give at least 1 of each"
             )
         said = f"a prompt of {input_tokens:,} tokens and an answer of {output_tokens:,} exceed the"
         if whole > self.most_context:

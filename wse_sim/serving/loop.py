@@ -105,7 +105,9 @@ def play(
     if router not in ROUTERS:
         raise ServingError(f"router '{router}' is not known; use one of {', '.join(ROUTERS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
+        raise ServingError(
+            f"{replicas} replicas are outside 1 to {MOST_REPLICAS:,}; give a number in that range"
+        )
     check_turns(table, load, rules)
     is_routed = replicas > 1 and router != ROUND_ROBIN
     requests, limits = requests_of(load, rules), limits_of(rules, is_routed)

@@ -61,7 +61,7 @@ def read_goals(text: str) -> dict[str, float]:
             limit = np.nan
         if name not in ("ttft", "tpot", "e2el") or not limit > 0 or name in goals:
             raise ServingError(
-                f"goal '{part[:60]}' does not read; give ttft:MS, tpot:MS or e2el:MS, each once"
+                f"goal '{part[:60]}' cannot be parsed; give ttft:MS, tpot:MS or e2el:MS, each once"
             )
         goals[name] = limit
     if not goals:

@@ -36,7 +36,7 @@ class ServingOptions(Declared):
         None, "Wafers of a replica (default: the fewest that fit).", unit="systems", ge=1, le=MOST_SYSTEMS
     )
     replicas: Whole = option(
-        1, "Copies of the model, which share the requests in turn.", unit="replicas", ge=1, le=MOST_REPLICAS
+        1, "Copies of the model, which share the requests.", unit="replicas", ge=1, le=MOST_REPLICAS
     )
     context: Whole | None = option(
         None, "Longest context (default: that of the longest request).", unit="tokens", ge=1, le=MOST_COUNT
@@ -51,12 +51,12 @@ class ServingOptions(Declared):
         "fields:ARRIVAL,INPUT,OUTPUT:FILE (default: drawn).",
     )
     requests: Whole = option(
-        1000, "How many requests are drawn, or read at most.", unit="requests", ge=1, le=10**8
+        1000, "Requests to draw, or the maximum to read.", unit="requests", ge=1, le=10**8
     )
     rate: Real | None = option(
         None, "Drawn requests per second (default: all at once).", unit="requests/s", gt=0, le=10**9
     )
-    scale_rate: Real = option(1.0, "How many times as fast the requests of a file come.", gt=0, le=10**6)
+    scale_rate: Real = option(1.0, "Speed-up of the arrivals of a file.", gt=0, le=10**6)
     arrivals: str = option(
         "poisson", "poisson, gamma:B, constant, ramp:A:B, or users:N[:SECONDS], who think between requests."
     )
@@ -65,33 +65,33 @@ class ServingOptions(Declared):
         "Tokens of a drawn prompt: N, uniform:A:B, normal:M:S, lognormal:M:S or zipf:A:MAX.",
     )
     output: str = option("lognormal:200:200", "Tokens of a drawn answer, as --input.")
-    seed: Whole = option(0, "Seed of what is drawn.", ge=0, le=MOST_SEED)
-    max_num_seqs: Whole = option(256, "Most requests that run at a time.", unit="requests", ge=1, le=10**6)
+    seed: Whole = option(0, "Seed of random draws.", ge=0, le=MOST_SEED)
+    max_num_seqs: Whole = option(256, "Maximum number of running requests.", unit="requests", ge=1, le=10**6)
     max_num_batched_tokens: Whole | None = option(
         None,
-        "Most tokens of a turn (default: the chunk with the earliest first token).",
+        "Maximum number of tokens per turn (default: the chunk with the earliest first token).",
         unit="tokens", ge=1, le=MOST_TURN_TOKENS,
     )  # fmt: skip
     joined: Whole = option(
-        1, "Most requests that decode in one turn.", unit="requests", ge=1, le=MOST_TURN_TOKENS
+        1, "Maximum number of decodes per turn.", unit="requests", ge=1, le=MOST_TURN_TOKENS
     )
-    block_size: Whole = option(16, "Tokens of a block of the cache.", unit="tokens", ge=1, le=10**6)
+    block_size: Whole = option(16, "Tokens per cache block.", unit="tokens", ge=1, le=10**6)
     kv_blocks: Whole | None = option(
         None, "Blocks of a replica's cache (default: as many as fit).", unit="blocks", ge=1, le=10**9
     )
     admission: Literal["length", "reserve"] = option(
         "length",
-        "length (blocks for the present length) or reserve (for the whole answer: nobody is preempted).",
+        "length (blocks for the current length) or reserve (for the whole answer: no request is preempted).",
     )
     prefix_caching: bool = option(
-        False, "Take over blocks of prompts that begin alike, where the file states so."
+        False, "Share cache blocks between prompts with equal beginnings, where the file states them."
     )
     policy: Literal["fcfs", "priority"] = option(
         "fcfs", "fcfs, or priority (the smaller first) where the file states it, then arrival."
     )
     preemption: Literal["recompute", "swap"] = option(
         "recompute",
-        "What a preempted request does: computes again, or leaves through the edge and comes back.",
+        "What happens to a preempted request: its cache is recomputed, or swapped out through the edge.",
     )
     router: Literal["round-robin", "least-loaded", "least-outstanding", "prefix-aware"] = option(
         "round-robin", "Which replica takes a request."
@@ -106,7 +106,7 @@ class ServingOptions(Declared):
     handover: Literal["stream", "after"] = option(
         "stream", "When caches that are read elsewhere move: layer by layer, or at the end."
     )
-    weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a weight of a layer at rest.")
+    weights_bits: Literal["16", "8", "4"] = option("16", "Bits of a resident weight of a layer.")
     experts: str = option("uniform", "Experts that tokens take: uniform, identical or table:FILE of loads.")
     expert_layout: Literal["spread", "apart"] = option(
         "spread", "Where experts are: spread (each on all cores) or apart (each on its own cores)."
@@ -115,16 +115,18 @@ class ServingOptions(Declared):
         "fast", "fast (machine code) or reference (SimPy); equal bit for bit."
     )
     goodput: str | None = option(
-        None, 'Goals in ms, such as "ttft:200 tpot:5": which requests count as good.'
+        None, 'Goals in ms, such as "ttft:200 tpot:5": the requests that meet them make the goodput.'
     )
     search: Literal["none", "rate", "wafers"] = option(
         "none", "With goals: search for the highest rate that meets them, or the fewest wafers for the load."
     )
     dollars_per_wafer_hour: Real | None = option(
-        None, "Price of a wafer for an hour: money per million tokens.", unit="dollars", gt=0, le=10**9
+        None, "Price of a wafer-hour, for the price of a million tokens.", unit="dollars", gt=0, le=10**9
     )
     attain: Real = option(0.99, "Fraction of the requests that must meet the goals.", gt=0, le=1)
-    max_wafers: Whole = option(64, "Most wafers of a search.", unit="systems", ge=1, le=MOST_SYSTEMS)
+    max_wafers: Whole = option(
+        64, "Maximum number of wafers in a search.", unit="systems", ge=1, le=MOST_SYSTEMS
+    )
 
     @property
     def draws_arrivals(self) -> bool:

@@ -137,7 +137,9 @@ def serve(
     if not len(load):
         raise ServingError("the load has no request; give at least one")
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise ServingError(f"{replicas} replicas are not 1 to {MOST_REPLICAS:,}; give a number in that range")
+        raise ServingError(
+            f"{replicas} replicas are outside 1 to {MOST_REPLICAS:,}; give a number in that range"
+        )
     rules = replica.rules
     fits = [
         rules.fits(*sizes)
@@ -154,7 +156,7 @@ def serve(
         fits = [True] * len(load)
         cut = (
             f"interrupted after {int(served.last_ticks.max()) * TICK_S:,.4g} s of simulated time: of {whole:,} requests "
-            f"{len(load):,} were answered by then, and only these count"
+            f"{len(load):,} were answered by then; only these count"
         )
     bounds = bounds_of(load, rules, replica.table, found=served.counters["cached"] / len(load))
     bounds = dataclasses.replace(

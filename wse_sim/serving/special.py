@@ -86,7 +86,7 @@ def read_drafting(text: str) -> Drafting:
         or len(given) not in (1, count)
     ):
         raise ServingError(
-            f"speculation '{text[:80]}' does not read; give draft:MODEL:K:A, mtp:K:A or prompt:K:A with 1 to {MOST_DRAFTS} drafts "
+            f"speculation '{text[:80]}' cannot be parsed; give draft:MODEL:K:A, mtp:K:A or prompt:K:A with 1 to {MOST_DRAFTS} drafts "
             "and one probability, or K with commas between"
         )
     acceptance = tuple(one for one in given if one is not None)
@@ -153,12 +153,12 @@ def read_prefill(text: str, longest: int, *, streams: bool = True, layers: int =
     if way == FOREIGN and rest and rate is None:
         return PrefillElsewhere(_measured(rest, longest), 1, streams, layers)
     raise ServingError(
-        f"prefill '{text[:80]}' does not read; give foreign:TOKENS_PER_S, foreign:FILE or wafers:N (N up to {MOST_REPLICAS:,})"
+        f"prefill '{text[:80]}' cannot be parsed; give foreign:TOKENS_PER_S, foreign:FILE or wafers:N (N up to {MOST_REPLICAS:,})"
     )
 
 
 def _rate(text: str) -> float | None:
-    """Tokens per second; 0 of a number that is none, None of what is no number."""
+    """Tokens per second; 0 of a number that is none, None of what is not a number."""
     try:
         number = float(text)
     except ValueError:
@@ -178,7 +178,7 @@ def _measured(name: str, longest: int) -> Ticks:
             raise ValueError("numbers that fall, are negative or beyond a day")
     except (TypeError, ValueError) as fault:
         raise ConfigError(
-            f"{name} holds {' '.join(str(fault).split())[:80]}; give rows of [tokens, seconds] that rise"
+            f"{name} holds {' '.join(str(fault).split())[:80]}; give increasing rows of [tokens, seconds]"
         ) from None
     at = np.arange(longest + 1)
     seconds = np.interp(at, rows[:, 0], rows[:, 1])

@@ -54,7 +54,7 @@ def csv_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, 
                 yield reader.line_num, {name: row[name] or "" for name in names}
         except csv.Error as fault:
             raise ConfigError(
-                f"{path}: line {reader.line_num + 1} is no line of CSV ({fault}); correct it"
+                f"{path}: line {reader.line_num + 1} is not a line of CSV ({fault}); correct it"
             ) from None
 
 
@@ -70,7 +70,7 @@ def json_rows(path: Path) -> Iterator[tuple[int, Values]]:
                 row = None
             if not isinstance(row, dict):
                 raise ConfigError(
-                    f"{path}: line {line} is no object of JSON ('{text.strip()[:60]}'); correct the line"
+                    f"{path}: line {line} is not a JSON object ('{text.strip()[:60]}'); correct the line"
                 )
             yield line, row
 
@@ -100,7 +100,7 @@ def count_of(path: Path, line: int, field: str, value: object, least: int = 1) -
     """A number of tokens."""
     number = number_of(value)
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
-        raise fault_of(path, line, field, value, f"give a whole number from {least} to {MOST_TOKENS:,}")
+        raise fault_of(path, line, field, value, f"give an integer from {least} to {MOST_TOKENS:,}")
     return int(number)
 
 
@@ -112,7 +112,7 @@ def priority_of(path: Path, line: int, row: Values) -> int:
 def ids_of(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:
     """Parse a list of token ids, or of ids of runs of tokens."""
     if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
-        raise fault_of(path, line, field, value, "give a list of whole numbers")
+        raise fault_of(path, line, field, value, "give a list of integers")
     return tuple(value)
 
 

@@ -73,7 +73,7 @@ def load_of(
     form, colon, name = named.partition(":")
     if form not in FORMS or not colon or not name:
         raise ServingError(
-            f"workload '{named[:80]}' is no FORM:FILE; use one of {', '.join(FORMS)}, e.g. azure:trace.csv"
+            f"workload '{named[:80]}' is not FORM:FILE; use one of {', '.join(FORMS)}, e.g. azure:trace.csv"
         )
     if not scale_rate > 0:
         raise ServingError(

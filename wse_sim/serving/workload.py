@@ -53,7 +53,9 @@ def drawn_load(
     ([0, 5000000000, 10000000000], [100, 100, 100])
     """
     if not 1 <= requests <= MOST_REQUESTS:
-        raise ServingError(f"{requests} requests are not 1 to {MOST_REQUESTS:,}; give a number in that range")
+        raise ServingError(
+            f"{requests} requests are outside 1 to {MOST_REQUESTS:,}; give a number in that range"
+        )
     input_tokens = lengths(inputs, requests, _stream(seed, INPUTS))
     output_tokens = lengths(outputs, requests, _stream(seed, OUTPUTS))
     return arriving(input_tokens, output_tokens, rate=rate, arrivals=arrivals, seed=seed)
@@ -138,7 +140,9 @@ def _closed(
     first, _, think = rest.partition(":")
     users = counted(first)
     if not users:
-        raise ServingError(f"arrivals 'users:{rest}' name no users; give users:N or users:N:SECONDS")
+        raise ServingError(
+            f"arrivals 'users:{rest}' have no number of users; give users:N or users:N:SECONDS"
+        )
     (think_s,) = _numbers("arrivals", f"users:{rest}", think, 1, least=0.0) if think else (0.0,)
     after = np.arange(requests) - users
     after[after < 0] = NEVER
@@ -185,9 +189,11 @@ def _zipf(draw: np.random.Generator, count: int, exponent: float, most: float) -
 
 
 def _uniform(draw: np.random.Generator, count: int, low: float, high: float) -> Floats:
-    """Whole numbers from `low` to `high`, both drawn."""
+    """Integers from `low` to `high`, both drawn."""
     if high < low:
-        raise ServingError(f"lengths uniform:{low:g}:{high:g} end before they begin; give the smaller first")
+        raise ServingError(
+            f"lengths uniform:{low:g}:{high:g} have bounds in the wrong order; give the smaller first"
+        )
     return draw.integers(int(low), int(high) + 1, count).astype(float)
 
 
@@ -217,6 +223,6 @@ def _numbers(what: str, law: str, text: str, count: int, least: float = 1e-9) ->
         found.append(number)
     if len(found) != count or not all(math.isfinite(n) and least <= n <= MOST_TOKENS for n in found):
         raise ServingError(
-            f"{what} '{law[:80]}' have other numbers than they need; give {count} from {least:g} to {MOST_TOKENS:,}, with ':' between"
+            f"{what} '{law[:80]}' have invalid numbers; give {count} from {least:g} to {MOST_TOKENS:,}, with ':' between"
         )
     return tuple(found)

@@ -151,7 +151,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
         left, right = _value(node.left, values), _value(node.right, values)
         odd = next((side for side in (left, right) if not isinstance(side, int | float)), None)
         if odd is not None:  # texts and lists would grow without limit
-            raise TypeError(f"a {type(odd).__name__} is no number to calculate with")
+            raise TypeError(f"a {type(odd).__name__} cannot be used in arithmetic")
         if isinstance(node.op, ast.Pow):
             return float(left) ** float(right)  # whole powers would grow without limit
         return _BINARY[type(node.op)](left, right)

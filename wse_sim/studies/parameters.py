@@ -56,7 +56,7 @@ class StudyParameter:
     optional: bool = False
 
     def check(self, value: object) -> Any:
-        """`value` as the declaration takes it: whole numbers whole, lists as tuples.
+        """`value` as the declaration takes it: integers whole, lists as tuples.
 
         Raises
         ------
@@ -131,7 +131,7 @@ def _accepted(kind: type) -> tuple[type, ...]:
 
 
 def _word(kind: type) -> str:
-    return {int: "whole number", float: "number", str: "text", bool: "true or false", tuple: "list"}[kind]
+    return {int: "integer", float: "number", str: "text", bool: "true or false", tuple: "list"}[kind]
 
 
 @lru_cache(maxsize=1)
@@ -163,7 +163,7 @@ def parameters() -> Mapping[str, StudyParameter]:
     ]  # fmt: skip
     found += [
         StudyParameter(f"{served.PREFIX}{served.USERS}", SERVE, served.USERS, int, "users", "Users of a closed loop.", optional=True),
-        StudyParameter(f"{served.PREFIX}{served.THINK}", SERVE, served.THINK, float, "s", "Their time to think.", optional=True),
+        StudyParameter(f"{served.PREFIX}{served.THINK}", SERVE, served.THINK, float, "s", "Think time of the users of a closed loop.", optional=True),
     ]  # fmt: skip
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)

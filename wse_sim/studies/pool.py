@@ -142,7 +142,7 @@ class Dask:
         self._cluster = None
         self._files = (
             contextlib.ExitStack()
-        )  # what workers spill, in a folder that a killed study does not leave for ever
+        )  # what workers spill, in a folder that a killed study does not leave forever
         self.address = scheduler
         try:
             if scheduler is None:
@@ -228,7 +228,7 @@ class Dask:
             except TimeoutError:
                 self.close()
                 raise WseError(
-                    f"worker {name} gives no answer for {ANSWER_S:g} s; end it, or let it continue, and run the same command again"
+                    f"worker {name} has not answered for {ANSWER_S:g} s; stop it, or let it continue, and run the same command again"
                 ) from None
         return found
 

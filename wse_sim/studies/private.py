@@ -49,6 +49,6 @@ def _made_by_openssl() -> tuple[str, str]:
         return found["PRIVATE KEY"], found["CERTIFICATE"]
     except (OSError, subprocess.SubprocessError, KeyError):
         raise WseError(
-            "workers of a study need a key that strangers lack, which neither the package cryptography nor the program "
+            "workers of a study need a secret key, which neither the package cryptography nor the program "
             "openssl makes here; pip install cryptography, or run with --workers 0"
         ) from None

@@ -52,7 +52,7 @@ class AxisRange(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"from {self.low:g} is above to {self.high:g}; exchange them")
+            raise ValueError(f"from {self.low:g} is above to {self.high:g}; swap them")
         if self.scale == "log" and self.low <= 0:
             raise ValueError(f"a log scale needs from above 0, {self.low:g} is given")
         if self.step is not None and (self.steps is not None or self.scale == "log"):
@@ -62,7 +62,7 @@ class AxisRange(BaseModel):
         return self
 
     def values(self, whole: bool) -> list[Any]:
-        """The values in order; whole numbers are rounded, equal ones kept once."""
+        """The values in order; integers are rounded, equal ones kept once."""
         if self.step is not None:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             found = [self.low + i * self.step for i in range(count)]

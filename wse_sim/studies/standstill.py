@@ -75,8 +75,8 @@ class Watch:
         self._unheard = 0 if heard else self._unheard + 1
         if self._unheard > looks or (heard and len(still) == len(heard)):
             raise WseError(
-                f"no worker of the scheduler has been heard of for {copies.QUIET_LOOKS * copies.LOOK_S:.0f} s; all rows written "
-                "before are kept: look after the workers and run the same command to continue"
+                f"no worker of the scheduler has responded for {copies.QUIET_LOOKS * copies.LOOK_S:.0f} s; all rows written "
+                "before are kept: check the workers and run the same command to continue"
             )
 
     def _heard(self) -> dict[str, float]:

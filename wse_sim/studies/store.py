@@ -89,7 +89,7 @@ class Store:
         odd = self.db.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
         if odd is not None:
             raise ConfigError(
-                f"store {self.path} holds '{str(odd[0])[:40]}', which no study writes; name another store"
+                f"store {self.path} holds '{str(odd[0])[:40]}', which studies do not write; name another store"
             )
         if not readonly:
             self.db.execute("PRAGMA journal_mode=WAL")
@@ -128,7 +128,7 @@ class Store:
                 ) from None
             if "locked" in text or "busy" in text:
                 raise WseError(
-                    f"store {self.path} is kept busy by another program ({text}); wait for it or name another store"
+                    f"store {self.path} is locked by another program ({text}); wait for it or name another store"
                 ) from None
             raise WseError(f"store {self.path} cannot be used ({text}); name another one") from None
         except sqlite3.DatabaseError as fault:
@@ -278,7 +278,7 @@ class Store:
         return found | dict(rows)
 
     def causes(self, study: int) -> list[tuple[str, str, int]]:
-        """Status, cause and number of the runs without a result: what binds, or the sentence with numbers left out."""
+        """Status, cause and number of the runs without a result: the bottleneck, or the sentence with numbers left out."""
         with self._told():
             rows = self.db.execute(
                 "SELECT runs.status, runs.binding, runs.message FROM members JOIN runs USING (key) "

@@ -7,7 +7,7 @@ standard normal score, z5 = 1.645 its 95 % quantile.  Its quantile function is m
     x(z) = v - (v - l) |z| / z5      below
 
 If all three are positive the same is done with their logarithms, so no draw is negative; otherwise the draw stops
-at 0.  Constants that were fitted together have correlated scores (`correlations` of the wafer's file).  Whole numbers
+at 0.  Constants that were fitted together have correlated scores (`correlations` of the wafer's file).  Integers
 (hops, ramps, depths) are rounded.
 """
 

@@ -18,7 +18,7 @@ def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator
     Raises
     ------
     WseError
-        If a worker is ended by the system, or waits for ever.
+        If a worker is ended by the system, or waits forever.
     """
     if workers < 2 or count < 2 or not COPIES:
         yield from map(task, range(count))

@@ -1,6 +1,6 @@
 """Sensitivity of a number to each constant, and which of the constants are assumed.
 
-Each constant is changed alone: by a tenth of its value (whole numbers by one, scaled to a tenth), and to the
+Each constant is changed alone: by a tenth of its value (integers by one, scaled to a tenth), and to the
 ends of its range. The plan does not change.
 """
 

@@ -69,7 +69,9 @@ def _measured(stated: Statement, program: Values, home: Path) -> tuple[float, st
         try:
             found = re.search(str(program["printed"]), read_log(file))
         except re.error as fault:
-            raise ConfigError(f"{home / FILE}: program.printed is no pattern ({fault}); correct it") from None
+            raise ConfigError(
+                f"{home / FILE}: program.printed is not a pattern ({fault}); correct it"
+            ) from None
         if found is None or not found.groups():
             raise ConfigError(
                 f"{file}: prints nothing like '{program['printed']}' with a group for the number; correct program.printed"
@@ -87,7 +89,7 @@ def _measured(stated: Statement, program: Values, home: Path) -> tuple[float, st
 def _positive(value: float, file: Path) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(
-            f"{file}: gives {value:g} cycles, a positive number is needed; is the end behind the start?"
+            f"{file}: gives {value:g} cycles; a positive number is needed; is the end after the start?"
         )
     return value
 

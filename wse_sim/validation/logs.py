@@ -218,7 +218,7 @@ def _progress_line(values: dict[str, str], phase: str, number: int, line: str, p
     step = counted(values.get(key, ""))
     if step is None:
         raise ConfigError(
-            f"{path}: line {number} has no whole number of steps ('{line.strip()[:80]}'); remove the line or give the whole log"
+            f"{path}: line {number} has no integer number of steps ('{line.strip()[:80]}'); remove the line or give the whole log"
         )
     rate = _number(values.get("GlobalRate", ""))
     stamp = _STAMP.search(line)
@@ -268,7 +268,7 @@ def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
 
 
 def _processed_batch(log: TrainingLog) -> int | None:
-    """Samples over steps of the training, if that is a whole number."""
+    """Samples over steps of the training, if that is an integer."""
     if len(log.processed) > 1:
         shown = " and ".join(f"{samples:,}" for samples in sorted(log.processed))
         raise ConfigError(f"{log.path}: holds runs of {shown} samples; give each run its own file")
@@ -306,7 +306,7 @@ def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) ->
     Raises
     ------
     ConfigError
-        If the log holds no stretch that tells it, a rate is no positive number, or the batch contradicts the time stamps.
+        If the log holds no stretch that tells it, a rate is not a positive number, or the batch contradicts the time stamps.
     """
     mine = [s for s in log.stretches if s.phase == phase]
     if not mine:
@@ -321,7 +321,7 @@ def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) ->
         last = best.lines[-1]
         if last.global_rate is None or not math.isfinite(last.global_rate) or last.global_rate <= 0:
             raise ConfigError(
-                f"{log.path}: line {last.number}: GlobalRate is {last.global_rate}, a positive number is needed; remove the line or give another run"
+                f"{log.path}: line {last.number}: GlobalRate is {last.global_rate}; a positive number is needed; remove the line or give another run"
             )
         if check:
             _check_batch(log.path, best, batch, last.global_rate)

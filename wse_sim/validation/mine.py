@@ -61,7 +61,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
         If there is no such folder, or no run in it.
     """
     if not is_folder(folder, "--mine"):
-        raise ConfigError(f"--mine {folder} is no folder; give the folder around your runs")
+        raise ConfigError(f"--mine {folder} is not a folder; give the folder around your runs")
     runs = [run for run in _runs(folder) if results is None or run.resolve() != results.resolve()]
     if not runs:
         raise ConfigError(
@@ -81,7 +81,7 @@ def _runs(folder: Path) -> list[Path]:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise ConfigError(
-            f"--mine {folder} cannot be listed ({error.strerror}); check what it may be used for"
+            f"--mine {folder} cannot be listed ({error.strerror}); check its permissions"
         ) from None
     if any((folder / name).is_file() for name in (RUN, PERFORMANCE)):
         return [folder]
@@ -102,7 +102,7 @@ def _points(run: Path, folder: Path) -> Iterator[Point]:
     except WseError as found:
         fault = str(found)
     except (OSError, *VALUE_FAULTS) as found:
-        fault = f"{run}: a file holds what no tool writes ({type(found).__name__}: {' '.join(str(found).split())[:120]}); give the files unchanged"
+        fault = f"{run}: a file has contents that no tool writes ({type(found).__name__}: {' '.join(str(found).split())[:120]}); give the files unchanged"
     name = run.stem if run.is_file() else run.name
     yield Point(id=name, subject="", quantity="", measured=None, fault=fault)
 

@@ -95,7 +95,7 @@ def _mapping(path: Path, data: Values, key: str) -> Values:
 def _count(path: Path, data: Values, key: str) -> int:
     number = _number(path, data, key)
     if number != int(number):
-        raise ConfigError(f"{path}: key '{key}' is {number:g}, a whole number is needed; {REMEDY}")
+        raise ConfigError(f"{path}: key '{key}' is {number:g}; an integer is needed; {REMEDY}")
     return int(number)
 
 
@@ -106,5 +106,5 @@ def _number(path: Path, data: Values, key: str) -> float:
         or not isinstance(value, (int, float))
         or not (math.isfinite(value) and value > 0)
     ):
-        raise ConfigError(f"{path}: key '{key}' is {value!r}, a positive number is needed; {REMEDY}")
+        raise ConfigError(f"{path}: key '{key}' is {value!r}; a positive number is needed; {REMEDY}")
     return float(value)

@@ -175,7 +175,7 @@ def _captured(folder: str, training: bool) -> KernelGraph:
             else "no graph"
         )
         raise ConfigError(
-            f"{folder}: holds {kind}, the point wants one of {'training' if training else 'a forward pass'}"
+            f"{folder}: holds {kind}, the point needs one of {'training' if training else 'a forward pass'}"
         )
     return graph
 

@@ -7,7 +7,7 @@ Symbols: p points with predictions y and measurements m; z normal scores of the 
 
 The second sum keeps a constant where it is unless it explains errors; at an end of its range it weighs as much as an error
 of 1.645 HOLD of one point.  Two sorts of constants are left alone: those whose range moves no point by LEAST, and those that
-the points do not tell apart from others.  For these J is the change of ln(y) a score, from one end of a range to the
+the points do not distinguish from others.  For these J is the change of ln(y) a score, from one end of a range to the
 other, and s the scatter of the points around the best straight line, at least NOISE::
 
     d_k = s sqrt(((J' J + HOLD^2)^-1)_kk)        the score of constant k is known within d_k
@@ -44,7 +44,7 @@ FITTED = (
     "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
     "stencil_neighbour_wait_cycles", "stencil_first_block_wait_cycles",
 )  # fmt: skip
-"""Constants that were fitted to published points (docs/validation.md), without whole numbers, which have no small moves."""
+"""Constants that were fitted to published points (docs/validation.md), without integers, which have no small moves."""
 TIED = {"memoryx_bytes_per_s": "swarmx_bytes_per_s"}
 """Constants of one line: the second has the value of the first."""
 HOLD = 0.001
@@ -183,7 +183,7 @@ class Refit:
         """The refit as a text table."""
         lines = [f"refit of {self.system} with cluster {self.cluster} to {len(self.rows)} points:"]
         if not self.moves:
-            lines.append("no constant is told by these points: nothing moves")
+            lines.append("these points determine no constant: nothing moves")
         else:
             lines.append(f"{'constant':<30} {'stated':>11} {'refitted':>11} {'change':>8}  range")
         for move in self.moves:
@@ -196,10 +196,10 @@ class Refit:
             )
         if self.confused:
             lines.append(
-                f"not told apart by these points from others, left alone: {', '.join(self.confused)}"
+                f"not distinguished from others by these points, unchanged: {', '.join(self.confused)}"
             )
         if self.alone:
-            lines.append(f"not determined by these points, left alone: {', '.join(self.alone)}")
+            lines.append(f"not determined by these points, unchanged: {', '.join(self.alone)}")
         if self.is_short:
             lines.append(
                 f"fewer points ({len(self.rows)}) than constants that move them ({self.count}): add runs that differ"
@@ -216,7 +216,7 @@ class Refit:
         left_out, before = rms["left_out"], rms["before"]
         if left_out is not None and before is not None and left_out > before:
             lines.append(
-                "a point left out is met worse than with the stated constants: these runs do not carry their move over to other runs"
+                "left-out points are predicted worse than with the stated constants: the change does not carry over to other runs"
             )
         return "\n".join(lines)
 

@@ -66,7 +66,7 @@ def _positive(path: Path, data: dict[str, object], key: str) -> float:
         number = math.inf
     if not (math.isfinite(number) and number > 0):
         raise ConfigError(
-            f"{path}: key '{key}' is {number:g}, a positive number is needed; give a run with at least one step"
+            f"{path}: key '{key}' is {number:g}; a positive number is needed; give a run with at least one step"
         )
     return number
 
@@ -82,7 +82,7 @@ def read_compile_report(path: Path) -> float:
     found = _SAMPLES.findall(read_text(path))
     if len(found) != 1:
         raise ConfigError(
-            f"{path}: holds {len(found)} lines 'Samples/s:', one is needed; give a whole compile report"
+            f"{path}: holds {len(found)} lines 'Samples/s:'; one is needed; give a whole compile report"
         )
     try:
         value = float(found[0])
@@ -90,6 +90,6 @@ def read_compile_report(path: Path) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(
-            f"{path}: 'Samples/s: {found[0][:40]}' is no positive number; give a whole compile report"
+            f"{path}: 'Samples/s: {found[0][:40]}' is not a positive number; give a whole compile report"
         )
     return value

@@ -64,7 +64,7 @@ def read_zoo_params(path: Path, phase: str = "training") -> ZooParams:
     data = read_yaml(path)
     if not is_zoo_params(data):
         raise ConfigError(
-            f"{path}: is no params file of the Model Zoo (`model` and `train_input`, or `trainer`); {REMEDY}"
+            f"{path}: is not a params file of the Model Zoo (`model` and `train_input`, or `trainer`); {REMEDY}"
         )
     return _Reader(path, data, phase).params()
 
@@ -101,12 +101,12 @@ class _Reader:
         found = data.get(key) or {}
         if not isinstance(found, dict):
             raise ConfigError(
-                f"{self.path}: key '{key}' is a {type(found).__name__}, a mapping is needed; {REMEDY}"
+                f"{self.path}: key '{key}' is a {type(found).__name__}; a mapping is needed; {REMEDY}"
             )
         return found
 
     def whole(self, data: Values, key: str) -> int | None:
-        """A positive whole number, or None where the key is not there."""
+        """A positive integer, or None where the key is not there."""
         value = data.get(key)
         if isinstance(value, list) and len(set(map(str, value))) == 1:
             value = value[0]  # a square image or patch
@@ -114,7 +114,7 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(
-                f"{self.path}: key '{key}' is {value!r}, a positive whole number is needed; {REMEDY}"
+                f"{self.path}: key '{key}' is {value!r}; a positive integer is needed; {REMEDY}"
             )
         return value
 

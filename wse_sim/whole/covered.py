@@ -147,7 +147,9 @@ def forward_kernels(graph: KernelGraph) -> list[Kernel]:
     """
     kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     if not kernels:
-        raise ModelError(f"model '{graph.name}' has no kernels, a whole model on the fabric has {COVERED}")
+        raise ModelError(
+            f"model '{graph.name}' has no kernels; a whole model on the fabric supports {COVERED}"
+        )
     return kernels
 
 
@@ -211,7 +213,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
         ends = {kernel.family for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)}
         if features % PAIR and (graph.training or ends != {"gemm"}):
             raise ModelError(
-                f"tensor '{name}' has {features} features, and words hold {PAIR}; use an even number of features"
+                f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
             )
 
 
@@ -225,12 +227,12 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
     name = kernel.access.reordered[0]
     is_weight = name in kernel.parameters
     remedy = (
-        "hold it as torch.nn.Linear does"
+        "store it as torch.nn.Linear does"
         if is_weight
         else "leave out transposes, slices and expansions there"
     )
     raise ModelError(
-        f"kernel '{kernel.name}' takes '{name}' in another order than it is stored, or only in part, and the whole fabric streams "
+        f"kernel '{kernel.name}' reads '{name}' in another order than it is stored, or only a part of it, and the whole fabric streams "
         f"tensors as they are stored; {remedy}"
     )
 
@@ -238,7 +240,7 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
 def _check_precision(kernel: Kernel) -> None:
     if kernel.dtype != "fp16":
         raise ModelError(
-            f"kernel '{kernel.name}' computes in {kernel.dtype}, a whole model on the fabric in fp16; use precision "
+            f"kernel '{kernel.name}' computes in {kernel.dtype}, but a whole model on the fabric computes in fp16; use precision "
             "mixed or fp16"
         )
 
@@ -246,13 +248,13 @@ def _check_precision(kernel: Kernel) -> None:
 def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...]) -> None:
     if kernel.family != "gemm":
         raise ModelError(
-            f"kernel '{kernel.name}' is of family {kernel.family}, training and streamed weights on the whole fabric have {DENSE}"
+            f"kernel '{kernel.name}' is of family {kernel.family}, but training and streamed weights on the whole fabric support {DENSE}"
         )
     _check_precision(kernel)
     has_bias = "bias" in items_of(kernel, functions)
     if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
         raise ModelError(
-            f"kernel '{kernel.name}' is not a product of one activation with one weight, a whole model on the fabric "
+            f"kernel '{kernel.name}' is not a product of one activation with one weight; a whole model on the fabric "
             f"has {DENSE}"
         )
     shape, wanted = (
@@ -261,13 +263,13 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
     )
     if shape != wanted:
         raise ModelError(
-            f"kernel '{kernel.name}' holds its weight as {shape}, a whole model on the fabric as {wanted}; use "
+            f"kernel '{kernel.name}' holds its weight as {shape}, but a whole model on the fabric needs {wanted}; use "
             "torch.nn.Linear"
         )
     _check_order(graph, kernel)
     if kernel.attrs.get("orientation", "best") != "kn":
         raise ModelError(
-            f"kernel '{kernel.name}' has two possible layouts in its region; plan the graph of inputs_over_rows(graph)"
+            f"kernel '{kernel.name}' can have two layouts in its region; plan the graph of inputs_over_rows(graph)"
         )
 
 
@@ -283,7 +285,7 @@ def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
     for kernel in updates:
         if (algorithm := kernel.attrs.get("algorithm", "sgd")) != "sgd":
             raise ModelError(
-                f"kernel '{kernel.name}' updates by {algorithm}, the whole fabric by sgd; use optimizer=sgd"
+                f"kernel '{kernel.name}' updates by {algorithm}, but the whole fabric updates by sgd; use optimizer=sgd"
             )
     trained = {name for kernel in updates for name in kernel.parameters}
     seen: dict[str, str] = {}
@@ -291,7 +293,7 @@ def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
         for name in kernel.parameters:
             if name not in trained:
                 raise ModelError(
-                    f"parameter '{name}' does not train, and the whole fabric updates all; train every parameter"
+                    f"parameter '{name}' does not train, but the whole fabric updates all; train every parameter"
                 )
             if name in seen:
                 raise ModelError(
@@ -321,11 +323,11 @@ def check_plan(
         raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
     if any(stage.name == LOSS for stage in plan.stages):
         raise ModelError(
-            "the plan has a loss, and the whole fabric adds its own; plan without the option loss"
+            "the plan has a loss, but the whole fabric adds its own; plan without the option loss"
         )
     if plan.replicas != 1:
         raise ModelError(
-            f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"
+            f"a whole model on the fabric has one replica, but this plan has {plan.replicas}; plan with replicas=1"
         )
     check_wafer(plan.wafer)
     of_graph(plan.graph)
@@ -401,7 +403,7 @@ def check_streamed(plan: WeightStreamingPlan) -> None:
         )
     if plan.weight_density != 1.0:
         raise ModelError(
-            f"the plan leaves out zero weights (density {plan.weight_density:g}), and the whole fabric sends all; "
+            f"the plan leaves out zero weights (density {plan.weight_density:g}), but the whole fabric sends all; "
             "leave density out"
         )
     if plan.recompute != "none" or plan.spilled_bytes:
@@ -423,5 +425,5 @@ def check_outer_rows(wafer: Wafer) -> None:
     if wafer.rows - wafer.program_rows < 2:
         raise ModelError(
             f"the wafer has {wafer.rows} rows and programs take {wafer.program_rows}, so no row above and below is "
-            f"left to take weights in; give program_rows of at most {wafer.rows - 2}"
+            f"left for weights that stream in; give program_rows of at most {wafer.rows - 2}"
         )

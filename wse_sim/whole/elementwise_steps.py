@@ -30,7 +30,7 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
         elif kernel.access.steps and kernel.family in PRODUCTS:
             kernels += _two(kernel, tensors)
             notes.append(
-                f"'{kernel.name}' continues with numbers ({','.join(items_of(kernel))}); on the fabric its own region does"
+                f"'{kernel.name}' applies numbers ({','.join(items_of(kernel))}); on the fabric a separate region does this"
             )
         else:
             kernels.append(kernel)

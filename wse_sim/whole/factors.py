@@ -89,5 +89,7 @@ def with_affine(graph: KernelGraph) -> KernelGraph:
                 access=dataclasses.replace(kernel.access, order=(*kernel.inputs, *names)),
             )
         )
-        notes.append(f"'{kernel.name}' multiplies and adds on the fabric, by what its running statistics are")
+        notes.append(
+            f"'{kernel.name}' multiplies and adds on the fabric, with factors from its running statistics"
+        )
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph

@@ -188,7 +188,7 @@ def without_logarithm(graph: KernelGraph) -> KernelGraph:
     tensors = dict(graph.tensors)
     tensors[logits] = dataclasses.replace(tensors[logits], kind=TensorKind.OUTPUT)
     kernels = [kernel for kernel in graph.kernels if kernel is not last[0]]
-    note = f"the loss (cross entropy) does the work of '{last[0].name}', and the fabric gives what that takes"
+    note = f"the loss (cross entropy) does the work of '{last[0].name}', and the fabric sends the input of that kernel"
     found = with_kernels(graph, kernels, tensors, note)
     return dataclasses.replace(found, facts=frozen({**graph.facts, LOGARITHM: last[0].name}))
 
@@ -279,6 +279,6 @@ def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, .
     if len(names) != 1 or names[0] not in found:
         listed = ", ".join(f"'{name}'" for name in names)
         raise ModelError(
-            f"the graph takes {listed}, which is not one tensor of this module; give the graph of the module"
+            f"the graph takes {listed}, which is not the one tensor of this module; give the graph of the module"
         )
     return found[names[0]]

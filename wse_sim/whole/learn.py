@@ -142,7 +142,7 @@ class ComparedTraining:
             f"{self.engine_step:.6g} by the event engine ({self.difference:+.1%})"
         )
         if self.alternating_step is not None:
-            head += f"; passes that alternate (1F1B) would take {self.alternating_step:.6g} there"
+            head += f"; alternating passes (1F1B) would take {self.alternating_step:.6g} there"
         rows = [
             f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({r.busiest / r.engine - 1:+.1%}); "
             f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
@@ -182,11 +182,11 @@ def train_whole(
     classes = np.asarray(labels).reshape(-1)
     leaving = samples * rows_leaving(plan)
     if len(classes) != leaving:
-        raise ModelError(f"{len(classes)} labels for {leaving} rows that leave; give one for every row")
+        raise ModelError(f"{len(classes)} labels for {leaving} output rows; give one for every row")
     output = plan.graph.tensors[leaving_of(plan).tensor]
     size = output.elements // plan.graph.samples * samples // leaving
     if in_flight is not None and in_flight < 1:
-        raise ModelError(f"{in_flight} samples in flight are none; give at least one")
+        raise ModelError(f"{in_flight} samples in flight are too few; give at least one")
     if len(classes) and not 0 <= classes.min() <= classes.max() < size:
         raise ModelError(
             f"labels go from {classes.min()} to {classes.max()}, and a row has {size} outputs; count classes from 0"

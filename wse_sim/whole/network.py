@@ -251,8 +251,8 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None
         allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
         if not allowed:
             raise ModelError(
-                f"tensor '{tensors[0]}' would have to come in more than {most} streams side by side, so that a core which takes it in "
-                "holds two samples of its part, and there are no ways for them; use a larger wafer or smaller images"
+                f"tensor '{tensors[0]}' needs more than {most} parallel streams, so that a receiving core has room for two samples "
+                "of its part, but there are no free routes; use a larger wafer or smaller images"
             )
         groups.append((ends, sorted(allowed)))
 

@@ -42,7 +42,7 @@ class ComposedGraph:
     @property
     def note(self) -> str:
         """The prices of its plan, in one sentence."""
-        text = "prices: those of the programs that the fabric runs"
+        text = "prices: from the programs that the fabric runs"
         updates = {
             str(one.attrs.get("algorithm", "sgd")) for one in self.graph.kernels if one.phase is Phase.UPDATE
         }
@@ -130,12 +130,12 @@ def _check_equal(graph: KernelGraph, laid: KernelGraph) -> None:
         If it does not.
     """
     if _updated(graph) != _updated(laid):
-        raise ModelError("a part of the parameters does not train, and the programs of the fabric update all")
+        raise ModelError("some parameters do not train, but the programs of the fabric update all")
     names = {one.name for one in laid.kernels}
     for one in graph.kernels:
         if one.name not in names and any(name.startswith("pin_") for name in one.attrs):
             raise ModelError(
-                f"kernel '{one.name}' is pinned, and its program on the fabric is that of several kernels"
+                f"kernel '{one.name}' is pinned, but its program on the fabric covers several kernels"
             )
 
 

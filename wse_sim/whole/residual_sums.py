@@ -26,7 +26,7 @@ def summed_apart(graph: KernelGraph) -> KernelGraph:
             kernels.append(kernel)
             continue
         kernels += _two(kernel, items, tensors)
-        notes.append(f"'{kernel.name}' adds a residual; on the fabric its own region does")
+        notes.append(f"'{kernel.name}' adds a residual; on the fabric a separate region does this")
     if len(kernels) == len(graph.kernels):
         return graph
     return dataclasses.replace(

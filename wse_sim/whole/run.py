@@ -160,7 +160,7 @@ class Compared:
             for r in self.regions
         ]
         links = [
-            f"  {s.tensor}: {s.links} of {s.planned_links} planned links, ways of {s.least_hops} to {s.most_hops} "
+            f"  {s.tensor}: {s.links} of {s.planned_links} planned links, routes of {s.least_hops} to {s.most_hops} "
             f"links, {s.planned_hops} in the plan"
             for s in self.streams
         ]
@@ -218,7 +218,7 @@ def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[n
     samples, left = divmod(len(rows), rows_per_sample(plan))
     if left or not samples:
         raise ModelError(
-            f"{len(rows)} rows are no whole number of samples, which have {rows_per_sample(plan)} rows; give all rows of "
+            f"{len(rows)} rows are not an integer number of samples of {rows_per_sample(plan)} rows; give all rows of "
             "every sample"
         )
     return rows, samples

@@ -44,7 +44,7 @@ class FullSkip:
         """Return one sentence for the user."""
         return (
             f"the skip '{self.tensor}' into '{self.reader}' holds {self.held} samples and needs {self.needed} to keep the pace: its producer waits "
-            "until the way around it has taken one"
+            "until the path around it has consumed one"
         )
 
 

@@ -23,7 +23,7 @@ from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
-"""Parts of a product that are taken apart."""
+"""Parts of a product that are separated."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:

@@ -108,13 +108,13 @@ class CheckedValues:
             worst, (error, _) = self.worst(kind), self.largest(kind)
             where = f" ({worst.name}, step {worst.step})" if kind in ("gradient", "update") else ""
             lines.append(
-                f"  {kind}: at most {error:.2%} from fp32, {worst.rounded_error:.2%} from PyTorch that rounds alike{where}"
+                f"  {kind}: at most {error:.2%} from fp32, {worst.rounded_error:.2%} from PyTorch with the same rounding{where}"
             )
         head = "values compared with PyTorch, relative to the largest of their tensor:"
         if self.selected:
             lines.append(
-                f"  rounding turns {self.turned} of {self.selected} units of ReLU and windows of a maximum; "
-                f"{self.turned_on_fabric} near zero differ between the fabric and PyTorch that rounds"
+                f"  rounding flips {self.turned} of {self.selected} units of ReLU and windows of a maximum; "
+                f"{self.turned_on_fabric} near zero differ between the fabric and PyTorch with the same rounding"
             )
         return "\n".join([head, *lines])
 
@@ -347,8 +347,8 @@ def _check_whole(graph: KernelGraph) -> None:
         by_host = f"the host takes the logarithm of '{graph.facts[LOGARITHM]}'"
     if by_host:
         raise ModelError(
-            f"{by_host}, and values are checked of models that are on the fabric from end to end; hold the outputs of run_whole or "
-            "train_whole against the model's"
+            f"{by_host}, but only models that are on the fabric from end to end have their values checked; "
+            "compare the outputs of run_whole or train_whole with the model's"
         )
 
 

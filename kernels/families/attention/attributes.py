@@ -21,11 +21,11 @@ class AttentionAttributes(Attributes):
     mask: str = attribute("", "dense: values that are added to the scores", choices=("", "dense"))
     value_width: int = attribute(0, "features of a value per head; 0: as many as of a key")
     accumulate: str = attribute("", "type of the sums; empty: fp32", choices=("", "fp32", "fp16"))
-    recompute: bool = attribute(False, "a backward pass works the scores out again")
+    recompute: bool = attribute(False, "the backward pass recomputes the scores")
     part: str = attribute(
         "", "a part that runs alone; empty: all", choices=("", "scores", "softmax", "values", "products")
     )
-    groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")
+    groups: int = attribute(0, "groups of the K-tree of decode; 0: about the square root of the rows")
     pairs: bool = attribute(False, "queries over rows, keys over columns: a core has the scores of its pairs")
     bands: int = attribute(
         1, "with pairs: bands of rows, each with an equal number of heads and its own links", at_least=1

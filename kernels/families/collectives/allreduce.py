@@ -65,7 +65,7 @@ class AllreduceAttributes(LineReduceAttributes):
     """Attributes of the collective; options of the tiling go first."""
 
     algorithm: str = attribute("auto", "tree or ring", choices=(*LINE_ALGORITHMS, "k_tree", "ring"))
-    groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
+    groups: int = attribute(0, "groups of k_tree; 0: about the square root of the cores")
 
 
 class Allreduce(Collective):

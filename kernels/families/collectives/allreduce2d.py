@@ -61,7 +61,7 @@ class Allreduce2DAttributes(Attributes):
 
     line: str = attribute("auto", "algorithm along a line", choices=(*LINE_ALGORITHMS, "k_tree"))
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
-    groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
+    groups: int = attribute(0, "groups of k_tree; 0: about the square root of the cores")
 
 
 class Allreduce2d(Collective):

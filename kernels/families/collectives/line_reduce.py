@@ -107,7 +107,7 @@ def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bo
 
 
 def reduce_case(b: Builder, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:
-    """Random whole numbers (sums are exact in any order) and their sums along `axis`."""
+    """Random integers (sums are exact in any order) and their sums along `axis`."""
     values = np.random.default_rng(seed).integers(-4, 5, (b.rows, b.cols, n)).astype(np.float32)
     expected = np.full(values.shape, np.nan, np.float32)
     target = expected[:, :1] if axis == 1 else expected[:1, :1]

@@ -206,7 +206,7 @@ class _Program:
                 core.fmac_vectors(self.y.dsd(block, pixels), fabric_in(FEED), x, pixels, **how)
 
     def case(self, dims: Dims, seed: int) -> Case:
-        """Whole numbers, so that sums are exact in any order; the reference is the family's `compute`."""
+        """Integers, so that sums are exact in any order; the reference is the family's `compute`."""
         layer, strip = self.layer, self.strip
         rng = np.random.default_rng(seed)
         channels, filters = layer.groups * layer.channels, layer.filters

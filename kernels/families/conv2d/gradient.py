@@ -152,7 +152,7 @@ def _tokens(
 def _case(
     b: Builder, strip: Strip, share: Share, shape: TriggeredShape, stored: tuple[int, int], seed: int
 ) -> Case:
-    """Whole numbers; the reference is the family's `gradient`."""
+    """Integers; the reference is the family's `gradient`."""
     lines, pixels = stored
     rng = np.random.default_rng(seed)
     channels = share.columns // share.parts * share.channels

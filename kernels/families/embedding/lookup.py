@@ -25,7 +25,7 @@ PIECES = (1, 2)  # alternating by parity
 
 
 def _tables(rows: int, cols: int, tokens: int, f: int, vocab: int, seed: int) -> tuple[Any, Any]:
-    """Whole numbers in a table (rows, cols, vocab, f), and ids (tokens,) over its rows * vocab vectors."""
+    """Integers in a table (rows, cols, vocab, f), and ids (tokens,) over its rows * vocab vectors."""
     rng = np.random.default_rng(seed)
     table = rng.integers(-9, 9, (rows, cols, vocab, f)).astype(np.float32)
     return table, rng.integers(0, rows * vocab, tokens)

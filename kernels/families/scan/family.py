@@ -95,8 +95,8 @@ class Scan(Family):
     attributes = ScanAttributes
     more_dims = sizes(
         weights="weights of all gates and both matrices of a recurrence",
-        of_input="of these, those that meet the input of the first layer",
-        of_state="of these, those that meet a state",
+        of_input="of these, the weights of the input of the first layer",
+        of_state="of these, the weights of a state",
     )
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:

@@ -13,7 +13,7 @@ PROGRAMS = 150
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("block", range(3))
 def test_random_programs_agree(block: int):
-    """Programs that finish, wait for ever and fault; some of each, or the comparison says little."""
+    """Programs that finish, wait forever and fault; some of each, or the comparison says little."""
     reasons = set()
     for seed in range(block * PROGRAMS, (block + 1) * PROGRAMS):
         program = RandomProgram(seed)

@@ -73,7 +73,7 @@ def _vector(source: PeSource, row: P.IntArray) -> None:
         or row[P.ADVANCE] == 2
     ):
         raise KernelError(
-            f"{source.name}: instruction {op.name} has a form (mixed precision, wide wavelets) that is not written in CSL"
+            f"{source.name}: instruction {op.name} has a form (mixed precision, wide wavelets) that cannot be written in CSL"
         )
     suffix = "h" if dtype == P.Dtype.FP16 else "s"
     if op == P.Op.FMACV:
@@ -90,7 +90,7 @@ def _vector(source: PeSource, row: P.IntArray) -> None:
     elif op == P.Op.FMAC:
         text = f"@fmac{suffix}({d}, {a}, {b}, {s}"
     else:
-        raise KernelError(f"{source.name}: instruction {op.name} is not written in CSL")
+        raise KernelError(f"{source.name}: instruction {op.name} cannot be written in CSL")
     if row[P.THREAD]:
         level = _PRIORITIES[int(row[P.PRIORITY])]
         if (
@@ -105,11 +105,11 @@ def _vector(source: PeSource, row: P.IntArray) -> None:
 def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
     """y += x_j a_j for every element x_j: a map around a multiply-accumulate."""
     if row[P.FN] or row[P.THREAD] or row[P.A + P.KIND] != P.Kind.MEMORY:
-        raise KernelError(f"{source.name}: a map that is triggered by data is not written in CSL")
+        raise KernelError(f"{source.name}: a map that is triggered by data cannot be written in CSL")
     target, column = (_buffer(source.program, int(row[place + P.BUF])) for place in (P.D, P.B))
     inner, number = int(row[P.M]), source.maps
     if row[P.D_OUTER] or int(row[P.B_OUTER]) != inner * int(row[P.B + P.STRIDE]) or number == MAX_MAPS:
-        raise KernelError(f"{source.name}: a map whose columns are not contiguous is not written in CSL")
+        raise KernelError(f"{source.name}: a map whose columns are not contiguous cannot be written in CSL")
     source.maps += 1
     element, register = TYPES[column.dtype], number + 1
     into, columns = (
@@ -140,7 +140,7 @@ def _payload(source: PeSource, payload: int) -> str:
     while len(commands) > 1 and commands[-1] == 0:
         commands.pop()
     if payload >> 16 & 63 != P.NO_TASK:
-        raise KernelError(f"{source.name}: a control wavelet that starts a task is not written in CSL")
+        raise KernelError(f"{source.name}: a control wavelet that starts a task cannot be written in CSL")
     ignore = [str(bool(payload >> (24 + i) & 1)).lower() for i in range(len(commands))]
     names = ", ".join(f"control.opcode.{_COMMANDS[c]}" for c in commands)
     n = len(commands)
@@ -154,7 +154,7 @@ def source_of(program: P.Program, name: str, core_class: int) -> PeSource:
     source = PeSource(program, f"kernel '{name}'")
     if last > first:
         raise KernelError(
-            f"kernel '{name}' runs tasks that arriving data start; only programs of one thread are written in CSL"
+            f"kernel '{name}' runs tasks that arriving data start; only single-threaded programs can be written in CSL"
         )
     entry = int(program.class_entry[core_class])
     for row in program.code[entry:]:

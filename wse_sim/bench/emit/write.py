@@ -37,12 +37,12 @@ def write_csl(name: str, given: Mapping[str, Any], case: Case, folder: Path) -> 
     Raises
     ------
     KernelError
-        If the program holds something that is not written in CSL.
+        If the program holds something that cannot be written in CSL.
     """
     program = case.program
     if program.west or program.east:
         raise KernelError(
-            f"kernel '{name}' streams from host columns; only programs that begin and end in memory are written in CSL"
+            f"kernel '{name}' streams from host columns; only programs whose data begin and end in memory can be written in CSL"
         )
     if program.rows * program.cols > 4096:
         raise KernelError(

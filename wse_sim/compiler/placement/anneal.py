@@ -75,7 +75,7 @@ def new_cells(n: int) -> Cells:
 
 @helper_kernel
 def draw_level(level: int, count: int, rng: np.ndarray) -> int:
-    """A level one to three steps from `level`, which may lie outside of the `count` levels."""
+    """A level one to three steps from `level`, which may lie outside the `count` levels."""
     step = 1 + draw_below(rng, 3)
     return level + (step if draw_below(rng, 2) else -step)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 MARGIN = 0.02  # of the fabric's longer side, by which the box exceeds the window's blocks
-SCALE = 1000  # of edge weights that are not whole numbers
+SCALE = 1000  # of edge weights that are not integers
 START_COST_S = 0.1  # processor seconds to build and presolve a window, measured with 5 to 7 blocks
 SECONDS_PER_UNIT = 4.0  # processor seconds per deterministic unit of the solver, measured: 2 to 5
 
@@ -35,7 +35,7 @@ class Edges:
 
     @classmethod
     def of(cls, problem: PlacementProblem) -> Edges:
-        """Edges of `problem`, their weights scaled to whole numbers where they are not."""
+        """Edges of `problem`, their weights scaled to integers where they are not."""
         a, b, weight = problem.edge_arrays()
         whole = np.array_equal(weight, np.rint(weight))
         return cls(a, b, np.rint(weight if whole else weight * SCALE).astype(np.int64))

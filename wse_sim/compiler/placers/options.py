@@ -36,7 +36,7 @@ def _contest_placer(name: str) -> str:
 
 def _model_placers(text: str) -> str:
     if not listed(text):
-        raise ConfigError(f"--placers names none; use some of {', '.join(placer_names())}")
+        raise ConfigError(f"--placers names no placer; use some of {', '.join(placer_names())}")
     return ",".join(placer_named(name).name for name in listed(text))
 
 
@@ -64,7 +64,7 @@ class PlaceOptions(Declared):
         f"Model: {', '.join(placer_names())}, or {OWN}; comma-separated.",
     )
     mode: str | None = option(
-        None, "Model: a mode that places stages on regions (default: the first whose weights rest)."
+        None, "Model: a mode that places stages on regions (default: the first with resident weights)."
     )
     objective: Annotated[str, AfterValidator(_objectives)] = option(
         THROUGHPUT, f"Model: {', '.join(OBJECTIVES)}; comma-separated."
@@ -73,7 +73,7 @@ class PlaceOptions(Declared):
     seq: Whole | None = option(None, "Model: sequence length.", unit="tokens", ge=1, le=MOST_COUNT)
     phase: Phase = option("training", "Model: training or inference.")
     replicas: Whole | None = option(
-        None, "Model: copies side by side (default: by rate).", unit="copies", ge=1, le=MOST_CORES
+        None, "Model: replicas on one wafer (default: by rate).", unit="copies", ge=1, le=MOST_CORES
     )
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"

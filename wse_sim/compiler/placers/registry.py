@@ -89,7 +89,7 @@ def placer_named(name: str) -> Placer:
         made = loaded(name, "a placer", ConfigError)
         placer = made() if isinstance(made, type) else made
         if not isinstance(placer, Placer):
-            raise ConfigError(f"{name!r} is a {type(placer).__name__} and no placer; derive it from Placer")
+            raise ConfigError(f"{name!r} is a {type(placer).__name__}, not a placer; derive it from Placer")
         register_placer(placer)
         return placer
     placers()
@@ -106,7 +106,7 @@ def rectangle_placer(name: str) -> RectanglePlacer:
     >>> rectangle_placer("shelves")
     Traceback (most recent call last):
         ...
-    wse_sim.errors.ConfigError: placer 'shelves' places the stages of a model alone; use one of best, exact, fast, normal, peel, portfolio, snake
+    wse_sim.errors.ConfigError: placer 'shelves' places only the stages of a model; use one of best, exact, fast, normal, peel, portfolio, snake
 
     Raises
     ------
@@ -116,6 +116,6 @@ def rectangle_placer(name: str) -> RectanglePlacer:
     placer = placer_named(name)
     if not isinstance(placer, RectanglePlacer):
         raise ConfigError(
-            f"placer {name!r} places the stages of a model alone; use one of {', '.join(placer_names(contest=True))}"
+            f"placer {name!r} places only the stages of a model; use one of {', '.join(placer_names(contest=True))}"
         )
     return placer

@@ -15,7 +15,7 @@ from wse_sim.fabric.vm.replay import StopEvent
 
 _PART = re.compile(r"(\d{1,6})(?::(\d{1,6}))?,(\d{1,6})(?::(\d{1,6}))?")
 _KIND_TEXT = {
-    "loaded": "loaded; set break points, then 'continue'",
+    "loaded": "loaded; set breakpoints, then 'continue'",
     "cycle": "stopped",
     "pause": "paused",
     "begin": "the first known state",
@@ -82,13 +82,13 @@ class Commands:
             point = event.watch
             who = event.text or view.where(event.row)
             hit = next((w for w in debugger.watches.values() if w.point is point), None)
-            head = f"watch point {hit.id if hit else '?'}, {cycle}: {hit.name if hit else 'words'} written by {who}{self._change(point, event.before)}"
+            head = f"watchpoint {hit.id if hit else '?'}, {cycle}: {hit.name if hit else 'words'} written by {who}{self._change(point, event.before)}"
         elif event.kind == "watch":
             hit = next((w for w in debugger.watches.values() if w.point is event.watch), None)
-            head = f"watch point {hit.id if hit else '?'}, {cycle}: a word at {hit.name if hit else 'it'}"
+            head = f"watchpoint {hit.id if hit else '?'}, {cycle}: a word at {hit.name if hit else 'it'}"
         elif debugger.hits:
             also = f" and {len(event.cores) - 1} more cores" if len(event.cores) > 1 else ""
-            head = f"break point {debugger.hits[0].id}, {cycle}: {view.name(core)}{also}"
+            head = f"breakpoint {debugger.hits[0].id}, {cycle}: {view.name(core)}{also}"
         else:
             head = f"{cycle}: {_KIND_TEXT.get(event.kind, view.name(core))}"
         return "\n".join([head, *self._place(core)])
@@ -127,7 +127,7 @@ class Commands:
         elif where.strip().isdigit():
             here = self.debugger.view.frames(self.debugger.core)
             if not here:
-                raise DebugError("no line is current; give FILE:LINE")
+                raise DebugError("there is no current line; give FILE:LINE")
             name = self.debugger.lines.where(here[0].row)[0]
             found = self.debugger.break_at(
                 name, int(where), chosen, condition.strip(), is_temporary=is_temporary
@@ -139,7 +139,7 @@ class Commands:
         return str(found)
 
     def c_tbreak(self, rest: str) -> str:
-        """tbreak ...: a break point for one stop"""
+        """tbreak ...: a breakpoint for one stop"""
         return self.c_break(rest, is_temporary=True)
 
     def c_watch(self, rest: str) -> str:
@@ -158,7 +158,7 @@ class Commands:
         return str(self.debugger.watch_variable(what.strip(), core, condition.strip()))
 
     def c_delete(self, rest: str) -> str:
-        """delete [NUMBER]: one break or watch point, or all"""
+        """delete [NUMBER]: one break or watchpoint, or all"""
         if rest:
             self.debugger.delete(_number(rest))
         else:
@@ -166,13 +166,13 @@ class Commands:
         return ""
 
     def c_breaks(self, rest: str) -> str:
-        """breaks: break points and watch points"""
+        """breaks: breakpoints and watchpoints"""
         del rest
         both = [*self.debugger.breaks.values(), *self.debugger.watches.values()]
         return "\n".join(map(str, both)) or "none"
 
     def c_continue(self, rest: str) -> str:
-        """continue: to the next break or watch point, fault or end"""
+        """continue: to the next break or watchpoint, fault or end"""
         del rest
         return self._moved(self.debugger.resume())
 
@@ -200,7 +200,7 @@ class Commands:
         return self._moved(self.debugger.back(_number(rest or "1")))
 
     def c_reverse_continue(self, rest: str) -> str:
-        """reverse-continue: to the last break or watch point before this place"""
+        """reverse-continue: to the last break or watchpoint before this place"""
         del rest
         return self._moved(self.debugger.reverse())
 
@@ -340,7 +340,7 @@ _ALIASES = {
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"\d{1,15}", text.strip()):
-        raise DebugError(f"'{text.strip()[:40]}' is given where a whole number is wanted")
+        raise DebugError(f"'{text.strip()[:40]}' is not an integer")
     return int(text)
 
 

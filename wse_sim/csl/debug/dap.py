@@ -175,7 +175,7 @@ class DapFront:
         """End the program and the session with it."""
         self.r_disconnect({"terminateDebuggee": True})
 
-    # -- break points
+    # -- breakpoints
 
     def _replaced(
         self, old: list[int], add: Callable[[Answer], Answer], wanted: list[Answer]
@@ -203,7 +203,7 @@ class DapFront:
         return Commands(self.debugger).cores(match[1]), (match[2] or "").strip()
 
     def r_setBreakpoints(self, arguments: Answer) -> Answer:
-        """All break points of a source."""
+        """All breakpoints of a source."""
         path = str(arguments["source"].get("path") or arguments["source"].get("name"))
 
         def add(item: Answer) -> Answer:
@@ -214,7 +214,7 @@ class DapFront:
         return {"breakpoints": self._replaced(old, add, arguments.get("breakpoints") or [])}
 
     def r_setFunctionBreakpoints(self, arguments: Answer) -> Answer:
-        """All break points of functions."""
+        """All breakpoints of functions."""
 
         def add(item: Answer) -> Answer:
             cores, condition = self._limits(item)
@@ -243,7 +243,7 @@ class DapFront:
         return {"dataId": f"{name} core {x},{y}", "description": described, "accessTypes": ["write"]}
 
     def r_setDataBreakpoints(self, arguments: Answer) -> Answer:
-        """Replace all watch points by those of the request."""
+        """Replace all watchpoints by those of the request."""
 
         def add(item: Answer) -> Answer:
             before = set(self.debugger.watches)
@@ -361,7 +361,7 @@ class DapFront:
         """Return the content of a scope, an array or a structure."""
         number = int(arguments["variablesReference"])
         if not 1 <= number <= len(self._children):
-            raise DebugError("these variables are of an earlier stop")
+            raise DebugError("these variables belong to an earlier stop")
         rows = self._children[number - 1]()
         first = int(arguments.get("start") or 0)
         count = int(arguments.get("count") or len(rows))

@@ -1,4 +1,4 @@
-"""The debugger of a running program: break points, watch points, steps in both directions.  It does no input and no output.
+"""The debugger of a running program: breakpoints, watchpoints, steps in both directions.  It does no input and no output.
 
 A session calls :meth:`Debugger.stopped` where the program stops, and that calls the front (a console, an editor, a function of a test) with
 the event.  The front looks and moves; it returns when it has called one of the methods that let the program run on from its present
@@ -21,7 +21,7 @@ from wse_sim.fabric.vm.replay import FINE, FOR_EVER, ReplaySession, StopEvent
 
 Front = Callable[["Debugger", StopEvent], None]
 STEP = FINE - 1
-"""The group of the core that is stepped; those below are of break points."""
+"""The group of the core that is stepped; those below are of breakpoints."""
 INTO, OVER, OUT = "into", "over", "out"
 
 
@@ -42,12 +42,12 @@ class BreakPoint:
         """One line."""
         extra = f", if {self.condition}" if self.condition else ""
         many = f", {len(self.cores)} core{'s' * (len(self.cores) != 1)}" if self.cores else ""
-        return f"break point {self.id}: {self.file}:{self.line}{many}{extra}, {self.hits} hits"
+        return f"breakpoint {self.id}: {self.file}:{self.line}{many}{extra}, {self.hits} hits"
 
 
 @dataclasses.dataclass
 class NamedWatch:
-    """A watch point with the name that the user gave it."""
+    """A watchpoint with the name that the user gave it."""
 
     id: int
     name: str
@@ -58,7 +58,7 @@ class NamedWatch:
     def __str__(self) -> str:
         """One line."""
         extra = f", if {self.condition}" if self.condition else ""
-        return f"watch point {self.id}: {self.name}{extra}, {self.hits} hits"
+        return f"watchpoint {self.id}: {self.name}{extra}, {self.hits} hits"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Debugger:
         self._session: ReplaySession | None = None
 
     def attach(self, session: ReplaySession, image: Image) -> None:
-        """Debug a session, whose program `image` is; break points are set in it."""
+        """Debug a session, whose program `image` is; breakpoints are set in it."""
         self._session, self.lines, self.view = session, LineTable(image), View(session, image)
         session.controller, session.lines = self, self.lines.starts
         self.core = int(np.argmax(np.asarray(image.core_class) >= 0))
@@ -172,7 +172,7 @@ class Debugger:
             if isinstance(hit, BreakPoint) and hit.is_temporary:
                 self.breaks.pop(hit.id, None)
 
-    # -- break points
+    # -- breakpoints
 
     def break_at(
         self,
@@ -188,7 +188,7 @@ class Debugger:
         Raises
         ------
         DebugError
-            If the line has no code, or the condition is no expression.
+            If the line has no code, or the condition is not an expression.
         """
         found = self.lines.line(file, line)
         return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
@@ -213,7 +213,7 @@ class Debugger:
         point = BreakPoint(self._number(), file, line, rows, frozenset(cores), condition, is_temporary)
         sets = {p.cores for p in self.breaks.values()} | {point.cores}
         if len(sets) > STEP:
-            raise DebugError(f"break points name {len(sets)} sets of cores; {STEP} fit: use a set again")
+            raise DebugError(f"breakpoints name {len(sets)} sets of cores; {STEP} fit: use a set again")
         self.breaks[point.id] = point
         self._arm()
         return point
@@ -228,7 +228,7 @@ class Debugger:
         Raises
         ------
         DebugError
-            If the text names no variable in memory, or the condition is no expression.
+            If the text names no variable in memory, or the condition is not an expression.
         """
         place = self.view.place(core, text)
         if place.address < 0:
@@ -263,19 +263,19 @@ class Debugger:
         return watch
 
     def delete(self, number: int) -> None:
-        """Remove a break point or a watch point."""
+        """Remove a breakpoint or a watchpoint."""
         if self.breaks.pop(number, None) is None and self.watches.pop(number, None) is None:
-            raise DebugError(f"there is no break point or watch point {number}")
+            raise DebugError(f"there is no breakpoint or watchpoint {number}")
         self._arm()
 
     def delete_all(self) -> None:
-        """Remove all break and watch points."""
+        """Remove all break and watchpoints."""
         self.breaks.clear()
         self.watches.clear()
         self._arm()
 
     def _arm(self) -> None:
-        """Set the stops of the session: break points, and every line while a core is stepped."""
+        """Set the stops of the session: breakpoints, and every line while a core is stepped."""
         if self._session is None:
             return
         rows: dict[int, int] = {}
@@ -314,7 +314,7 @@ class Debugger:
         return event
 
     def resume(self) -> StopEvent | None:
-        """Run to the next break point, watch point, fault or end."""
+        """Run to the next breakpoint, watchpoint, fault or end."""
         return self._run(Goal())
 
     def step(self, how: str = INTO, core: int | None = None) -> StopEvent | None:
@@ -340,7 +340,7 @@ class Debugger:
         return self._arrived(self.session.go_back(cycles))
 
     def reverse(self) -> StopEvent:
-        """To the last break point or watch point that was hit before this place."""
+        """To the last breakpoint or watchpoint that was hit before this place."""
         self._goal = Goal()
         self._arm()
         return self._arrived(self.session.reverse(self.accepts))
@@ -373,7 +373,7 @@ class Debugger:
         try:
             event = session.reverse(lambda event: event.kind == "watch")
             if event.kind == "begin":
-                return f"'{text}' of {self.view.name(core)} has its first value: nobody wrote it before this place"
+                return f"'{text}' of {self.view.name(core)} has its initial value: it has not been written before this point"
             if event.text:
                 return (
                     f"'{text}' of {self.view.name(core)} was written by {event.text} at cycle {event.cycle:,}"

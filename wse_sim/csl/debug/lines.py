@@ -14,7 +14,7 @@ from wse_sim.fabric.vm.opcodes import Op
 
 _COUNTS = (int(Op.ADDI_I64), int(Op.ADD_I64))
 NEAR_LINES = 40
-"""A break point on a line without code moves down by at most this number of lines."""
+"""A breakpoint on a line without code moves down by at most this number of lines."""
 
 
 class DebugError(WseError):

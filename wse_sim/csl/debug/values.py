@@ -186,7 +186,7 @@ class Expression:
         Raises
         ------
         DebugError
-            If it is no expression of this kind, or names what does not exist.
+            If it is not an expression of this kind, or names what does not exist.
         """
         try:
             return self._value(self._parsed(text))
@@ -206,7 +206,7 @@ class Expression:
             return ast.parse(spelled, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise DebugError(
-                f"'{text.strip()[:60]}' is no expression; use names, .fields, [elements], [a:b], .*, numbers and operators"
+                f"'{text.strip()[:60]}' is not an expression; use names, .fields, [elements], [a:b], .*, numbers and operators"
             ) from None
 
     def _place(self, node: ast.expr) -> ValuePlace | None:
@@ -246,7 +246,7 @@ class Expression:
     def _target(self, place: ValuePlace) -> ValuePlace:
         target, address = self.types.target(place.type), self.of_place(place)
         if target is None or not isinstance(address, int):
-            raise DebugError(f"{place.name} of type '{place.type}' is no pointer")
+            raise DebugError(f"{place.name} of type '{place.type}' is not a pointer")
         return ValuePlace(f"{place.name}.*", target, address)
 
     def _element(self, base: ValuePlace, index: list[int]) -> ValuePlace:
@@ -275,7 +275,9 @@ class Expression:
         first, last = self._whole(part.lower), self._whole(part.upper, end)
         last = min(last, end) if end >= 0 else last
         if not 0 <= first <= last or last - first > MOST_ELEMENTS:
-            raise DebugError(f"elements {first} to {last} are asked for; at most {MOST_ELEMENTS} from 0 on")
+            raise DebugError(
+                f"elements {first} to {last} are requested; use at most {MOST_ELEMENTS}, counted from 0"
+            )
         return [self.of_place(self._element(place, [i])) for i in range(first, last)]
 
     def _value(self, node: ast.expr) -> Datum:
@@ -308,5 +310,5 @@ class Expression:
             pairs = zip(node.ops, sides, sides[1:], strict=False)
             return all(_COMPARED[type(op)](a, b) for op, a, b in pairs)
         raise DebugError(
-            "this is no expression over variables; use names, fields, elements, numbers, operators"
+            "this is not an expression over variables; use names, fields, elements, numbers, operators"
         )

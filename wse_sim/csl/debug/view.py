@@ -196,12 +196,14 @@ class View:
         return found
 
     def check(self, condition: str) -> None:
-        """Refuse a condition that is no expression."""
+        """Refuse a condition that is not an expression."""
         if condition:
             try:
                 ast.parse(re.sub(r"#\d+\.", "_", condition).replace(".*", ""), mode="eval")
             except (SyntaxError, ValueError):
-                raise DebugError(f"the condition '{condition}' is no expression, as in 'i == 3'") from None
+                raise DebugError(
+                    f"the condition '{condition}' is not an expression, as in 'i == 3'"
+                ) from None
 
     # -- queues and routes
 

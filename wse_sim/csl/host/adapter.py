@@ -62,7 +62,9 @@ class Editor:
         head, blank, rest = self._buffer.partition(b"\r\n\r\n")
         if not blank:
             if len(self._buffer) > MOST_HEADER:
-                raise WseError("what comes is no message of the Debug Adapter Protocol: no header ends")
+                raise WseError(
+                    "the input is not a message of the Debug Adapter Protocol: its header does not end"
+                )
             return None
         lengths = [
             v
@@ -83,7 +85,7 @@ class Editor:
             message = None
         if not _is_request(message):
             raise WseError(
-                "a message of the Debug Adapter Protocol is no request: it needs 'seq', 'command' and an object as 'arguments'"
+                "a message of the Debug Adapter Protocol is not a request: it needs 'seq', 'command' and an object as 'arguments'"
             )
         return dict(message)
 

@@ -52,7 +52,7 @@ class SdkCompiler(_Held):
         folder, place = Path(app_path).absolute(), Path(out_path).absolute()
         if not folder.is_dir():
             raise HostError(
-                f"SdkCompiler.compile: '{app_path}' is no folder; give the one that holds '{csl_main}'"
+                f"SdkCompiler.compile: '{app_path}' is not a folder; give the one that holds '{csl_main}'"
             )
         words = shlex.split(options)
         name = next((b for a, b in itertools.pairwise(words) if a == "-o"), "out")
@@ -96,7 +96,7 @@ class SdkLauncher(_Held):
         source = Path(artifact).absolute()
         if not (source / "out.json").is_file():
             raise HostError(
-                f"SdkLauncher: '{artifact}' is no artifact; give what SdkCompiler.compile returned"
+                f"SdkLauncher: '{artifact}' is not an artifact; give what SdkCompiler.compile returned"
             )
         self._scratch = tempfile.TemporaryDirectory(prefix="wse-sim-launcher-")
         self.folder = Path(self._scratch.name)

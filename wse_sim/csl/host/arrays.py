@@ -94,7 +94,7 @@ def whole(value: object, what: str) -> int:
     Raises
     ------
     HostError
-        If it is none.
+        If it is not one.
     """
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -116,12 +116,12 @@ def host_items(array: object, count: int, what: str) -> Array:
         raise HostError(f"{what}: a {type(array).__name__} is not a numpy array; give one of 32-bit items")
     if array.dtype.itemsize != 4:
         raise HostError(
-            f"{what}: items of {array.dtype} have {8 * array.dtype.itemsize} bits, 32 are needed; "
+            f"{what}: items of {array.dtype} have {8 * array.dtype.itemsize} bits but needs 32; "
             "16-bit data goes into the low half of uint32 (sdk_utils.input_array_to_u32, memcpy_view)"
         )
     if array.size < count:
         raise HostError(
-            f"{what}: the array has {array.size} items, the region takes {count}; it must be width x height x elements at least"
+            f"{what}: the array has {array.size} items, the region takes {count}; it needs at least width x height x elements"
         )
     if not array.flags.c_contiguous:
         raise HostError(f"{what}: the array is not contiguous; use numpy.ascontiguousarray")

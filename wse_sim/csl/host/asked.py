@@ -20,7 +20,7 @@ def asked_threads() -> int:
     Raises
     ------
     HostError
-        If it is no number, or 0.
+        If it is not a number, or 0.
     """
     wanted = "the number of free processor cores, 1 or more"
     found = _number(THREADS_VARIABLE, 1, wanted)

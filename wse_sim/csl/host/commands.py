@@ -172,7 +172,7 @@ def cs_python(arguments: list[str]) -> int:
     script = Path(arguments[0])
     if not is_file(script, "script", WseError):
         raise WseError(f"there is no script '{script}'; give FILE.py and its arguments")
-    read_text(script, "the script", WseError)  # refused if it is no text
+    read_text(script, "the script", WseError)  # refused if it is not text
     sys.argv = [str(script), *arguments[1:]]
     sys.path[:0] = [str(script.resolve().parent), str(COMPAT)]
     try:
@@ -302,7 +302,7 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
     Raises
     ------
     WseError
-        If the file does not exist or is no text.
+        If the file does not exist or is not text.
     subprocess.TimeoutExpired
         If it does not end in time.
     """
@@ -429,7 +429,7 @@ def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
         try:
             done = run_commands(copy / file.name, quiet=True, timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
-            raise WseError(f"'{file}' did not end within {timeout_s:g} s") from None
+            raise WseError(f"'{file}' did not finish within {timeout_s:g} s") from None
     if done.returncode:
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise WseError(f"'{file}' ended with status {done.returncode}: {(said or ['no message'])[-1]}")
@@ -467,7 +467,7 @@ def check_case(
             )
             status, said = done.returncode, done.stderr + done.stdout
         except subprocess.TimeoutExpired:
-            status, said = -1, f"no end within {timeout_s:g} s"
+            status, said = -1, f"not finished within {timeout_s:g} s"
         cycles = (
             [json.loads(line)["cycles"] for line in figures.read_text(encoding="utf-8").splitlines()]
             if figures.exists()

@@ -117,7 +117,7 @@ def debug_console(file: Path, script: Path | None, *, batch: bool, timeout_s: fl
         try:
             return run.end()
         except subprocess.TimeoutExpired:
-            raise WseError(f"{file} did not end within {timeout_s:g} s; give more by --timeout") from None
+            raise WseError(f"{file} did not finish within {timeout_s:g} s; raise --timeout") from None
 
 
 def _quits() -> str:

@@ -339,7 +339,7 @@ class SdkLayout:
             )
         if len(port.cores()) != 1:
             raise HostError(
-                f"a stream of the host needs a port of one core; that of '{port.region.name}' has {len(port.cores())}"
+                f"a host stream needs a port of one core; that of '{port.region.name}' has {len(port.cores())}"
             )
         self.streams.append(port)
         return Stream(len(self.streams) - 1)
@@ -442,7 +442,7 @@ class _Plan:
             if group not in fixed:
                 if not free:
                     raise HostError(
-                        f"the layout needs {len(groups)} colors, the fabric has 24; use colors again where they do not meet"
+                        f"the layout needs {len(groups)} colors, the fabric has 24; reuse colors where their routes do not meet"
                     )
                 fixed[group] = free.pop(0)
         return {serial: fixed[self._find(serial)] for serial in colors}

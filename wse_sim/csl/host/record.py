@@ -169,7 +169,9 @@ def symbol_values(
         words = memory[core, symbol.address : symbol.address + symbol.words].copy()
     kind = np.dtype(dtype)
     if symbol.words * 2 % kind.itemsize:
-        raise HostError(f"'{name}' has {2 * symbol.words} bytes, which are no whole number of {kind}")
+        raise HostError(
+            f"'{name}' has {2 * symbol.words} bytes, which is not an integer number of {kind} elements"
+        )
     return words.view(kind)
 
 

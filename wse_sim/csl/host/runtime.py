@@ -72,7 +72,7 @@ class SdkRuntime:
     Raises
     ------
     HostError
-        For calls that cannot be done, programs that fault, and commands that would wait for ever.
+        For calls that cannot be done, programs that fault, and commands that would wait forever.
     """
 
     def __init__(
@@ -406,7 +406,7 @@ class SdkRuntime:
         if color not in bound:
             known = ", ".join(map(str, bound)) or "none"
             raise HostError(
-                f"{call}: color {color} is no stream of the host; the program binds {known}; "
+                f"{call}: color {color} is not a host stream; the program binds {known}; "
                 "bind it in the layout, as .MEMCPYH2D_1 or .MEMCPYD2H_1 of <memcpy/get_params>, or copy with streaming=False"
             )
         return color
@@ -445,7 +445,7 @@ class SdkRuntime:
                 f"the region of {w} x {h} cores at ({px}, {py}) is not in the rectangle of {image.cols} x {image.rows}"
             )
         if elements < 1:
-            raise HostError(f"{elements} elements per core are asked for; one is the least")
+            raise HostError(f"{elements} elements per core are requested; give at least 1")
         return px, py, w, h
 
     def _variable(self, number: object) -> Export:

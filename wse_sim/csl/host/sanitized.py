@@ -74,5 +74,5 @@ def of_host(
     if not cores:
         return []
     px, py, first = cores[0]
-    text = f"the host copies word {first - address} of '{name}', which nobody wrote"
+    text = f"the host copies word {first - address} of '{name}', which was never written"
     return [Finding("unwritten", f"memcpy_d2h of '{name}'", px, py, session.cycle, text, len(cores))]

@@ -19,7 +19,7 @@ SPAN_CYCLES = 1_000_000
 
 def would_wait(what: str, session: Session) -> str:
     """The host waits for what cannot happen: the cause first, below it who waits for it."""
-    return f"{what} would wait for ever: {session.proof().text()}"
+    return f"{what} would wait forever: {session.proof().text()}"
 
 
 def stands_still(what: str, session: Session, still_cycles: int) -> str:
@@ -29,8 +29,8 @@ def stands_still(what: str, session: Session, still_cycles: int) -> str:
     if session.cycle - proof.since >= still_cycles:
         return would_wait(what, session)
     said = (
-        f"{what} does not come forward, no word moved and no memory changed for {still_cycles:,} cycles (now {session.cycle}): "
-        f"{'; '.join(session.doing()[:MOST_NAMED])}; {STILL_VARIABLE}=0 waits for ever"
+        f"{what} makes no progress: no word moved and no memory changed for {still_cycles:,} cycles (now {session.cycle}): "
+        f"{'; '.join(session.doing()[:MOST_NAMED])}; {STILL_VARIABLE}=0 waits forever"
     )
     waits = [line for cause in proof.causes if not cause.is_rest for line in cause.lines(proof.waits)]
     return "\n".join([said, *([f"others wait, because {waits[0]}", *waits[1:MOST_LINES]] if waits else [])])

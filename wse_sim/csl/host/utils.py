@@ -60,7 +60,7 @@ def input_array_to_u32(np_arr: np.ndarray, sentinel: int | None = None, fast_dim
     if flat.dtype.itemsize == 4:
         return flat.view(np.uint32)
     if flat.dtype.itemsize != 2:
-        raise HostError(f"elements of {flat.dtype} have no 16 or 32 bits; convert the array first")
+        raise HostError(f"elements of {flat.dtype} have neither 16 nor 32 bits; convert the array first")
     low = flat.view(np.uint16).astype(np.uint32)
     if not sentinel:  # public scripts give 0 where they want zeros
         return low
@@ -146,7 +146,9 @@ def check_rpc_api(name: str, arg_list: Sequence[object], api_info_dict: Callable
         If there is no such function, or its arguments are others in number or type.
     """
     if name not in api_info_dict:
-        raise HostError(f"'{name}' is no exported function; they are {', '.join(api_info_dict) or 'none'}")
+        raise HostError(
+            f"'{name}' is not an exported function; the exported functions are {', '.join(api_info_dict) or 'none'}"
+        )
     wanted = api_info_dict[name][1]
     if len(wanted) != len(arg_list):
         raise HostError(f"'{name}' takes {len(wanted)} arguments, {len(arg_list)} are given")

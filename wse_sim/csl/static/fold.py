@@ -150,7 +150,7 @@ def fold(image: Image, wafer: Wafer, calls: Sequence[Call]) -> Folded:
     Raises
     ------
     WseError
-        If the program faults or waits for ever.
+        If the program faults or waits forever.
     """
     reason = "its rows and columns do not repeat"
     for kept in KEPT:
@@ -231,7 +231,7 @@ class _Watched:
                 raise WseError(f"the program faulted at cycle {outcome.cycle}: {outcome.fault}")
             if outcome.reason == "waits":
                 raise WseError(
-                    f"the program waits for ever: {'; '.join(str(w) for w in self.session.status()[:2])}"
+                    f"the program waits forever: {'; '.join(str(w) for w in self.session.status()[:2])}"
                 )
             if not self.agrees():
                 return f"periods of its lines are out of step at cycle {outcome.cycle}"

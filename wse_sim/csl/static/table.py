@@ -34,7 +34,7 @@ def table(launches: Iterable[Launch]) -> str:
             lines.append(f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: {why}")
         if not launch.is_exact and launch.cycles is not None:
             lines.append(
-                "    a core sends through queues of several depths, or a color is read through several: the smallest counts for all"
+                "    a core sends through queues of several depths, or a color is read through several: the smallest depth is used for all"
             )
     return "\n".join(lines)
 
@@ -55,8 +55,8 @@ def course_text(verdicts: Iterable[Verdict]) -> str:
     """Describe what decides the course of a run."""
     found = _by_reason(verdicts)
     if not found:
-        return "no data decide the course of this run: every run of it takes the same cycles"
-    return "\n".join(["what may decide the course of this run:", *(f"    {line}" for line in found)])
+        return "the control flow of this run depends on no data: every run takes the same cycles"
+    return "\n".join(["what may change the control flow of this run:", *(f"    {line}" for line in found)])
 
 
 def _by_reason(verdicts: Iterable[Verdict]) -> list[str]:

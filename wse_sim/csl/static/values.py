@@ -11,7 +11,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that the proof does not know; `cause` states its origin, as the end of a sentence.
+    """A value that the proof does not handle; `cause` states its origin, as the end of a sentence.
 
     ``is_data``: it may depend on data. Otherwise it is the same for all data, unless data affect it
     elsewhere.

@@ -209,7 +209,7 @@ class Walker(ABC):
         elif op == Op.SYS:
             self._system(a, b, c)
         elif op != Op.NOP:
-            raise NotStaticError(f"an opcode {op} at {self.where()} that the proof does not know")
+            raise NotStaticError(f"an opcode {op} at {self.where()} that the proof does not handle")
 
     def _block(self, op: int, b: int, space: int) -> None:
         bit = 1 << (self.known(self.get(b), "the task that is blocked") & 63)

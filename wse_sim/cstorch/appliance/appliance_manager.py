@@ -26,5 +26,5 @@ class ApplianceManager:
         from wse_sim.cstorch import faults
 
         raise faults.program_error(
-            "a connection to a cluster is asked for; the simulator has none, use cstorch.backend"
+            "a connection to a cluster is requested, but the simulator has none; use cstorch.backend"
         )

@@ -121,7 +121,7 @@ class ApplianceMode:
         taking, self.taking = self.taking, None
         if taking is None:
             raise faults.program_error(
-                "compile() comes without a traced step; call it in the loop over the dataloader"
+                "compile() is called without a traced step; call it in the loop over the dataloader"
             )
         tape, start = taking.recorder.tape, self.trace_start_s
         self.watched = [t for t in state().traced() if t._role == "trace"]
@@ -168,7 +168,7 @@ class ApplianceMode:
     def _at_work(self) -> Execution:
         if self.execution is None:
             raise faults.program_error(
-                "the appliance has no loop at work; call this in the loop over the dataloader"
+                "no loop of the appliance is running; call this in the loop over the dataloader"
             )
         return self.execution
 

@@ -43,7 +43,7 @@ class Compression:
         self.names = [name for name, p in model.named_parameters() if self.filter(name, p)]
         if not self.names:
             raise faults.program_error(
-                "Compression: no parameter has a name that the filter takes; check its patterns"
+                "Compression: no parameter has a name that the filter accepts; check its patterns"
             )
         faults.warn_once(
             "compression",

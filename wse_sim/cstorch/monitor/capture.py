@@ -69,7 +69,7 @@ class Observer:
         """
         if steps < 1 or (seconds is not None and seconds <= 0):
             raise faults.program_error(
-                f"a capture of {steps} steps is impossible; ask for at least 1", where=""
+                f"a capture of {steps} steps is out of range; give at least 1", where=""
             )
         wanted = Observation(steps, seconds, regions, after=after)
         with self._lock:

@@ -87,13 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
             asked = parse_qs(url.query).get("after", ["0"])[0]
             after = counted(asked)
             if after is None:
-                self._refuse(400, f"after={asked[:80]} is not the number of a line")
+                self._refuse(400, f"after={asked[:80]} is not a line number")
                 return
             lines = list(run.log_lines)
             self._answer({"next": len(lines), "lines": lines[after:]})
         else:
             self._refuse(
-                404, f"there is no {url.path}; ask for /status, /metrics, /log, /capture, /save or /stop"
+                404, f"there is no {url.path}; use /status, /metrics, /log, /capture, /save or /stop"
             )
 
     def do_POST(self) -> None:
@@ -103,10 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
             size = int(self.headers.get("Content-Length") or 0)
             given = json.loads(self.rfile.read(size) or b"{}")
         except ValueError:
-            self._refuse(400, "the request's body is no JSON")
+            self._refuse(400, "the request's body is not JSON")
             return
         if not isinstance(given, dict):
-            self._refuse(400, "the request's body is no JSON object")
+            self._refuse(400, "the request's body is not a JSON object")
             return
         path = urlsplit(self.path).path
         if path == "/stop":
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             steps = 1
         whole = steps if steps is not None else 1 << 30
         if not isinstance(whole, int) or isinstance(whole, bool) or whole < 1:
-            self._refuse(400, f"steps={whole!r} must be a whole number of at least 1")
+            self._refuse(400, f"steps={whole!r} must be an integer of at least 1")
             return
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
             self._refuse(400, f"seconds={seconds!r} must be a positive number")
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         wanted = capture.recorder.ask(whole, seconds, tuple(given.get("regions") or ()))
         if not wanted.done.wait(float(limit)):
-            self._refuse(504, f"the run has not done {whole} steps in time; ask for fewer")
+            self._refuse(504, f"the run has not finished {whole} steps in time; request fewer")
             return
         self._answer(capture.as_data(wanted))
 
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
 
         compiled = next((c for c in reversed(runtime.run().compiled) if c.result is not None), None)
         if compiled is None:
-            self._refuse(409, "nothing is compiled yet; ask again when the run is in its first step")
+            self._refuse(409, "nothing is compiled yet; retry when the run is in its first step")
             return
         folder = runtime.run().folder / "captures" / f"{compiled.name}-{int(time.time())}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -271,7 +271,7 @@ def write(data: dict[str, Any], path: str | Path) -> Path:
         WseError: the capture contains no step, or a package is missing.
     """
     if not data["steps"]:
-        raise WseError("the capture contains no whole step: the run ended before; ask for fewer steps")
+        raise WseError("the capture contains no complete step: the run ended first; capture fewer steps")
     path = Path(path)
     if path.name.endswith(".json"):
         return write_whole(path, json.dumps(chrome(data)) + "\n")
@@ -286,7 +286,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
     Times are real microseconds with fractions; the analysis rounds them to whole ones.
     """
     if not data["steps"]:
-        raise WseError("the capture contains no whole step: the run ended before; ask for fewer steps")
+        raise WseError("the capture contains no complete step: the run ended first; capture fewer steps")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     wafer, client = groups(data)

@@ -98,7 +98,7 @@ class SelectiveGrad(torch.nn.Module):
                 self.masked.append(name)
         if not self.masked:
             raise faults.program_error(
-                "SelectiveGrad: no parameter has a name that the filter takes; check its patterns"
+                "SelectiveGrad: no parameter has a name that the filter accepts; check its patterns"
             )
         return model
 

@@ -9,7 +9,7 @@ from wse_sim.cstorch import faults
 
 
 def one_hot(array: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """One-hot vectors of whole numbers (int64, shape ``(..., num_classes)``).
+    """One-hot vectors of integers (int64, shape ``(..., num_classes)``).
 
     Raises:
         ProgramError: the number of classes is not given; to find it, values would have to be read.

@@ -207,7 +207,7 @@ def check_execution(name: str, given: dict[str, Any]) -> None:
 
 
 def check_range(name: str, **bounds: tuple[Number | None, float, float]) -> None:
-    """Refuse numbers outside of ``[low, high)``; tensors are not read."""
+    """Refuse numbers outside ``[low, high)``; tensors are not read."""
     for key, (value, low, high) in bounds.items():
         if isinstance(value, int | float) and not low <= value < high:
             limit = f"at least {low}" if high == float("inf") else f"in [{low}, {high})"

@@ -209,4 +209,4 @@ class Scheduler(ABC):
 def check_rising(name: str, milestones: Sequence[int]) -> None:
     """Refuse milestones that do not rise."""
     if any(b <= a for a, b in itertools.pairwise(milestones)):
-        raise program_error(f"{name}: milestones {list(milestones)} must rise")
+        raise program_error(f"{name}: milestones {list(milestones)} must increase")

@@ -295,9 +295,9 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
     ) -> None:
         name = type(self).__name__
         if T_0 <= 0 or int(T_0) != T_0:
-            raise program_error(f"{name}: T_0={T_0} must be a positive whole number")
+            raise program_error(f"{name}: T_0={T_0} must be a positive integer")
         if T_mult < 1 or int(T_mult) != T_mult:
-            raise program_error(f"{name}: T_mult={T_mult} must be a whole number of at least 1")
+            raise program_error(f"{name}: T_mult={T_mult} must be an integer of at least 1")
         self.initial_val, self.T_0, self.T_mult, self.eta_min = initial_val, T_0, T_mult, eta_min
         super().__init__(optimizer, **keywords)
 

@@ -159,7 +159,7 @@ class SparsityAlgorithm:
                     found += 1
         if not found:
             raise faults.program_error(
-                f"{type(self).__name__}: no parameter of {type(model).__name__} is taken by the filter; give param_filter"
+                f"{type(self).__name__}: no parameter of {type(model).__name__} is accepted by the filter; give param_filter"
             )
 
     def _sparsify(self, sparse: Sparse) -> None:

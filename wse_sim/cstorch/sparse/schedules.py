@@ -121,7 +121,7 @@ class FreqUpdateSchedule(UpdateSchedule):
     def __post_init__(self) -> None:
         if self.freq < 1 or self.start < 0:
             raise faults.program_error(
-                f"the update of sparsity every {self.freq} steps from {self.start} on is impossible; give freq >= 1 and start >= 0"
+                f"the update of sparsity every {self.freq} steps from {self.start} on is invalid; give freq >= 1 and start >= 0"
             )
 
     def is_update_step(self, t: torch.Tensor) -> torch.Tensor:

@@ -146,7 +146,7 @@ class Executor(Protocol):
         Raises
         ------
         ProgramError
-            Undefined behaviour, access outside a buffer, or no end within ``options.max_cycles``.  A deadlock does not
+            Undefined behaviour, access outside a buffer, or not finished within ``options.max_cycles``.  A deadlock does not
             raise: ``waits`` of the run tells of it.
         """
 

@@ -91,7 +91,7 @@ def raise_faults(program: Program, outcome: npt.NDArray[np.int64], max_cycles: i
     Raises
     ------
     ProgramError
-        Two inputs of a color in one cycle, an access outside a buffer, or no end within `max_cycles`.
+        Two inputs of a color in one cycle, an access outside a buffer, or not finished within `max_cycles`.
     """
     kind, cycle, core, slot = (int(x) for x in outcome[:4])
     if kind == C.TWO_INPUTS:

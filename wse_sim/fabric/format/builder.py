@@ -206,14 +206,14 @@ class Builder:
         """Bind `color` to a documented input queue: its depth replaces the default of 2 words."""
         if not 0 <= queue < len(self.config.input_queue_wavelets):
             raise ProgramError(
-                f"color {color}: input queue {queue} is none of 0..{len(self.config.input_queue_wavelets) - 1}; "
+                f"color {color}: input queue {queue} is not in 0..{len(self.config.input_queue_wavelets) - 1}; "
                 "use one of these"
             )
         self._queue_of[color] = queue
 
     def _plane(self, color: int) -> npt.NDArray[np.uint16]:
         if not 0 <= color < self.config.colors:
-            raise ProgramError(f"color {color} is none of 0..{self.config.colors - 1}; use a routable color")
+            raise ProgramError(f"color {color} is not in 0..{self.config.colors - 1}; use a routable color")
         if color not in self._route:
             self._route[color] = np.zeros((self.rows, self.cols + 2), np.uint16)
         return self._route[color]

@@ -6,7 +6,7 @@ concurrently with a computing main thread in 201 cycles).  Tasks: a command of t
 priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words).  Activated tasks
 take turns: the next id above the task that ran last, else the lowest (two tasks of a public program activate themselves until a third
 one, with a higher id, has received a word).  Each of them has one turn before a task that a word starts, so a task that activates itself, or
-two that activate each other, do not keep words waiting for ever.  Of those that words start, the lowest id.
+two that activate each other, do not keep words waiting forever.  Of those that words start, the lowest id.
 
 One file, because all of it is compiled into one loop and shares the state of a core.
 """

@@ -10,8 +10,8 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.image import Image, Symbol
 
-KIND_NAMES = ("unwritten", "bounds", "bounds", "thread taken", "queue shared", "order by luck", "null")
-UNREAD = "words unread"
+KIND_NAMES = ("unwritten", "bounds", "bounds", "microthread in use", "queue shared", "race", "null")
+UNREAD = "unread words"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _plain(symbol: Symbol) -> str:
 def _sentence(m: S.Machine, image: Image, kind: int, c: int, v: list[int]) -> str:
     cls, cols = int(m.core[c, S.CLASS]), image.cols
     if kind == W.UNWRITTEN:
-        return f"reads {_name(m, image, c, v[0])}, which nobody wrote"
+        return f"reads {_name(m, image, c, v[0])}, which was never written"
     if kind == W.NULL:
         return (
             f"{'writes' if v[1] else 'reads'} address {v[0]}, where no variable is: a pointer without a value"
@@ -86,12 +86,12 @@ def _sentence(m: S.Machine, image: Image, kind: int, c: int, v: list[int]) -> st
         return f"starts microthread {v[0]} while it runs the operation of {image.where(v[1])}, and waits for its end"
     if kind == W.QUEUE_SHARED:
         word = "input" if v[2] else "output"
-        return f"uses {word} queue {v[0]} while the operation of {image.where(v[1])} uses it: which word goes to whom is chance"
+        return f"uses {word} queue {v[0]} while the operation of {image.where(v[1])} uses it: which operation gets which word is a race"
     a, b = divmod(v[0], cols), divmod(v[1], cols)
     y, x = divmod(c, cols)
     return (
         f"two senders on color {int(m.color_of[v[3]])}: words of core ({a[1]}, {a[0]}) and of core ({b[1]}, {b[0]}), sent at "
-        f"{image.where(v[2])}, meet in the router of core ({x}, {y}), and only luck decides which goes first"
+        f"{image.where(v[2])}, meet in the router of core ({x}, {y}), and their order is a race"
     )
 
 

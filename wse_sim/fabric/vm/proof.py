@@ -67,7 +67,7 @@ class StandstillProof:
     def text(self) -> str:
         """Lines: the first cause with its chain, then the others."""
         if not self.causes:
-            return f"nothing happens since cycle {self.since:,}, and no core waits for a queue; a task was never activated"
+            return f"nothing has happened since cycle {self.since:,}, and no core waits for a queue; a task was never activated"
         first, *others = self.causes[:MOST_CAUSES]
         lines = first.lines(self.waits)
         for i, cause in enumerate(others, 2):
@@ -75,7 +75,7 @@ class StandstillProof:
             lines += [f"cause {i}: {own[0]}", *own[1:]]
         if len(self.causes) > MOST_CAUSES:
             lines.append(f"{len(self.causes) - MOST_CAUSES} more causes")
-        return f"nothing happens since cycle {self.since:,}, because " + "\n".join(lines)
+        return f"nothing has happened since cycle {self.since:,}, because " + "\n".join(lines)
 
 
 def prove(machine: S.Machine, image: Image, sending: Iterable[tuple[int, int, int]] = ()) -> StandstillProof:

@@ -1,4 +1,4 @@
-"""A session that can stop at rows of code and at watch points, and go back in time.
+"""A session that can stop at rows of code and at watchpoints, and go back in time.
 
 What the host does is kept as a list of actions.  From time to time the state is copied.  To go back, the nearest copy before is restored and
 the actions behind it are done again; the machine is deterministic, so they end as they did.  The host itself does not go back: what it read
@@ -28,7 +28,7 @@ from wse_sim.hardware.wafer import Wafer
 STOPPED = 128
 """Why a part of a run ended, next to the reasons of the loop: cores stopped."""
 MARK, FINE = stops.GROUPS - 1, stops.GROUPS - 2  # groups of the session itself
-FIRST_SPAN, MOST_SPAN = 32, 4096  # cycles between two looks at the watch points
+FIRST_SPAN, MOST_SPAN = 32, 4096  # cycles between two looks at the watchpoints
 FIRST_INTERVAL, MOST_SNAPSHOTS, MOST_BYTES = 512, 64, 1 << 30
 PART_CYCLES = 1 << 16
 FOR_EVER = 1 << 60
@@ -37,7 +37,7 @@ Words = Sequence[int] | npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class StopEvent:
-    """Why a run stopped: `kind`, the cores and rows that stopped, the watch point that was hit, `row` of the code that did it (-1: unknown).
+    """Why a run stopped: `kind`, the cores and rows that stopped, the watchpoint that was hit, `row` of the code that did it (-1: unknown).
 
     Kinds: "stop", "watch", "cycle", "pause", "fault" (`text` has the sentence), "ended"; going through the past also "begin" and "present".
     """
@@ -177,7 +177,7 @@ class ReplaySession(Session):
             watch.reset(self.machine)
 
     def _tell_writes(self) -> None:
-        """The host wrote: are there watch points on it?"""
+        """The host wrote: are there watchpoints on it?"""
         event = self._written_by_host()
         if event is not None:
             self._tell(event)
@@ -299,7 +299,7 @@ class ReplaySession(Session):
         return L.FAULTED
 
     def _part(self, end: int, asked: int) -> tuple[int, StopEvent | None]:
-        """Run to a cycle, a stop or a watch point."""
+        """Run to a cycle, a stop or a watchpoint."""
         if not self.watches:
             why = self._run_to(end, asked)
             return why, self._stop_event() if why == STOPPED else None
@@ -324,7 +324,7 @@ class ReplaySession(Session):
             StopEvent("stop", self.cycle, tuple(found), tuple(self.row(c) for c in found)) if found else None
         )
 
-    # -- watch points: the cycle, then the line
+    # -- watchpoints: the cycle, then the line
 
     def _hits(self) -> list[WatchPoint]:
         return [watch for watch in self.watches if watch.is_hit(self.machine)]

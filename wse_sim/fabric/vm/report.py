@@ -215,7 +215,7 @@ def _router_reason(m: S.Machine, image: Image, slot: int, c: int, port: int) -> 
             return "no input queue of the core is bound to it"
         if m.iq_count[q, c] >= m.in_depth[q]:
             return f"input queue {q} of the core is full"
-    return "the way on is full"
+    return "the next link is full"
 
 
 _DIGITS = {"X": "04X", "Y": "08X", "B": "016b", "C": "032b"}

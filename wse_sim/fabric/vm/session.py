@@ -558,7 +558,7 @@ class Session:
         """Return the sanitizer's findings so far, by cycle; ``at_end``: also words that nothing read. Needs
         ``sanitize=True``."""
         if not self._sanitizes:
-            raise ProgramError("this session looks at no access; start it with sanitize=True")
+            raise ProgramError("this session checks no access; start it with sanitize=True")
         rest = unread_words(self.machine, self.image) if at_end else []
         return findings(self.machine, self.image) + rest
 

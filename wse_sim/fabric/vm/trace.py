@@ -80,10 +80,10 @@ class Tracer:
         for x, y in cores:
             if not (0 <= x < image.cols and 0 <= y < image.rows):
                 raise ProgramError(
-                    f"core ({x}, {y}) is to be traced and is outside the rectangle of {image.cols} x {image.rows}"
+                    f"core ({x}, {y}) cannot be traced: it is outside the rectangle of {image.cols} x {image.rows}"
                 )
         if not 1 <= len(cores) <= MOST_CORES:
-            raise ProgramError(f"{len(cores)} cores are to be traced; 1 to {MOST_CORES} can be: name fewer")
+            raise ProgramError(f"{len(cores)} cores are too many to trace; name 1 to {MOST_CORES}")
         self.first, self.end = cycles
         if not 0 <= self.first < self.end:
             raise ProgramError(

@@ -168,7 +168,7 @@ class WaitGraph:
                 ways.append(("word", c, slot, q))
                 said.append(f"a word of color {self.color(slot)} for task '{task.name}'")
         never = [f"'{t.name}'" for t in self.tasks(c) if t.kind == LOCAL and not ran >> t.id & 1]
-        text = f"{self.place(c)} rests, no task is active"
+        text = f"{self.place(c)} is idle: no task is active"
         text += (
             f"; only {' or '.join(said)} could continue"
             if said

@@ -33,7 +33,7 @@ class Generation:
     """Layers of a decoder on square regions; requests alternate, one token each."""
 
     name = "generation"
-    about = "layers of a decoder on square regions, requests pass through token by token"
+    about = "layers of a decoder on square regions; requests pass through token by token"
     competes = False
     is_offered = True
     weights_rest = True

@@ -4,7 +4,7 @@ Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a ch
 widest / P).  A prompt passes a layer in one of two ways, and both use the same room, one at a time::
 
     as one block of moving tiles   s = ceil(p / P) rows, w = max(d, q):    2 (5 s w + s^2 + 2 s f + 2 largest tile)
-    in chunks, weights at rest     stream, its update, queries and head outputs or gate and up, sums:
+    in chunks, resident weights     stream, its update, queries and head outputs or gate and up, sums:
                                    2 n (2 d + 2 max(q, f) + f), and for experts on cores of their own 2 m (d' + 3 f')
                                    more, m tokens of the fullest, d', f' of its square
 """

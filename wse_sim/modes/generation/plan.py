@@ -42,7 +42,7 @@ class PromptTurn:
     between_s: float
 
 
-RESTING, MOVING = "weights at rest", "moving tiles"
+RESTING, MOVING = "resident weights", "moving tiles"
 
 
 @saved

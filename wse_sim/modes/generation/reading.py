@@ -156,15 +156,15 @@ def _asked(prices: ChunkPrices, chunk: int) -> tuple[Reading, str]:
     if chunk >= plan.prompt:
         ways = [plan.reading] + [prices.in_chunks(plan.prompt)] * prices.fits(plan.prompt)
         best = min(ways, key=prices.first_token_s)
-        return best, f"prompt in one piece, as asked: {best.way} ({_faster(best, len(ways))})"
+        return best, f"prompt in one piece, as requested: {best.way} ({_faster(best, len(ways))})"
     if not prices.fits(chunk):
         most = bisect.bisect_left(range(1, chunk + 1), True, key=lambda n: not prices.fits(n))
         need = rows_bytes(prices.split, chunk)
         raise ModelError(
-            f"chunk {chunk} needs {need:,.0f} bytes of a core on {plan.grid} x {plan.grid}, which are not free beside "
-            f"weights and cache; use at most {most}, or {plan.prompt} for the prompt as one block"
+            f"chunk {chunk} needs {need:,.0f} bytes of a core on {plan.grid} x {plan.grid}, but weights and cache "
+            f"leave fewer; use at most {most}, or {plan.prompt} for the prompt as one block"
         )
-    return prices.in_chunks(chunk), f"prompt in chunks of {chunk} tokens with weights at rest, as asked"
+    return prices.in_chunks(chunk), f"prompt in chunks of {chunk} tokens with resident weights, as requested"
 
 
 def _faster(best: Reading, ways: int) -> str:
@@ -190,6 +190,6 @@ def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
             f"prompt as one block of {MOVING}: its first token is earlier than that of chunks that fit",
         )
     return best, (
-        f"prompt in chunks of {best.chunk} tokens with {RESTING}: the earliest first token of those that fit and leave half "
-        f"of the cache beside chunks of {SHORT} ({prices.cache(best.chunk):,} of {prices.cache(SHORT):,} tokens)"
+        f"prompt in chunks of {best.chunk} tokens with {RESTING}: the earliest first token among those that fit and leave "
+        f"half of the cache of chunks of {SHORT} ({prices.cache(best.chunk):,} of {prices.cache(SHORT):,} tokens)"
     )

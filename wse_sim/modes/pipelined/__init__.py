@@ -38,7 +38,7 @@ class Pipelined:
     """Every kernel on its own region of one wafer."""
 
     name = "pipelined"
-    about = "every kernel rests on a region of one wafer, samples stream through"
+    about = "every kernel stays on a region of one wafer; samples stream through"
     competes = True
     is_offered = True
     weights_rest = True

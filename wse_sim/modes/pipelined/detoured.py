@@ -61,8 +61,8 @@ def _round_dead_cores(plan: PipelinedPlan) -> PipelinedPlan:
     ]
     taken = max(beside, default=0.0) / wafer.link_bytes_per_cycle * wafer.wavelet_cycles / plan.pace_cycles
     note = (
-        f"{met} and go round them: up to {max(more)} extra hops{_words_longer(streams, more)}; the fullest link on such a "
-        f"way is taken {taken:.1%} of the time"
+        f"{met} and go around them: up to {max(more)} extra hops{_words_longer(streams, more)}; the busiest link of these "
+        f"routes is occupied {taken:.1%} of the time"
     )
     return dataclasses.replace(
         plan,

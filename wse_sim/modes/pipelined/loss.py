@@ -69,7 +69,7 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn:
     rows = graph.tensors[names[0]].elements // graph.samples // logits
     if logits == 1:
         raise ModelError(
-            f"tensor '{names[0]}' has one number a row, so it may be a loss already; leave the option loss out"
+            f"tensor '{names[0]}' has one number per row, so it may already be a loss; leave the option loss out"
         )
     by_name = {stage.name: stage for stage in plan.stages}
     stages, streams = list(plan.stages), list(plan.streams)

@@ -24,7 +24,7 @@ class PlacedOptions(Declared):
     placer: str = option(SHELVES, "A placer by name ('wse-sim place --help' lists them).")
     seed: Whole = option(0, "Seed of the placer.", ge=0, le=MOST_SEED)
     time_limit_s: Real | None = option(
-        None, "Seconds for all searches of one compilation together.", unit="seconds", ge=0
+        None, "Time limit in seconds of all searches of one compilation.", unit="seconds", ge=0
     )
     recompute: Recompute = None
     send: Send = None
@@ -38,10 +38,12 @@ class PipelinedOptions(PlacedOptions):
     stores the activations of all samples of a batch, and keeps the layout for long batches.
     """
 
-    replicas: Whole | None = option(None, "Copies side by side (default: by rate).", unit="copies")
-    objective: str = option(THROUGHPUT, "What the placer makes best: throughput, delta-t+wire or latency.")
+    replicas: Whole | None = option(
+        None, "Replicas on one wafer (default: the number with the highest rate).", unit="copies"
+    )
+    objective: str = option(THROUGHPUT, "What the placer optimizes: throughput, delta-t+wire or latency.")
     layouts: bool = option(
-        True, "Search layouts for short batches; without, they keep the one for long ones."
+        True, "Search layouts for short batches too (default: they use the layout for long ones)."
     )
     schedule: Schedule = None
     prices: Literal["auto", "composed", "plain"] = option(
@@ -49,5 +51,5 @@ class PipelinedOptions(PlacedOptions):
         "Prices of the fabric programs (composed) or closed forms (plain); auto: composed on a wafer that the fabric can step.",
     )
     loss: Literal["cross entropy", "squared error"] | None = option(
-        None, "Loss to add in training, where the model returns its outputs (default: what the model has)."
+        None, "Loss to add in training, where the model returns its outputs (default: the loss of the model)."
     )

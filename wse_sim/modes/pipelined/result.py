@@ -1,4 +1,4 @@
-"""From a pipelined run to a result: rates, what binds, time per region, conservation.
+"""From a pipelined run to a result: rates, the bottleneck, time per region, conservation.
 
 Symbols: N samples of a batch over R replicas, P cycles per sample and replica at the steady state, T
 cycles of the measured batch (the last one, with the samples that were added)::
@@ -299,7 +299,7 @@ def _notes(run: PipelinedRun, measure: PipelinedMeasure) -> tuple[str, ...]:
         text = " (regions swing around it)" if found is not None and not found.is_exact else ""
         notes.append(
             f"{measure.skipped * run.plan.replicas} of {run.plan.batch} samples were added at the steady pace "
-            f"of {measure.period_cycles:.6g} cycles a sample{text}"
+            f"of {measure.period_cycles:.6g} cycles per sample{text}"
         )
     if not run.training:
         notes.append(

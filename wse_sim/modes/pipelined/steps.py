@@ -366,8 +366,8 @@ def _round(graph: KernelGraph, sizer: Sizer, options: PipelinedOptions) -> int:
 
 
 SHARED_ENDS = (
-    "colors are short: streams cross the regions of others that have the same color, so a kernel must take its words in "
-    "and send them out beside those ways"
+    "there are too few colors: some streams cross regions that use the same color, so the kernels there must receive "
+    "and send their words on other links"
 )
 
 
@@ -424,7 +424,7 @@ def _link_note(plan: PipelinedPlan) -> str:
     inside = [s.name for s in plan.stages if s.region.holds(row, col)]
     where = f" in the region of '{inside[0]}'" if inside else ""
     return (
-        f"links bind: the link {name} of core (row {row}, column {col}){where} is taken for "
+        f"links bind: the link {name} of core (row {row}, column {col}){where} is occupied for "
         f"{plan.link_cycles:.6g} cycles per sample, {plan.link_cycles / plan.pace_cycles:.3g} times the slowest "
         f"kernel; a larger region there (a pin) or another placer relieves it"
     )

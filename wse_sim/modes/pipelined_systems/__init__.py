@@ -34,7 +34,7 @@ class PipelinedSystems:
     """Every kernel on its own region of one of several wafers."""
 
     name = NAME
-    about = "every kernel rests on a region of one of several wafers, samples stream from wafer to wafer"
+    about = "every kernel stays on a region of one of several wafers; samples stream from wafer to wafer"
     competes = True
     is_offered = False
     weights_rest = True
@@ -70,9 +70,11 @@ class PipelinedSystems:
         facts = [("systems in use", f"{len(plan.parts)} of {plan.systems}")]
         for number, part in enumerate(plan.parts):
             first, last = part.stages[0].name, part.stages[-1].name
-            text = f"{len(part.stages)} regions, {first} to {last}, {part.sample_cycles:,.0f} cycles a sample"
+            text = (
+                f"{len(part.stages)} regions, {first} to {last}, {part.sample_cycles:,.0f} cycles per sample"
+            )
             if number < len(plan.cuts):
-                text += f", {plan.cuts[number].bytes_per_sample / 1e3:,.4g} kB a sample continue"
+                text += f", {plan.cuts[number].bytes_per_sample / 1e3:,.4g} kB per sample continue"
             facts.append((f"system {number + 1}", text))
         return (*facts, ("samples in flight", str(plan.line.in_flight)))
 

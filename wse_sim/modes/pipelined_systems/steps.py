@@ -108,7 +108,7 @@ def keep_the_least(
         notes = [NOTE] if again is not None and again.blocks else []
         if kept < 1:
             notes.append(
-                f"stages hold {kept:g} of the samples in flight that would keep the pace: more do not fit"
+                f"stages hold {kept:g} of the samples in flight that the pace needs: more do not fit"
             )
         return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -351,7 +351,7 @@ def _notes(plan: PipelinedSystemsPlan) -> tuple[str, ...]:
     ]  # fmt: skip
     if plan.tied_bytes:
         notes.append(
-            "a weight on several systems: its gradient comes to one of them once a step, the new weight goes back"
+            "a weight on several systems: its gradients go to one of them once per step, and the new weight comes back"
         )
     return tuple(notes)
 

@@ -40,7 +40,7 @@ class WeightStreaming:
     """One kernel at a time on all cores; weights come from MemoryX."""
 
     name = "weight-streaming"
-    about = "one kernel at a time on the whole wafer, weights stream in from MemoryX"
+    about = "one kernel at a time on the whole wafer; weights stream in from MemoryX"
     competes = True
     is_offered = True
     weights_rest = False

@@ -1,4 +1,4 @@
-"""From a weight streaming run to a result: rates, what binds, time per kernel, conservation.
+"""From a weight streaming run to a result: rates, the bottleneck, time per kernel, conservation.
 
 Symbols: N samples of a step over S systems, T seconds of the measured step (the last one)::
 
@@ -8,7 +8,7 @@ Symbols: N samples of a step over S systems, T seconds of the measured step (the
     utilization        arithmetic seconds of all phases / T     (all cores of the lanes do the same)
     MFU                FLOPs without recomputation / (T S peak)
 
-What binds is the resource that set the pace for most of the step: the largest term of each phase's
+The bottleneck is the resource that set the pace for most of the step: the largest term of each phase's
 maximum, and the waits between phases.
 """
 
@@ -46,7 +46,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(plan.used, plan.lanes)
-    # Samples that fill up the last micro-batch or the last system are work, but no work that was asked for.
+    # Samples that fill up the last micro-batch or the last system are work, but no work that was requested.
     flops = float(sum(p.flops for p in plan.phases if not p.recompute)) / plan.micro_batch * plan.batch
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples

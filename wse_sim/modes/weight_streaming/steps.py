@@ -407,7 +407,7 @@ def _phases(
 
 
 def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
-    notes = [f"{lanes} lane{'s' * (lanes != 1)}: the number of least compute time"]
+    notes = [f"{lanes} lane{'s' * (lanes != 1)}: the number with the least compute time"]
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",

@@ -91,12 +91,14 @@ class AttentionByPairs(PlacedKernel):
         if not attrs.pairs:
             raise refused(
                 kernel,
-                "has several possible layouts in its region",
+                "can have several layouts in its region",
                 "plan the graph of inputs_over_rows(graph)",
             )
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
-                kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
+                kernel,
+                "has a mask or dropout in addition to its operands",
+                "leave them out, or use is_causal",
             )
         if attrs.unusual:
             what = {

@@ -68,7 +68,7 @@ class Convolution(Dense):
                 )
         count = 1 + ("bias" in items) + (attrs.eps > 0)
         if len(kernel.inputs) != 1 or len(kernel.parameters) != count:
-            raise refused(kernel, "is no convolution of one image with one weight", "use torch.nn.Conv2d")
+            raise refused(kernel, "is not a convolution of one image with one weight", "use torch.nn.Conv2d")
         if attrs.dilation != 1 or attrs.transposed:
             raise refused(kernel, "has dilation or is transposed", "use a plain torch.nn.Conv2d")
         windows = Windows.of(kernel)
@@ -81,7 +81,7 @@ class Convolution(Dense):
         if int(kernel.dims["k"]) % PAIR:
             raise refused(
                 kernel,
-                f"has {int(kernel.dims['k'])} filters, and words hold {PAIR}",
+                f"has {int(kernel.dims['k'])} filters, but each word contains {PAIR}",
                 "use an even number of filters",
             )
 

@@ -88,12 +88,12 @@ class DenseShape(RegionKind):
         if shape != wanted:
             raise refused(
                 kernel,
-                f"holds its weight as {shape}, a whole model on the fabric as {wanted}",
+                f"holds its weight as {shape}, but a whole model on the fabric needs {wanted}",
                 "use torch.nn.Linear",
             )
         if kernel.attrs.get("orientation", "best") != "kn":
             raise refused(
-                kernel, "has two possible layouts in its region", "plan the graph of inputs_over_rows(graph)"
+                kernel, "can have two layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
 
     @property

@@ -24,7 +24,7 @@ class JoinedRows(RegionKind):
     """Rows of a parameter in front of the tokens, in inference."""
 
     family = "layout"
-    title = "rows in front of tokens"
+    title = "rows before the tokens"
     own_colors = 1
 
     @classmethod
@@ -46,7 +46,7 @@ class JoinedRows(RegionKind):
         if not is_joined:
             raise refused(
                 kernel,
-                "moves elements, and a whole model on the fabric has rows of a parameter in front of tokens alone",
+                "moves elements, and a whole model on the fabric has rows of a parameter before the tokens alone",
                 "leave it out",
             )
 

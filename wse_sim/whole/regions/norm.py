@@ -153,7 +153,7 @@ class NormRegion(NormPlace, RegionKind):
         if found is None:
             raise refused(
                 self.kernel,
-                f"has tokens of {self.features} features, and a core has no room for two of them and two results",
+                f"has tokens of {self.features} features, and a core does not have room for two of them and two results",
                 "use fewer features",
             )
         return found

@@ -121,8 +121,8 @@ class PointwisePlace(PlacedKernel):
         if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
             raise refused(
                 kernel,
-                f"does '{','.join(ops)}', and which operand comes first is not known",
-                "let a difference or a quotient of two results stand alone",
+                f"does '{','.join(ops)}', but the order of its operands is unknown",
+                "make a difference or a quotient of two results a layer of its own",
             )
         is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.access.order or kernel.access.steps)
         bends_first = (
@@ -131,8 +131,8 @@ class PointwisePlace(PlacedKernel):
         if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
             raise refused(
                 kernel,
-                f"does '{','.join(ops)}', and which of them takes a parameter is not known",
-                "take the operators apart by a layer",
+                f"does '{','.join(ops)}', but which of them reads a parameter is unknown",
+                "separate the operators by a layer",
             )
         for name in kernel.inputs:
             same_order = (stream_order(graph, name) is None) == (stream_order(graph, result.name) is None)

@@ -79,7 +79,7 @@ class PoolingPlace(PlacedKernel):
         if int(kernel.dims["c"]) % PAIR:
             raise refused(
                 kernel,
-                f"has {int(kernel.dims['c'])} channels, and words hold {PAIR}",
+                f"has {int(kernel.dims['c'])} channels, but each word contains {PAIR}",
                 "use an even number of channels",
             )
 

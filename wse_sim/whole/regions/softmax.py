@@ -29,11 +29,11 @@ class SoftmaxRegion(NormRegion):
         """Check for a softmax over the last dimension of one operand."""
         shapes = [graph.tensors[name].shape for name in (*kernel.inputs, *kernel.outputs)]
         if len(shapes) != 2 or shapes[0] != shapes[1] or shapes[0][-1] != kernel.dims["cols"]:
-            raise refused(kernel, "is no softmax of one tensor over its last dimension", "give it dim=-1")
+            raise refused(kernel, "is not a softmax of one tensor over its last dimension", "give it dim=-1")
         if not kernel.attrs.get("whole", False):
             raise refused(
                 kernel,
-                "has several possible layouts in its region",
+                "can have several layouts in its region",
                 "plan the graph of inputs_over_rows(graph)",
             )
 

@@ -56,11 +56,11 @@ class TrainedConvolution(TrainedKind):
         super().__init__(graph, kernel, stage, wafer, needs)
         self.tokens = self.windows.lines.results * self.windows.columns.results
         if self.region.rows < 2:
-            raise refused(kernel, "trains in a region of one row, limit two", "use more cores")
+            raise refused(kernel, "trains in a region of one row and needs two", "use more cores")
         if self.has_dx and self.windows.channels % PAIR:
             raise refused(
                 kernel,
-                f"sends gradients of {self.windows.channels} channels, an odd number, and words hold {PAIR}",
+                f"sends gradients of {self.windows.channels} channels, an odd number, but each word contains {PAIR}",
                 "use an even number of channels",
             )
 
@@ -76,7 +76,7 @@ class TrainedConvolution(TrainedKind):
         if Conv2dAttributes.of(kernel.attrs).groups != 1:
             raise refused(
                 kernel,
-                "has groups, which the whole fabric has in inference alone",
+                "has groups, which the whole fabric supports in inference only",
                 "train a plain torch.nn.Conv2d",
             )
         if int(kernel.dims["stride"]) > MOST_STRIDE:
@@ -88,8 +88,8 @@ class TrainedConvolution(TrainedKind):
         if Conv2dAttributes.of(kernel.attrs).eps > 0:
             raise refused(
                 kernel,
-                "takes in a batch norm",
-                "train without one, as the whole fabric does in inference alone",
+                "fuses a batch norm",
+                "train without one; the whole fabric supports it in inference only",
             )
 
     @property

@@ -233,7 +233,7 @@ def _with_room(kernel: Kernel, stage: Stage) -> Stage:
     if region.rows == 1:
         raise refused(
             kernel,
-            "trains in a region of one row, but needs one more than those of its inputs",
+            "trains in a region of one row, but needs one row in addition to those of its inputs",
             "use more cores",
         )
     if items_of(kernel)[-1:] != ("residual",) or region.cols - compute > 1:

@@ -333,7 +333,7 @@ def _batch(
         here = region.most_in_flight()
         if here < 1:
             raise ModelError(
-                f"a core of '{region.name}' cannot hold what a sample's way back needs; use more cores or shorter "
+                f"a core of '{region.name}' does not have room for what the backward pass of a sample needs; use more cores or shorter "
                 "samples"
             )
         fit = min(fit, here)
@@ -399,7 +399,7 @@ class _Ways:
         cell = self._taken_near(end)
         if cell is None:
             raise ModelError(
-                f"no core is free to add up the gradients of tensor '{tensor}'; use fewer cores for the layers or a "
+                f"no core is free to sum the gradients of tensor '{tensor}'; use fewer cores for the layers or a "
                 "larger wafer"
             )
         onward = self.found(tensor, [cell], end)

@@ -59,7 +59,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         if not kernel.attrs.get("whole", False):
             raise refused(
                 kernel,
-                "has several possible layouts in its region",
+                "can have several layouts in its region",
                 "plan the graph of inputs_over_rows(graph)",
             )
 

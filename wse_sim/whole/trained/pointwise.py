@@ -62,7 +62,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             raise refused(
                 kernel,
                 f"has {len(kernel.inputs)} operands, limit {MOST_THREADS // 2} in training",
-                "take them two by two, with a layer between",
+                "combine them two by two, with a layer between",
             )
         result = graph.tensors[kernel.outputs[0]]
         for name in kernel.parameters:

@@ -105,7 +105,7 @@ def _layouts(
         found = next((layout for layout in tried if layout is not None), None)
         if found is None:
             raise ModelError(
-                f"stage '{stage.name}' has {stage.region.rows} rows, and a layer that trains has one beside those "
+                f"stage '{stage.name}' has {stage.region.rows} rows, but a layer that trains needs one in addition to those "
                 "of its inputs; use more cores"
             )
         out.append(found)

@@ -140,7 +140,7 @@ def merging(config: FabricConfig) -> Program:
 
 
 def shut(config: FabricConfig) -> Program:
-    """The middle router takes words from its own core only, and no command comes: the words from the west wait for ever."""
+    """The middle router takes words from its own core only, and no command comes: the words from the west wait forever."""
     b = Builder(1, 3, config)
     x = b.buffer("x", 4)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -221,7 +221,7 @@ def test_words_that_leave_their_component_are_found(monkeypatch: pytest.MonkeyPa
 
 
 def stopped_beside(cycles: int) -> Program:
-    """Row 0, stepped: words for a core that never reads. Row 1, solved: busy for `cycles`, then it waits for ever."""
+    """Row 0, stepped: words for a core that never reads. Row 1, solved: busy for `cycles`, then it waits forever."""
     b = Builder(2, 3, CONFIG)
     x = b.buffer("x", 40)
     thread, other, waits = b.core_class("thread"), b.core_class("other"), b.core_class("waits")

@@ -44,7 +44,7 @@ class _Storage:
             if kind.is_valid_path(path):
                 return kind
         raise faults.program_error(
-            f"{os.fspath(path)[:80]!r} is no path of a checkpoint; give a path of a file"
+            f"{os.fspath(path)[:80]!r} is not a path of a checkpoint; give a path of a file"
         )
 
     @classmethod

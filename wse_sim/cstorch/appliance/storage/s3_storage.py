@@ -22,9 +22,9 @@ class _Cloud:
 
     @classmethod
     def path_exists(cls, path: base_storage.Path) -> NoReturn:
-        """Raise an error: storage outside of this machine is not supported."""
+        """Raise an error: storage outside this machine is not supported."""
         raise faults.program_error(
-            f"{os.fspath(path)[:80]!r} is storage in the cloud, which is not part of this simulator; give a local path"
+            f"{os.fspath(path)[:80]!r} is cloud storage, which is not part of this simulator; give a local path"
         )
 
 

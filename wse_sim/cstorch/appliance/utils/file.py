@@ -27,7 +27,7 @@ def create_symlink(
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     if link.exists() and not link.is_symlink():
-        raise FileExistsError(f"{link} is no link; it is left as it is")
+        raise FileExistsError(f"{link} is not a link and is left unchanged")
     fresh.symlink_to(dst_path, target_is_directory=target_is_directory)
     fresh.replace(link)
 

@@ -80,7 +80,7 @@ class DataExecutor:
     ) -> None:
         if not isinstance(dataloader, BatchSource):
             raise faults.program_error(
-                f"DataExecutor takes a cstorch.utils.data.DataLoader and got a {type(dataloader).__name__}; "
+                f"DataExecutor takes a cstorch.utils.data.DataLoader but got a {type(dataloader).__name__}; "
                 "wrap the function that makes your loader: cstorch.utils.data.DataLoader(input_fn)"
             )
         _check_counts("DataExecutor", num_steps=num_steps, activation_steps=activation_steps)
@@ -161,7 +161,7 @@ class DataExecutor:
             return 1
         steps = self._steps()
         if steps is None:
-            raise TypeError("the executor runs until its data ends, and the data does not tell its length")
+            raise TypeError("the executor runs until its data ends, and the length of the data is unknown")
         return steps
 
     def _steps(self) -> int | None:

@@ -70,7 +70,7 @@ class DataLoader:
     ) -> None:
         if not callable(input_fn):
             raise faults.program_error(
-                f"DataLoader takes a function that makes a loader, and got a {type(input_fn).__name__}; "
+                f"DataLoader takes a function that makes a loader, but got a {type(input_fn).__name__}; "
                 "give the function itself and its arguments"
             )
         given = dict(
@@ -243,7 +243,7 @@ def _passes(loader: Iterable[object], endless: bool, name: str) -> Iterator[Any]
             yield batch
         if count == 0:
             raise faults.program_error(
-                f"the loader that {name} gives holds no batch; give more data, a smaller batch or drop_last=False",
+                f"the loader that {name} gives contains no batch; give more data, a smaller batch or drop_last=False",
                 where="",
             )
         if not endless:

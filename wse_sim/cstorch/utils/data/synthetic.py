@@ -19,7 +19,7 @@ SampleSpec = Leaf | Sequence["SampleSpec"] | Mapping[str, "SampleSpec"]
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Random values of a shape: whole numbers in ``[low, high)`` or normal ones."""
+    """Random values of a shape: integers in ``[low, high)`` or normal ones."""
 
     shape: Sequence[int]
     dtype: torch.dtype = torch.float32

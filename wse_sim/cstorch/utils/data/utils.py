@@ -55,7 +55,7 @@ def compute_num_steps(
             length = _length(dataloader)
             if length is None:
                 raise faults.program_error(
-                    "num_epochs needs the length of the data, which it does not tell; give steps_per_epoch"
+                    "num_epochs needs the length of the data, which is unknown; give steps_per_epoch"
                 )
             per_epoch = length // grad_accum_steps
         limits.append(num_epochs * per_epoch)
@@ -77,7 +77,7 @@ def compute_num_steps(
 def _check_counts(owner: str, **counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise faults.program_error(f"{owner}: {name}={value} must be a whole number of at least 1")
+            raise faults.program_error(f"{owner}: {name}={value} must be an integer of at least 1")
 
 
 def _length(loader: object) -> int | None:

@@ -51,7 +51,7 @@ from wse_sim.jit import kernel
 ROUTER, EARLIEST = 27, 28  # time-ordered router of the node, -1 = none; when its next word may move
 NODE_FIELDS = 32
 NEVER = 2**31 - 1
-NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
+NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words forever
 
 RAMP, RAMP_BIT = 4, 16
 MERGE, TURNS, SHUT = (

@@ -142,8 +142,8 @@ CHECKED = (
     ),
     Checked(
         "switch",
-        "no switch on the way of a word can turn",
-        "switches that commands may turn",
+        "no switch on a route can move",
+        "switches that control words may move",
         lambda lowered, found: (found.marks & TURNS) > 0,
     ),
     Checked(

@@ -70,7 +70,7 @@ class Solution:
     waiting: npt.NDArray[np.int32] | None = None
 
     def stuck(self, ignore: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """(R,): cores outside `ignore` that wait for ever."""
+        """(R,): cores outside `ignore` that wait forever."""
         return (self.columns[K.STATE] == K.READY) & ~ignore
 
     @functools.cached_property
