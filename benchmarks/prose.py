@@ -105,7 +105,7 @@ RULES = (
         "is no X",
         r"(?<!there )\b(?:is|are) no (?:text|number|folder|object|tensor|pointer|JSON|link|expression|artifact|exported|pattern|params|positive|configuration|stream|multiple|whole|program|array|window|table|placer|list|line|path|request|value|fault)\b",
         "is not a X",
-        1,
+        0,
     ),
     Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 19),
     Rule("for ever", r"\bfor ever\b", "forever", 1),

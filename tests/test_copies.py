@@ -56,7 +56,7 @@ def test_a_worker_that_the_system_kills_ends_the_wait() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return number
 
-    assert "ended by the system" in faults(task)
+    assert "stopped by the system" in faults(task)
 
 
 def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

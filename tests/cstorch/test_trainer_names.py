@@ -236,7 +236,7 @@ def test_links_and_storage(tmp_path) -> None:
     file.create_symlink(link, Path("a"))
     file.create_symlink(link, Path("b"))
     assert link.read_text() == "b"
-    with pytest.raises(FileExistsError, match="no link"):
+    with pytest.raises(FileExistsError, match="not a link"):
         file.create_symlink(tmp_path / "a", Path("b"))
     assert file.get_path_size(tmp_path) == 3
     assert storage.StorageReader.get_type("x.mdl") is storage.H5Reader

@@ -51,7 +51,7 @@ def test_contest_mode_writes_a_placement_that_passes_its_check(graph, tmp_path):
         (["--check", "missing.kgraph", "nothing.paint"], "missing.kgraph"),
         ([], "nothing to place"),
         (["fc-mnist", "--placers", "oracle"], "oracle"),
-        (["fc-mnist", "--placers", ","], "names none"),
+        (["fc-mnist", "--placers", ","], "names no placer"),
         (["fc-mnist", "--mode", "weight-streaming"], "weight-streaming"),
         (["no-such-model"], "no-such-model"),
         (["fc-mnist", "--time-limit", "0"], "time limit 0"),

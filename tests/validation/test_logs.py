@@ -186,7 +186,7 @@ def test_two_runs_in_one_file_are_told_apart_by_their_samples():
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ([BEGIN, line(10, 100, float("nan"))], "GlobalRate is nan, a positive number is needed"),
+        ([BEGIN, line(10, 100, float("nan"))], "GlobalRate is nan; a positive number is needed"),
         ([BEGIN, line(10, 100, 0.0)], "GlobalRate is 0.0"),
         ([BEGIN, line(0, 0, 5.0)], "its last step is 0"),
         ([line(10, 700, 5.0)], "give the log from its beginning"),
@@ -214,7 +214,7 @@ def test_logs_of_other_encodings_are_read_and_huge_ones_refused(tmp_path, monkey
         (tmp_path / name).write_bytes(data)
         assert read_training_log(tmp_path / name).stretches[0].lines[0].step == 100
     (tmp_path / "binary.log").write_bytes(b"\x7fELF\0\0")
-    with pytest.raises(ConfigError, match="no text"):
+    with pytest.raises(ConfigError, match="not text"):
         read_log(tmp_path / "binary.log")
     monkeypatch.setattr("wse_sim.files.MAX_TEXT_BYTES", 10)
     with pytest.raises(ConfigError, match="the limit is 10; keep only these lines: grep"):

@@ -108,8 +108,8 @@ NOT_READ = [
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
 KINDS_ONLY = (
-    "a whole model on the fabric has dense layers, layer and RMS norms, softmax, attention, convolutions, pooling, rows in front of "
-    "tokens, elementwise work; leave it out"
+    "a whole model on the fabric has dense layers, layer and RMS norms, softmax, attention, convolutions, pooling, rows before "
+    "the tokens, elementwise work; leave it out"
 )
 NOT_COMPILED = [
     ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),

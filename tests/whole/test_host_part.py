@@ -169,7 +169,7 @@ def test_a_softmax_of_columns_is_refused() -> None:
     from wse_sim.whole import check_graph
 
     graph = inputs_over_rows(api.lower(Columns(), (torch.zeros(1, T, T),)))
-    with pytest.raises(ModelError, match=r"'softmax' takes '.*' in another order than it is stored"):
+    with pytest.raises(ModelError, match=r"'softmax' reads '.*' in another order than it is stored"):
         check_graph(graph)
 
 

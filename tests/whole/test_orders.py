@@ -64,7 +64,7 @@ def test_another_order_is_named_and_refused(name: str) -> None:
     graph = lowered(function)
     assert tensor in [one for kernel in graph.kernels for one in kernel.access.reordered]
     if "attention" not in tensor:  # which is refused before for its operands
-        with pytest.raises(ModelError, match=f"takes '{tensor}' in another order than it is stored"):
+        with pytest.raises(ModelError, match=f"reads '{tensor}' in another order than it is stored"):
             check_graph(graph)
 
 

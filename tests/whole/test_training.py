@@ -118,7 +118,9 @@ def test_what_does_not_train_is_refused_in_one_sentence() -> None:
         training_program(trains, 4, loss="hinge")
     adam = graph_of(model, 16, training=True, optimizer="adamw")
     adam_plan = plan_of(inputs_over_rows(adam), 16, phase="training", optimizer="adamw")
-    with pytest.raises(ModelError, match=r"kernel '0.update' updates by adamw, the whole fabric by sgd"):
+    with pytest.raises(
+        ModelError, match=r"kernel '0.update' updates by adamw, but the whole fabric updates by sgd"
+    ):
         compare_training(adam_plan)
     none = _zeros(trains)
     with pytest.raises(ModelError, match="3 labels for 2 output rows; give one for every row"):

@@ -111,7 +111,7 @@ def test_a_list_of_waits_that_cannot_be_written_goes_elsewhere(wse2: FabricConfi
 
 def test_faults_name_core_color_and_limit(wse2: FabricConfig) -> None:
     """Every builder fault is one sentence with the offending value."""
-    with pytest.raises(ProgramError, match=r"color 24 is none of 0\.\.23"):
+    with pytest.raises(ProgramError, match=r"color 24 is not in 0\.\.23"):
         Builder(1, 1, wse2).route(24, None, rx="R", tx="R")
     with pytest.raises(ProgramError, match="does not fit the fabric of 996 x 757"):
         Builder(2000, 10, wse2)
