@@ -49,7 +49,7 @@ MISTAKES = {
     "an unknown option": (*inside("@fmovs(y_dsd, 0.0, .{ .asynch = true });"), "there is no option 'asynch'"),
     "two tasks, one id": (
         *above("task t1() void {}\ntask t2() void {}\ncomptime { @bind_local_task(t1, @get_local_task_id(12)); @bind_local_task(t2, @get_local_task_id(12)); }"),
-        "takes one task",
+        "an id can have one task",
     ),
     "a task without an id": (*above("task t1() void {}"), "is bound to no id"),
     "a local task with an argument": (*above("task t1(x: u16) void {}\ncomptime { @bind_local_task(t1, @get_local_task_id(12)); }"), "takes no arguments"),
@@ -79,7 +79,7 @@ MISTAKES = {
     "a label that is not there": (*inside("while (true) { break :outer; }"), "the label 'outer'"),
     "a parameter in a function": (*inside("param z0: u16;"), "declared outside functions"),
     "a color of text": (*inside('const c0 = @get_color("red");'), "takes an integer"),
-    "a failed assertion": (*within('@comptime_assert(1 == 2, "told");'), "does not hold: told"),
+    "a failed assertion": (*within('@comptime_assert(1 == 2, "told");'), "assertion failed: told"),
     "a symbol twice": (r"^(  @export_symbol\(.*\n)", r"\1\1", "twice"),
 }  # fmt: skip
 
