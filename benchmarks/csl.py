@@ -149,7 +149,7 @@ def debugged(
     return timed(session, name)
 
 
-def debugger_cost(rounds: int = 2) -> dict[str, Any]:
+def debugger_cost(rounds: int = 2) -> dict[str, object]:
     """Cycles per CPU second of a stencil on 16 x 16 cores alone and in a debugger, the best of some rounds in turns.
 
     ``break_point`` and ``watch_point`` are never reached or written; ``reached`` and ``written`` are once in every step of one core,

@@ -451,7 +451,10 @@ def test_an_editor_is_answered(tmp_path: Path) -> None:
     [
         (b"Content-Length: -5\r\n\r\n{}", "bytes"),
         (b"Content-Length: 200000\r\n\r\n" + b"[" * 200000, "not a request"),
-        (b'Content-Length: 53\r\n\r\n{"seq": 1, "command": "initialize", "arguments": [5]} ', "not a request"),
+        (
+            b'Content-Length: 53\r\n\r\n{"seq": 1, "command": "initialize", "arguments": [5]} ',
+            "not a request",
+        ),
         (b'Content-Length: 100\r\n\r\n{"seq": 1', "within a message"),
     ],
 )

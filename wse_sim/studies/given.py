@@ -7,7 +7,6 @@ with the digest of its kernel graph, so that a store continues with an equal mod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, name_of
@@ -48,7 +47,7 @@ def kept(name: str) -> object | None:
     return _KEPT.get(name)
 
 
-def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_names(data: Mapping[str, object]) -> dict[str, object]:
     """The description of a study in which every model is a text.
 
     Example
@@ -70,7 +69,7 @@ def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:
+def _axes(axes: Mapping[str, object]) -> dict[str, object]:
     """Axes whose models are texts."""
     if not isinstance(models := axes.get("model"), list):
         return dict(axes)
