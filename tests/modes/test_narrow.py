@@ -30,7 +30,7 @@ def _run(net: nn.Module, x: torch.Tensor, replicas: int) -> Result:
 
 
 def _said(result: Result) -> list[str]:
-    return [note for note in result.notes if "sets the pace on" in note]
+    return [note for note in result.notes if "is the slowest and uses" in note]
 
 
 @pytest.mark.slow

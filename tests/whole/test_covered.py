@@ -101,7 +101,7 @@ NOT_READ = [
         "no row above and below is left for weights that stream in; give program_rows of at most",
     ),
     (f"{PIPELINED} --systems 2", "steps one wafer, not 2 systems; give --systems 1"),
-    (f"{PIPELINED} {INFERENCE} --wafer wse2", "limit 40000 cores; use a smaller wafer"),
+    (f"{PIPELINED} {INFERENCE} --wafer wse2", "on at most 40,000; use a smaller wafer"),
     (f"{PIPELINED} --phase training", "updates by sgd, not adamw; give --optimizer sgd"),
     (f"{PIPELINED} --phase training --optimizer adam", "updates by sgd, not adam; give --optimizer sgd"),
     (f"{PIPELINED} --optimizer momentum", "updates by sgd, not momentum; give --optimizer sgd"),

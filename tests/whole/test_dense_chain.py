@@ -187,7 +187,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     trains = plan_of(inputs_over_rows(graph_of(model, 16, training=True)), 16, phase="training")
     with pytest.raises(ModelError, match="made for training"):
         compare_with_engine(trains)
-    with pytest.raises(ModelError, match="limit 40000 cores"):
+    with pytest.raises(ModelError, match="on at most 40,000"):
         compare_with_engine(dataclasses.replace(good, wafer=load_wafer("wse2")))
     sums = nn.Sequential(nn.Linear(16, 8), RunningSums())
     with pytest.raises(ModelError, match="is of family scan"):

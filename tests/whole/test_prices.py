@@ -91,7 +91,7 @@ def test_what_is_not_covered_is_priced_plain_and_told_why():
     plan = planned(graph)
     assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
     assert plan.notes[-1].startswith(
-        "prices: plain, closed forms of mappings without a fabric program, because kernel '"
+        "prices: plain (closed forms, not composed fabric programs), because kernel '"
     )
     with pytest.raises(ModelError, match="kernel '"):
         planned(graph, prices="composed")

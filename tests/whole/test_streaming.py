@@ -300,7 +300,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
         ({"weight_density": 0.5}, "leave density out"),
         ({"recompute": "full"}, "use a smaller batch"),
         ({"wafer": good.wafer.derive(program_rows=9)}, "program_rows of at most 8"),
-        ({"wafer": load_wafer("wse2")}, "limit 40000 cores"),
+        ({"wafer": load_wafer("wse2")}, "on at most 40,000"),
     ):
         with pytest.raises(ModelError, match=sentence):
             compare_streaming(dataclasses.replace(good, **changed))

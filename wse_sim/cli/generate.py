@@ -61,7 +61,7 @@ def generate_command(
             timed = answer if isinstance(answer, api.Timed) else None
             result = answer.fabric if isinstance(answer, api.Timed) else answer
         if options.out is not None:
-            say("draw")
+            say("draw pictures")
             with together(options.out) as part:
                 write_all(result, part, TraceChoice(options.trace))
     intervals = intervals_of(result, certainty)

@@ -138,7 +138,7 @@ def run_command(
                 say("compare values with PyTorch")
                 values = _values(model, made, result, options.seed)
         if out is not None:
-            say("draw")
+            say("draw pictures")
             with together(out) as part:
                 write_all(result, part, traced, _measured(whole))
                 if values is not None:
@@ -276,7 +276,7 @@ def compare_command(
     with progress(screen.quiet) as say:
         rows = api.compare(model, options, progress=say, trace=out is not None)
         if out is not None:
-            say("draw")
+            say("draw pictures")
             with together(out) as part:
                 for row in rows:
                     write_all(row, part / row.mode, TraceChoice())
@@ -350,7 +350,7 @@ def report_command(
     say_without_effect(idle, screen.strict)
     claim_folder(folder, "the folder")
     with progress(screen.quiet) as say:
-        say("draw")
+        say("draw pictures")
         with together(folder) as part:
             draw_all(result, part, trace.choice())
     say_where(folder, screen.quiet)

@@ -17,8 +17,8 @@ from typing import Any, TypedDict, Unpack
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
+from wse_sim.csl.images import build_image
 from wse_sim.csl.layout import command_line_values, run_layout
-from wse_sim.csl.link import build_image
 from wse_sim.csl.modules import ARCHES, SDKS, LayoutState, Options
 from wse_sim.csl.release import release_of
 from wse_sim.csl.unit import Compiler

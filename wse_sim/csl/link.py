@@ -1,21 +1,18 @@
-"""From the code and the variables of every class to one image.
+"""Addresses, frames and code of a class of cores, and the pools that all classes of an image share.
 
 Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
 values of 32 bits at even words, variables of more than 16 bytes at multiples of 16 bytes, as LLVM places them, `align(n)` at multiples of n
-bytes), constants, and the frames of the functions.  A function's frame
-is behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
+bytes), constants, and the frames of the functions.  A function's frame is behind those of all its callers, so frames of functions that are
+never live together share memory.  Code needs 2 words per row.
 
 Equal functions of different classes are one piece of code.
-
-One file, because addresses, frames and code of an image are computed in one pass over the classes.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +20,19 @@ import numpy.typing as npt
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
+from wse_sim.csl.data_words import ConstantPool, DataWords, roots_of
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
-from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
+from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
 from wse_sim.csl.optimised import inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
-from wse_sim.csl.strict import check_inputs, check_queues, check_tasks
-from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
-from wse_sim.csl.unreached import Unreached
-from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
+from wse_sim.csl.values import Cell, Function, Global, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
-from wse_sim.fabric.vm.image import Fifo as ImageFifo
-from wse_sim.fabric.vm.opcodes import DsdKind, Op
+from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Symbol, Task
+from wse_sim.fabric.vm.opcodes import Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
@@ -46,29 +40,6 @@ CODE_WORDS = 2  # per row, an estimate
 CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
 LARGE_WORDS = 8  # LLVM places variables of more than 16 bytes at multiples of 16 bytes
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
-KINDS = {
-    "mem1d_dsd": DsdKind.MEM1D,
-    "mem4d_dsd": DsdKind.MEM4D,
-    "fabin_dsd": DsdKind.FABIN,
-    "fabout_dsd": DsdKind.FABOUT,
-    "circbuf_dsd": DsdKind.CIRCBUF,
-}
-
-
-Row = TypeVar("Row", bound=Hashable)
-
-
-class ConstantPool(Generic[Row]):
-    """Rows that are stored once."""
-
-    def __init__(self) -> None:
-        self.rows: dict[Row, int] = {}
-
-    def add(self, row: Row) -> int:
-        return self.rows.setdefault(row, len(self.rows))
-
-    def table(self, width: int, dtype: npt.DTypeLike = np.int32) -> Array:
-        return np.array(list(self.rows), dtype).reshape(len(self.rows), width)
 
 
 class Linker:
@@ -137,7 +108,7 @@ class ClassLinker:
     def __init__(self, linker: Linker, unit: EvaluatedUnit, name: str) -> None:
         self.linker, self.unit, self.name = linker, unit, name
         self.program = ProgramCode(unit)
-        self.addresses: dict[int, int] = {}
+        self.data = DataWords(unit.evaluator, linker.shapes, linker.rings)
         self.end = FIRST_WORD
         self.memory: list[tuple[int, Array]] = []
         self.initial: list[tuple[int, int]] = []
@@ -146,7 +117,6 @@ class ClassLinker:
         self.totals: dict[int, tuple[int, int]] = {}
         self.visiting: set[int] = set()
         self.late: list[tuple[int, Code]] = []
-        self.fifo_rows: dict[int, int] = {}
         self.counted: set[int] = set()
         self.code_rows = 0
 
@@ -172,7 +142,7 @@ class ClassLinker:
             self.evaluator.check_exported(g)
             if g.type.runtime:
                 used.setdefault(id(g), g)
-        self.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
+        self.data.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
         for f in self.unit.fifos:
             used.setdefault(id(f.buffer.root), f.buffer.root)
         roots = (
@@ -221,7 +191,7 @@ class ClassLinker:
             registers=max(8, registers + 1),
             call_depth=depth + 2,
             dsrs=self.dsrs(order),
-            fifos=tuple(self.fifo(f) for f in self.unit.fifos),
+            fifos=tuple(self.data.fifo(f) for f in self.unit.fifos),
             input_colors=tuple(
                 sorted(
                     (q, c)
@@ -323,7 +293,7 @@ class ClassLinker:
             elif root.type.words > LARGE_WORDS:
                 align = max(align, LARGE_WORDS)
             self.end = -(-self.end // align) * align
-            self.addresses[id(root)] = self.end
+            self.data.addresses[id(root)] = self.end
             self.end += root.type.words
             self.constant_words += 0 if isinstance(root, Global) else root.type.words
 
@@ -337,7 +307,7 @@ class ClassLinker:
                 if id(cell) not in self.unit.used:
                     continue
                 at = -(-at // cell.type.align) * cell.type.align
-                self.addresses[id(cell)] = at
+                self.data.addresses[id(cell)] = at
                 at += cell.type.words
             at = -(-at // 2) * 2
             chain = chains.get(id(code), ())
@@ -367,102 +337,12 @@ class ClassLinker:
         for key, root in used.items():
             if isinstance(root, FrameCell) or root.data is None:
                 continue
-            words = self.words(root.type, root.data)
+            words = self.data.words(root.type, root.data)
             if not isinstance(root, Global) or root.decl.value is not None:
-                self.initial.append((self.addresses[key], len(words)))
+                self.initial.append((self.data.addresses[key], len(words)))
             if words.any():
-                segments.append((self.addresses[key], words))
+                segments.append((self.data.addresses[key], words))
         self.memory = sorted(segments, key=lambda s: s[0])
-
-    def words(self, t: ty.Type, data: Any) -> Array:
-        """Data as 16-bit words."""
-        if isinstance(t, ty.ArrayType):
-            return self.array_words(t, data)
-        if isinstance(t, ty.StructType):
-            found = np.zeros(t.words, np.uint16)
-            for (_, f), at, x in zip(t.fields, t.offsets, data, strict=True):
-                if f.words and (t.kind == "struct" or x):
-                    found[at : at + f.words] = self.words(f, x)
-            return found
-        value = self.number(t, data)
-        return np.array([(value >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
-
-    def array_words(self, t: ty.ArrayType, data: Sequence[Any]) -> Array:
-        e = t.element
-        if not t.count:
-            return np.zeros(0, np.uint16)
-        if e is ty.F32:
-            return np.array(data, np.float32).view(np.uint16)
-        if e is ty.F16:
-            with np.errstate(over="ignore"):
-                return np.array(data, np.float16).view(np.uint16)
-        if isinstance(e, ty.IntType) and e.words < 4:
-            mask = (1 << (16 * e.words)) - 1
-            return np.array([x & mask for x in data], np.uint32 if e.words == 2 else np.uint16).view(
-                np.uint16
-            )
-        return np.concatenate([self.words(e, x) for x in data])
-
-    def number(self, t: ty.Type, data: object) -> int:
-        """The bit pattern of a scalar, addresses filled in."""
-        if isinstance(data, Ref):
-            return self.address(data.root) + data.words()
-        if isinstance(data, (Dsd, Fifo)):
-            return self.descriptor(data)
-        if isinstance(t, ty.EnumType):
-            return int(cast(int, data)) & ((1 << (16 * t.words)) - 1)
-        return to_bits(t, cast(float, data))
-
-    def address(self, root: Cell) -> int:
-        return self.addresses[id(root)]
-
-    def descriptor(self, d: Dsd | Fifo) -> int:
-        """Return the machine representation of a DSD."""
-        if isinstance(d, Fifo):
-            return dsd(DsdKind.FIFO, base=self.fifo_rows[id(d)])
-        fields = dict(d.fields)
-        kind = KINDS[d.kind]
-        if kind in (DsdKind.FABIN, DsdKind.FABOUT):
-            color = O.NO_COLOR if d.color is None else d.color
-            return dsd(
-                kind, length=d.length, color=color, queue=O.NO_QUEUE if d.queue is None else d.queue, **fields
-            )
-        base = 0 if d.ref is None else self.address(d.ref.root) + d.ref.words()
-        length, stride = d.length, d.stride
-        if kind == DsdKind.MEM4D or (d.shape and kind == DsdKind.MEM1D):
-            kind = DsdKind.MEM4D
-            shape = [*d.shape, *([(1, 0)] * (4 - len(d.shape)))]
-            length, stride = (
-                self.linker.shapes.add((len(d.shape), *(n for n, _ in shape), *(s for _, s in shape))),
-                0,
-            )
-        elif kind == DsdKind.CIRCBUF:
-            words = d.shape[0][0] * (d.element.words if d.element is not None else 1)
-            stride = self.linker.rings.add((base, words, d.stride))
-        return dsd(kind, base=(base + d.offset) & 0xFFFF, length=length, stride=stride, **fields)
-
-    def fifo(self, f: Fifo) -> ImageFifo:
-        t = f.buffer.type
-        if not isinstance(t, ty.ArrayType):
-            raise CslError(f.at, f"a fifo takes an array, and '{t}' is given")
-        ids = {}
-        for name in ("activate_push", "activate_pop"):
-            value = f.options.get(name)
-            ids[name] = -1 if value is None else self.evaluator.task_number(value, f.at).data
-        priority = f.options.get("priority")
-        number = (
-            0
-            if priority is None
-            else self.evaluator.choice(priority, {"high": 1, "medium": 2, "low": 3}, "priority", f.at)
-        )
-        return ImageFifo(
-            self.address(f.buffer.root) + f.buffer.words(),
-            t.words,
-            max(1, min(2, t.element.words)),
-            priority=number,
-            name=f.name,
-            **ids,
-        )
 
     def symbol(
         self, name: str, s: ExportedSymbol, functions: dict[str, tuple[Code, list[ty.Type]]]
@@ -481,7 +361,7 @@ class ClassLinker:
         ref = s.target
         assert isinstance(ref, Ref)
         kind = self.linker.type_name(ref.type)
-        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, kind)
+        return Symbol(name, "var", self.data.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
         """Return variables that are not exported symbols, for debuggers: the program's own first; a name in
@@ -496,7 +376,7 @@ class ClassLinker:
                 taken.add(name)
                 t = root.type
                 kind = self.linker.type_name(t)
-                found.append(Symbol(name, "var", self.address(root), t.words, kind, exported=False))
+                found.append(Symbol(name, "var", self.data.address(root), t.words, kind, exported=False))
         return found
 
     # ---- code
@@ -542,9 +422,9 @@ class ClassLinker:
         for i, kind, payload in code.fixes:
             row = rows[i]
             if kind == "address":
-                row[3] += self.address(payload)
+                row[3] += self.data.address(payload)
             elif kind == "dsd":
-                row[3] = pools.constants.add(self.descriptor(payload))
+                row[3] = pools.constants.add(self.data.descriptor(payload))
             elif kind == "constant":
                 row[3] = pools.constants.add(payload - (1 << 64) if payload >> 63 else payload)
             elif kind in ("call", "tail"):
@@ -588,117 +468,10 @@ class ClassLinker:
         for seen in code.seen.values():
             at = -1
             if isinstance(seen.entry, FrameCell):
-                at = self.addresses.get(id(seen.entry), -1)
+                at = self.data.addresses.get(id(seen.entry), -1)
                 if at < 0:
                     continue
             reg = -1 if isinstance(seen.entry, FrameCell) else seen.entry.reg
             end = min(seen.end, len(code.rows))
             kind = self.linker.type_name(seen.entry.type)
             self.linker.local_names.append((seen.name, kind, reg, at, first + seen.first, first + end))
-
-
-def roots_of(data: object) -> list[Cell]:
-    """Variables that the data of a variable points to."""
-    if isinstance(data, Ref):
-        return [data.root]
-    if isinstance(data, Dsd):
-        return [data.ref.root] if data.ref is not None else []
-    if isinstance(data, Fifo):
-        return [data.buffer.root]
-    if isinstance(data, list) and data and isinstance(data[0], (Ref, Dsd, list, Value)):
-        return [r for x in data for r in roots_of(x)]
-    if isinstance(data, list) and data and any(isinstance(x, (Ref, Dsd, list)) for x in data):
-        return [r for x in data for r in roots_of(x)]
-    return []
-
-
-def build_image(compiler: Compiler) -> Image:
-    """Compile and link every class and put the routes of layout and programs together.
-
-    Raises :class:`CslError` where a color of a PE is configured twice or code and data exceed the memory of a core.
-    """
-    layout = compiler.layout
-    assert layout is not None
-    linker = Linker(compiler)
-    cores = layout.width * layout.height
-    core_class = np.full(cores, -1, np.int32)
-    config = np.zeros((24, cores), np.uint16)
-    numbers = np.array([0, *(1 + linker.config(route) for route in layout.routes)], np.uint16)
-    for color, routes in layout.colors.items():
-        config[color] = numbers[routes]
-    classes: list[CoreClass] = []
-    programs: list[ProgramState] = []
-    unreached = Unreached()
-
-    def build(code: CodeClass) -> frozenset[str]:
-        unit = run_program(compiler, code)
-        of_class = ClassLinker(linker, unit, f"{len(classes)}:{code.path.rsplit('/', 1)[-1]}")
-        linked = of_class.link()
-        check_memory(linked, code)
-        classes.append(linked)
-        assert unit.program is not None
-        programs.append(unit.program)
-        if len(programs) % CLASSES_PER_COLLECTION == 0:
-            gc.collect()
-        read = read_params(unit)
-        if compiler.options.strict:
-            unreached.note(unit, of_class.program)
-        return read
-
-    for k, code in enumerate(code_classes(layout.tiles, build)):
-        where = np.concatenate(code.places)
-        core_class[where] = k
-        for color, (route, at) in programs[k].colors.items():
-            if config[color, where].any():
-                x, y = layout.place(int(where[np.flatnonzero(config[color, where])].min()))
-                raise CslError(
-                    at,
-                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; remove one of the two",
-                )
-            config[color, where] = 1 + linker.config(route)
-    check_queues(compiler.queues)
-    check_inputs(compiler.colorless)
-    check_tasks(compiler.tasks)
-    unreached.check(compiler.reached)
-    pool = tuple(linker.constants.rows)
-    return Image(
-        arch=compiler.options.arch,
-        rows=layout.height,
-        cols=layout.width,
-        core_class=core_class,
-        classes=tuple(replace_constants(c, pool) for c in classes),
-        code=np.concatenate(linker.code) if linker.code else np.zeros((0, 4), np.int32),
-        cost_class=np.concatenate(linker.costs) if linker.costs else np.zeros(0, np.uint8),
-        source=np.concatenate(linker.sources) if linker.sources else np.zeros(0, np.int32),
-        positions=tuple(linker.positions.rows),
-        vector_issues=linker.vectors.table(O.VECTOR_FIELDS),
-        dsr_loads=linker.dsr_loads.table(O.LOAD_FIELDS),
-        shapes=linker.shapes.table(O.SHAPE_FIELDS),
-        rings=linker.rings.table(O.RING_FIELDS),
-        filters=linker.filters.table(O.FILTER_FIELDS, np.int64),
-        configs=tuple(linker.configs.rows),
-        config=config,
-        host_colors=tuple(sorted(compiler.host_colors)),
-        prints=tuple(linker.prints.rows),
-        asserts=tuple(linker.asserts.rows),
-        offset=compiler.options.offsets,
-        fabric=compiler.options.fabric,
-        half=compiler.options.fp16,
-        local_names=tuple(linker.local_names),
-        structures=tuple(linker.structures.values()),
-    )
-
-
-def replace_constants(cls: CoreClass, pool: tuple[int, ...]) -> CoreClass:
-    import dataclasses
-
-    return dataclasses.replace(cls, constants=pool)
-
-
-def check_memory(cls: CoreClass, tiles: CodeClass) -> None:
-    if cls.code_words + cls.data_words > O.WORDS:
-        raise CslError(
-            tiles.at,
-            f"'{tiles.path.rsplit('/', 1)[-1]}' needs {2 * cls.code_words} bytes of code and {2 * cls.data_words} bytes of data, "
-            f"{2 * (cls.code_words + cls.data_words)} together, and a PE has {2 * O.WORDS}; use smaller arrays or fewer functions",
-        )

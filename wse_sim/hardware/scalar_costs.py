@@ -8,6 +8,9 @@ from pydantic import BaseModel, Field
 
 from wse_sim.hardware.constants import Unit
 
+MOST_REGISTERS = 4
+"""Registers besides its DSR of a descriptor of several dimensions that the program may change: an XDSR and all three stride registers."""
+
 Price = Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
 
 
@@ -82,9 +85,7 @@ class ScalarCosts(BaseModel):
             name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
             for name in ScalarCosts.model_fields
         }
-        prices["dsr_load_4d"] = (
-            prices["dsr_load"] + 4 * prices["dsr_shape"]
-        )  # at most; less if it is known (starts.py)
+        prices["dsr_load_4d"] = prices["dsr_load"] + MOST_REGISTERS * prices["dsr_shape"]
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
         # Whole cycles here; the machine adds up the thousandths.
         turn = int(float(getattr(self, "map_element_cycles", 0)))

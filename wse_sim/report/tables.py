@@ -290,7 +290,7 @@ def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:
     if isinstance(row, Infeasible):
         return {
             "Fits": "no",
-            "Binding": row.binding,
+            "Bottleneck": row.binding,
             "Need": si(row.need, "B" if row.unit == "bytes" else row.unit),
             "Limit": si(row.limit, "B" if row.unit == "bytes" else row.unit),
             "Remedy": row.remedy,
@@ -303,5 +303,5 @@ def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:
         "Systems": str(row.systems),
         "Batch": str(row.batch),
         "Memory per core": kib(views.fullest_core(row).total_bytes),
-        "Binding": row.binding,
+        "Bottleneck": row.binding,
     }

@@ -51,8 +51,8 @@ def check_wafer(wafer: Wafer) -> None:
     """
     if wafer.rows * wafer.cols > MAX_CORES:
         raise ModelError(
-            f"the wafer has {wafer.rows} x {wafer.cols} cores and every one is stepped in every cycle, limit "
-            f"{MAX_CORES} cores; use a smaller wafer"
+            f"the wafer has {wafer.rows} x {wafer.cols} cores, and the fabric is stepped cycle by cycle on at most "
+            f"{MAX_CORES:,}; use a smaller wafer"
         )
 
 

@@ -110,7 +110,7 @@ def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler)
 
 
 def _plain_note(why: str) -> str:
-    return f"prices: plain, closed forms of mappings without a fabric program, because {why}"
+    return f"prices: plain (closed forms, not composed fabric programs), because {why}"
 
 
 def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.opcodes import COST_CLASSES, DsdKind, Form, Op
+from wse_sim.hardware.scalar_costs import MOST_REGISTERS
 
 Array = npt.NDArray[Any]
 JUMPS = tuple(int(op) for op in Op if op.name[0] == "J")
@@ -41,8 +42,6 @@ NO_RESULT = (
 """Rows whose first operand is no register that they fill, as far as they can be above an operation."""
 MAPPED = 1 << 20
 """Added to the start of a mapped operation."""
-MOST_REGISTERS = 4
-"""Registers besides its DSR of a descriptor of several dimensions that the program may change: an XDSR and all three stride registers."""
 
 
 def further_registers(shape: Array) -> int:

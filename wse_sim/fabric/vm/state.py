@@ -104,9 +104,8 @@ KIND_LOCAL, KIND_DATA, KIND_CONTROL = range(3)
 # Columns of an injection.
 (I_CORE, I_SLOT, I_POS, I_END, I_TIME, I_PERIOD, I_NEXT, I_PORT, I_FLAG) = range(9)
 INJECTION_FIELDS = 9
-WAKE_PORT = (
-    -2
-)  # I_PORT of a command that reaches I_FLAG cores from I_CORE on; those of words are -1 (the core) and 0 to 4
+# I_PORT of a command that reaches I_FLAG cores from I_CORE on; those of words are -1 (the core) and 0 to 4.
+WAKE_PORT = -2
 
 # Counters of the loop that outlive a call: see loop.py.
 (

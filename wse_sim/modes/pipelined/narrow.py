@@ -1,4 +1,4 @@
-"""Help where one kernel sets the pace on few cores: it has nothing more to divide."""
+"""A note for plans whose slowest kernel uses few cores because more cores would not make it faster."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.kernels import family
 
-FEW = 0.02  # of the cores of a wafer: below it, the rest of the wafer is not what the pace lacks
-SAME = 1.02  # times the least cycles of the kernel on any rectangle: more cores would not shorten it
+FEW = 0.02  # fraction of a wafer's cores up to which a kernel uses few
+SAME = 1.02  # ratio to the fewest cycles of the kernel on any rectangle that counts as equal
 
 
 def narrow_note(sizer: Sizer, stages: Sequence[Stage], fed_per_s: float) -> tuple[str, ...]:
-    """A note if the slowest stage is on few cores and as fast as it can be on any number; none otherwise.
+    """Return a note if the slowest stage uses few cores and is as fast as on any other rectangle.
 
     Parameters
     ----------
     sizer
-        The shapes that each stage was chosen from.
+        Candidate shapes of each stage.
     stages
-        Those of the plan, copy by copy.
+        Stages of the plan, replica by replica.
     fed_per_s
-        Samples per second of the host: where it is the slower one, cores are not what the rate lacks.
+        Samples per second that the host can feed; there is no note if the host is slower than the plan.
     """
     slowest = max(range(len(sizer.groups)), key=lambda number: stages[number].cycles_per_sample)
     stage, group = stages[slowest], sizer.groups[slowest]
@@ -37,11 +37,11 @@ def narrow_note(sizer: Sizer, stages: Sequence[Stage], fed_per_s: float) -> tupl
     ways = []
     one_copy = sum(one.region.cores for one in stages[: len(sizer.groups)])
     if sizer.replicas < (most := every // one_copy):
-        ways.append(f"parallel copies of the model, each with other samples (replicas up to {most})")
+        ways.append(f"parallel copies of the model, each with its own samples (replicas up to {most})")
     if cheaper := family(group.forward.family).cheaper:
         ways.append(f"another model ({cheaper})")
-    ways = ways or ["a model that gives this kernel less to do"]
+    ways = ways or ["a model with less work for this kernel"]
     return (
-        f"kernel '{group.name}' sets the pace on {cores:,} of {every:,} cores: it has no more to divide, and more "
-        f"cores would not shorten its {stage.cycles_per_sample:.6g} cycles per sample; what helps: {'; or '.join(ways)}",
+        f"kernel '{group.name}' is the slowest and uses {cores:,} of {every:,} cores; more cores would not reduce its "
+        f"{stage.cycles_per_sample:.6g} cycles per sample; what helps: {'; or '.join(ways)}",
     )
