@@ -140,6 +140,16 @@ def test_what_is_no_model(given: Any, sentence: str) -> None:
     assert len(str(fault.value)) < 300
 
 
+def test_a_length_that_example_arguments_give_has_no_effect_and_a_note() -> None:
+    """60 rows, as the arguments have, with and without 7 asked for."""
+    given = (nn.Linear(4, 4), (torch.zeros(1, 60, 4),))
+    plain, asked = load_model(given), load_model(given, seq=7)
+    assert asked.kernels == plain.kernels
+    assert set(asked.notes) - set(plain.notes) == {
+        "seq 7 has no effect: the example arguments give the length of a sample"
+    }
+
+
 def test_free_shapes_without_an_example_are_named() -> None:
     """A program with a free dimension that lost its example cannot be read."""
     free = torch.export.Dim("free", min=2, max=64)

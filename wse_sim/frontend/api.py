@@ -248,7 +248,11 @@ def _load(
     spec: Model, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
     if not isinstance(spec, str | Path | Mapping):
-        return _from_object(spec, "the model given", name_of(spec), batch, options)
+        graph, lowered = _from_object(spec, "the model given", name_of(spec), batch, options)
+        if seq is not None:
+            note = f"seq {seq} has no effect: the example arguments give the length of a sample"
+            graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+        return graph, lowered
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = str(spec.get("name", "model")) if inner is not spec else "model"
