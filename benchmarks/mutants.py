@@ -10,7 +10,8 @@ take turns; within a room every possible change of every file is equally likely.
 tree.  There the tests of ``make test`` run that stand near it: files that name the changed module, then the folders of
 its room in TESTS.  A change that none of them sees is tried on what ``make test-all`` has besides in the files that name
 it: ``only slow`` in the table is what a quick ``make test`` costs, ``alive`` is work for whoever writes tests next
-(other rooms' tests may still see it).  A run that takes longer than LIMIT_S is ``too long``: mostly a loop without an end.
+(other rooms' tests may still see it).  A run of over LIMIT_CPU_S is ``too long``: mostly a loop without an end.  The limit
+is of CPU time, so that other work on the machine changes no verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,9 +62,8 @@ SWAPS: dict[type, str] = {
     ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.And: "or", ast.Or: "and",
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "ceil": "floor", "floor": "ceil", "any": "all", "all": "any"}
-LIMIT_S = (
-    900.0  # of one call of the tests; all of a room with its machine code take a third of it on a quiet core
-)
+LIMIT_CPU_S = 900  # of one call of the tests; all of a room with its machine code take a third of it
+WAITS = 4.0  # and in wall-clock time this many times as long, for a process that waits for ever
 
 TOO_LONG = "too long"
 
@@ -208,9 +210,12 @@ def _first_failure(tree: Path, places: list[str], chosen: str, profile: str, ski
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, text=True, check=False,
-            timeout=LIMIT_S, env=environment,
+            timeout=WAITS * LIMIT_CPU_S, env=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_S, LIMIT_CPU_S + 5)),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
+        return TOO_LONG
+    if done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}:
         return TOO_LONG
     if done.returncode in {0, 5}:  # 5: no test is left
         return ""

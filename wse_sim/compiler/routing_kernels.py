@@ -129,7 +129,7 @@ def _leg_cost(
     is_row = direction in (EAST, WEST)
     n, side = (c1 - c0, r1 - r0) if is_row else (r1 - r0, c1 - c0)
     own = size / max(1, side)
-    use, over = np.empty(n), np.empty(n)
+    squares, over = np.empty(n), np.empty(n)  # added up here and not by BLAS, whose order depends on the CPU
     most, is_over = np.zeros(n, np.int64), False
     for i in range(n):
         fullest = -np.inf
@@ -137,14 +137,15 @@ def _leg_cost(
             row, col = (r0 + j, c0 + i) if is_row else (r0 + i, c0 + j)
             fullest = max(fullest, loads[row, col, direction])
             most[i] = max(most[i], crowd[row, col])
-        use[i] = (fullest + own) / capacity
-        over[i] = max(use[i] - 1.0, 0.0)
+        use = (fullest + own) / capacity
+        squares[i] = use * use
+        over[i] = max(use - 1.0, 0.0)
         is_over |= over[i] > 0.0
     above = pairwise_sum(over) if is_over else 0.0
     crowded = 0.0  # of eighths, whose sum is exact
     for i in range(n):
         crowded += (most[i] / CROWDED) * (most[i] / CROWDED)
-    return n + CONGESTION * np.dot(use, use) + OVERLOAD * above + CROWD * crowded
+    return n + CONGESTION * pairwise_sum(squares) + OVERLOAD * above + CROWD * crowded
 
 
 @kernel

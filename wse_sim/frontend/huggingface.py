@@ -51,6 +51,18 @@ def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, 
             "hf: models need transformers, which is not installed; pip install wse-sim[hf]"
         ) from fault
     file = Path(path) / "config.json" if is_folder(path, "model", ModelError) else Path(path)
+    log = transformers.utils.logging
+    told = log.get_verbosity()
+    log.set_verbosity_error()  # what it warns of, weights and tokens, does not change what a chip does
+    try:
+        return _from_file(file, transformers, seq)
+    finally:
+        log.set_verbosity(told)
+
+
+def _from_file(
+    file: Path, transformers: ModuleType, seq: int | None
+) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

@@ -294,7 +294,7 @@ def _window_seeds(
 
 def _halving(count: int) -> list[int]:
     """Order indices 0..count-1 so that each one falls into one of the largest gaps between those before."""
-    bits = max(1, int(np.ceil(np.log2(max(count, 2)))))
+    bits = max(count - 1, 1).bit_length()
     reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
     return [i for i in reverse if i < count]
 

@@ -212,7 +212,9 @@ class LayoutSearch:
             moved += TOGETHER * draw.standard_normal()
             step = int(draw.integers(-1, 2)) * int(draw.random() < WIDTH_MOVED)
             width = min(max(best.width + step, 0), len(self.cols) - 1)
-            trial = self._trial(best.targets * np.exp(spread * moved)[self._kind_of], width)
+            # rounded, as the last bit of numpy's exp depends on the CPU, and a bit decides where shelves break
+            factors = np.exp(spread * moved).round(9)
+            trial = self._trial(best.targets * factors[self._kind_of], width)
             if trial.cycles < best.cycles:
                 best, spread, in_vain = trial, min(1.5 * spread, MOST_SPREAD), 0
                 continue
