@@ -117,6 +117,8 @@ def sentence(fault: BaseException, where: str) -> str:
         return f"{where}: ends the program (exit {fault.code!r}); return a value instead"
     if isinstance(fault, SyntaxError):
         return f"{where}: does not parse ({fault.msg}); correct the syntax"
+    if isinstance(fault, ModuleNotFoundError) and fault.name:
+        return f"{where}: {_not_installed(fault.name)}"
     text = " ".join(str(fault).split())
     text = f": {text[:200]}" if text else ""
     return f"{where}: raises {type(fault).__name__}{text}; correct it there"
@@ -210,8 +212,12 @@ def _missing(where: str, name: str, names_file: bool) -> str:
         return (
             f"no module named '{name}'; give package.module:NAME from a folder on the path, or FILE.py:NAME"
         )
+    return f"{where} {_not_installed(name)}"
+
+
+def _not_installed(name: str) -> str:
     return (
-        f"{where} imports '{name}', which {sys.executable} does not have; install it there "
+        f"imports '{name}', which {sys.executable} does not have; install it there "
         f"({sys.executable} -m pip install PACKAGE), or put its folder on PYTHONPATH"
     )
 

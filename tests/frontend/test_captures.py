@@ -85,11 +85,11 @@ class Switching(nn.Module):
             return self.fc(torch.sin(x))
         if counts:
             self.calls += 1
-        return self.fc(x)
+        return self.fc(x) * self.calls
 
 
 def test_a_switch_settles():
-    """The graph is that of the second call; the module is as before; a counter is still refused."""
+    """The graph is that of the second call; the module is as before; a counter that the work depends on is refused."""
     model = Switching()
     graph = lower(model, (torch.zeros(8, 8),))
     assert [k.family for k in graph] == ["gemm"]
@@ -97,6 +97,54 @@ def test_a_switch_settles():
     assert model.kind == "sparse"
     with pytest.raises(ModelError, match=r"changes the attribute calls \(0 before, 1 after\)"):
         lower(model, (torch.zeros(8, 8),), {"counts": True})
+
+
+class Counting(nn.Module):
+    """Counts its calls, as right-hand sides of differential equations do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.evaluations = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            self.evaluations += 1
+            x = torch.tanh(self.fc(x))
+        return x
+
+
+def test_a_counter_that_no_work_depends_on_is_a_note():
+    """Three products, the number of evaluations as before, and a sentence about it."""
+    model = Counting()
+    graph = lower(model, (torch.zeros(8, 8),))
+    assert [k.family for k in graph].count("gemm") == 3
+    assert any("forward() changes evaluations" in note for note in graph.notes)
+    assert not any("sets evaluations" in note for note in graph.notes)
+    assert model.evaluations == 0
+
+
+class Placed(nn.Module):
+    """Moves tensors to a GPU inside of forward(), as scripts of a GPU do, and reads lengths as an array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        here = self.fc(x.cuda(non_blocking=True)) + torch.ones(8, device=torch.device("cuda", 1))
+        longest = int(lengths.cpu().numpy().max())
+        return here[:, :longest] + torch.arange(8).to("cuda:0")[:longest]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_devices_and_arrays_inside_of_forward(training: bool):
+    """One product, as without them; a note names the first line that names a GPU, another the length that was read."""
+    graph = lower(Placed(), (torch.zeros(8, 8), torch.tensor([3, 5])), training=training)
+    assert graph.forward_flops == 2 * 8**3
+    assert [note.partition(":")[0] for note in graph.notes if note.startswith(("devices", "masks"))] == [
+        "devices",
+        "masks",
+    ]
 
 
 class Windowed(nn.Module):

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
+from wse_sim.frontend.devices import is_move, on_one_device
 from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
@@ -45,6 +46,7 @@ _READS = (
     torch.Tensor.__float__,
     torch.Tensor.__index__,
     torch.Tensor.tolist,
+    torch.Tensor.numpy,
 )
 # Functions of integers whose result has a shape that depends on values.
 _SHAPED = frozenset(
@@ -82,6 +84,10 @@ class FoldedTests(TorchFunctionMode):
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
+        tensors = (
+            x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
+        )
+        self.device = next((x.device for x in tensors), torch.device("cpu"))
         self.latest: torch.Tensor | None = (
             None  # tensor that was made, where the capture continues beyond faults
         )
@@ -105,6 +111,11 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
+        if (placed := on_one_device(func, args, dict(kwargs or {}), self.device)) is not None:
+            self._note_device()
+            if is_move(func):
+                return args[0]
+            args, kwargs = placed
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
         if func is torch.autograd.grad:  # that of torch.func.grad, too
@@ -279,6 +290,13 @@ class FoldedTests(TorchFunctionMode):
             found = _worked_out(node, self.values, getattr(mode.tracer, "root", None), [])
         return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
 
+    def _note_device(self) -> None:
+        if not any(note.startswith("devices:") for note in self.notes):
+            line = user_line("".join(traceback.format_stack()))
+            self.notes.append(
+                f"devices: forward() names an accelerator at {line}; tensors stay where the input is"
+            )
+
     def _note_values(self, func: Callable[..., Any]) -> None:
         name = getattr(func, "__name__", "a function").replace("__getitem__", "a choice of elements")
         line = user_line("".join(traceback.format_stack()))
@@ -290,8 +308,9 @@ class FoldedTests(TorchFunctionMode):
         """Note that a value is read, and continue as if it were false, or one."""
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
-        if func is torch.Tensor.tolist:
-            return torch.ones(read.shape, dtype=read.dtype).tolist()
+        if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+            with _disable_current_modes():
+                return func(torch.ones(read.shape, dtype=read.dtype))
         if test:
             return False
         return float(1) if read.is_floating_point() else 1

@@ -234,6 +234,16 @@ def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, A
     return found
 
 
+def does_the_same(one: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> bool:
+    """Whether two programs have the same operators, on the same numbers and shapes."""
+
+    def work(program: torch.export.ExportedProgram) -> list[object]:
+        shapes = [getattr(node.meta.get("val"), "shape", None) for node in program.graph.nodes]
+        return [str(program.graph), *shapes]
+
+    return work(one) == work(other)
+
+
 def set_plain(module: torch.nn.Module, values: dict[str, Any]) -> None:
     """Set plain attributes by their paths."""
     for path, value in values.items():

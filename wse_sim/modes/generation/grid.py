@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wse_sim.kernels.contract.family import Count
+from wse_sim.kernels.contract.family import Count, Size
 
 Sides = Count | tuple[Count, Count]
 """A square by its side, or rows and columns."""
@@ -31,7 +31,7 @@ class Lying:
     """`times` products per token whose tile is k x n, with sums all-reduced along lines of `line` cores."""
 
     times: float
-    k: Count
-    n: Count
+    k: Size
+    n: Size
     line: Count
     vertical: bool

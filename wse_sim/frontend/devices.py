@@ -1,0 +1,43 @@
+"""Devices that forward() names: a capture has one, and what runs on a wafer is decided by the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+ACCELERATORS = frozenset(["cuda", "hip", "mps", "xpu", "npu", "hpu", "xla", "mtia"])
+_MOVES = (torch.Tensor.cuda, torch.Tensor.xpu)
+
+
+def on_one_device(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], here: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Arguments of a call in which every accelerator is the device `here`; None where it names none.
+
+    Example
+    -------
+    >>> on_one_device(torch.zeros, (2,), {"device": "cuda:1"}, torch.device("cpu"))
+    ((2,), {'device': device(type='cpu')})
+    """
+    if func is torch.device:
+        return None
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    if func not in _MOVES and not any(map(_is_accelerator, leaves)):
+        return None
+    placed = [here if _is_accelerator(x) else x for x in leaves]
+    args, kwargs = pytree.tree_unflatten(placed, spec)
+    return args, kwargs
+
+
+def is_move(func: Callable[..., Any]) -> bool:
+    """Whether a method moves a tensor to an accelerator and does nothing else."""
+    return func in _MOVES
+
+
+def _is_accelerator(value: object) -> bool:
+    if isinstance(value, torch.device):
+        return value.type in ACCELERATORS
+    return isinstance(value, str) and value.partition(":")[0] in ACCELERATORS
