@@ -41,7 +41,7 @@ def packed(folder: Path) -> Path:
 
 
 def unpacked(artifact: str | os.PathLike[str], place: Path) -> Path:
-    """The compiled folder of an artifact: the folder itself, or unpacked into `place`.  Raises :class:`HostError` if it is none."""
+    """The compiled folder of an artifact: the folder itself, or unpacked into `place`.  Raises :class:`HostError` if it is not one."""
     found = Path(artifact).absolute()
     if found.is_file():
         with contextlib.suppress(tarfile.TarError, OSError, EOFError), tarfile.open(found) as archive:
