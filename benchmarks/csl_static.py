@@ -79,7 +79,7 @@ def speed_row(key: str, cols: int, rows: int, sources: str) -> Row:
         session = Session(image, wafer)
         session.advance("cycle", cycles=1000)
         start = session.cycle
-        session.launch(0, 0, cols, rows, name, arguments)
+        session.launch(0, 0, cols, rows, name, arguments, row_cycles=wafer.launch_row_cycles)
         begin = time.process_time()
         if session.advance("commands").reason != "asked":
             raise SystemExit(f"{key} on {cols} x {rows} cores does not end")

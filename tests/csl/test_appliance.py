@@ -34,13 +34,16 @@ COPY = """
                       data_type=MemcpyDataType.MEMCPY_32BIT, nonblock=False)
 """
 CLUSTER = f"""
-import json
+import os
 import numpy as np
 from cerebras.appliance.pb.sdk.sdk_common_pb2 import MemcpyDataType, MemcpyOrder
 from cerebras.sdk.client import SdkCompiler, SdkLauncher, SdkRuntime
 
 with SdkCompiler(disable_version_check=True) as compiler:
     path = compiler.compile("src", "layout.csl", "--arch wse3 --fabric-dims=8,3 --fabric-offsets=4,1 --params=n:4 -o latest --memcpy --channels=1", "made")
+assert path.startswith(os.path.abspath("made") + "/cs_") and path.endswith(".tar.gz"), path
+os.rename(path, "moved.tar.gz")
+path = "moved.tar.gz"
 with SdkRuntime(path, simulator=True) as runner:
     runner.launch("f", nonblock=False)
 {COPY}
@@ -98,5 +101,8 @@ def test_what_is_no_artifact_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         HostError, match=r"'none' is not an artifact; give what SdkCompiler\.compile returned"
     ):
         SdkLauncher("none")
+    Path("wrong.tar.gz").write_text("no archive")
+    with pytest.raises(HostError, match=r"'wrong\.tar\.gz' is not an artifact"):
+        SdkLauncher("wrong.tar.gz")
     with pytest.raises(HostError, match=r"'src' is not a folder; give the one that holds 'layout\.csl'"):
         SdkCompiler().compile("src", "layout.csl")

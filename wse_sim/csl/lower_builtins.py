@@ -174,7 +174,13 @@ class RuntimeBuiltins(MapLowerer):
 
     def b_queue_flush(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
-        return self.system(Sys.QUEUE_FLUSH, [self.eval(node.args[0], scope)], ty.VOID, "register", node.at)
+        queue = self.eval(node.args[0], scope)
+        if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
+            raise CslError(
+                node.args[0].at, f"@queue_flush takes an input or output queue, found '{queue.type}'"
+            )
+        is_input = Value(ty.U16, int(queue.type is ty.INPUT_QUEUE))
+        return self.system(Sys.QUEUE_FLUSH, [queue, is_input], ty.VOID, "register", node.at)
 
     def exported_by_id(
         self, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None

@@ -199,10 +199,11 @@ class StrictRules(Evaluation):
         for symbol in state.symbols.values():
             self.check_symbol(symbol, names)
         self.note_tasks(state)
-        if state.teardown and ("task", 29) in state.tasks:
+        if (state.teardown or state.empty_handlers) and ("task", 29) in state.tasks:
+            kind = "a teardown handler" if state.teardown else "a handler of an empty queue"
             raise CslError(
                 state.tasks["task", 29].at,
-                "task id 29 is that of teardown, and a teardown handler is set; bind one of the two",
+                f"task id 29 is that of teardown, and {kind} is set; bind one of the two",
             )
 
     def note_tasks(self, state: ProgramState) -> None:

@@ -1,16 +1,19 @@
 """The interface of a cluster (``cerebras.sdk.client``): compile, run and launch, each on this machine and in the simulator.
 
-An artifact is the folder that ``cslc -o`` writes; its name is the absolute path of the folder.
+An artifact is a file ``cs_HASH.tar.gz`` with the folder that ``cslc -o`` writes, next to that folder; its name is the absolute path of the file.
+Where an artifact is taken, the folder itself is one as well.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import shlex
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +28,28 @@ from wse_sim.written import scratch
 ADDRESS = "%CMADDR%"
 """Placeholder for the address of the system in commands of :class:`SdkLauncher`."""
 MOST_SECONDS = 24 * 3600.0
+
+
+def packed(folder: Path) -> Path:
+    """The artifact of a compiled folder: a file next to it, named by its contents."""
+    names = sorted(path for path in folder.rglob("*") if path.is_file())
+    digest = hashlib.sha256(b"".join(str(p.relative_to(folder)).encode() + p.read_bytes() for p in names))
+    file = folder.parent / f"cs_{digest.hexdigest()[:16]}.tar.gz"
+    with tarfile.open(file, "w:gz") as archive:
+        archive.add(folder, folder.name)
+    return file
+
+
+def unpacked(artifact: str | os.PathLike[str], place: Path) -> Path:
+    """The compiled folder of an artifact: the folder itself, or unpacked into `place`.  Raises :class:`HostError` if it is not one."""
+    found = Path(artifact).absolute()
+    if found.is_file():
+        with contextlib.suppress(tarfile.TarError, OSError, EOFError), tarfile.open(found) as archive:
+            archive.extractall(place, filter="data")
+            found = next(place.iterdir(), found)
+    if not (found / "out.json").is_file():
+        raise HostError(f"'{artifact}' is not an artifact; give what SdkCompiler.compile returned")
+    return found
 
 
 class _Held:
@@ -64,7 +89,7 @@ class SdkCompiler(_Held):
         if target != made:
             shutil.rmtree(target, ignore_errors=True)
             shutil.move(made, target)
-        return str(target)
+        return str(packed(target))
 
 
 class ApplianceRuntime(SdkRuntime):
@@ -73,7 +98,8 @@ class ApplianceRuntime(SdkRuntime):
     def __init__(
         self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
     ) -> None:
-        super().__init__(artifact)
+        self._unpacked = tempfile.TemporaryDirectory(prefix="wse-sim-artifact-")
+        super().__init__(unpacked(artifact, Path(self._unpacked.name)))
 
     def __enter__(self) -> Self:
         self.load()
@@ -93,14 +119,11 @@ class SdkLauncher(_Held):
     def __init__(
         self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
     ) -> None:
-        source = Path(artifact).absolute()
-        if not (source / "out.json").is_file():
-            raise HostError(
-                f"SdkLauncher: '{artifact}' is not an artifact; give what SdkCompiler.compile returned"
-            )
         self._scratch = tempfile.TemporaryDirectory(prefix="wse-sim-launcher-")
         self.folder = Path(self._scratch.name)
-        shutil.copytree(source, self.folder / source.name)
+        source = unpacked(artifact, self.folder)
+        if source.parent != self.folder:
+            shutil.copytree(source, self.folder / source.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

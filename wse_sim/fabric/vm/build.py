@@ -186,7 +186,7 @@ def _class_tables(classes: Sequence[CoreClass], slot_of: Array, outputs: int) ->
     constants = np.zeros((n, max(1, *(len(cls.constants) for cls in classes))), np.int64)
     fifos = np.zeros((n, max(1, *(len(cls.fifos) for cls in classes)), 5), np.int32)
     teardown = np.full((n, COLORS), -1, np.int32)
-    empties = np.full((n, 8), -1, np.int32)
+    empties = np.full((n, 2 * O.QUEUES), -1, np.int32)
     out_color = np.full((n, outputs), -1, np.int32)
     for k, cls in enumerate(classes):
         constants[k, : len(cls.constants)] = [_signed64(value) for value in cls.constants]

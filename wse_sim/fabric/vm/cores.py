@@ -253,7 +253,7 @@ def system(c, t, m):
             return False
         wake_router(c, m.size, m.router_listed, m.router_list)
     elif fn == QUEUE_FLUSH:
-        core[c, S.EMPTY_WANTED] |= np.int64(1) << (x & 7)
+        core[c, S.EMPTY_WANTED] |= np.int64(1) << ((x & 7) + O.QUEUES * (y & 1))
     elif fn == IQ_EMPTY:
         result = np.int64(1) if visible(c, x & 7, t, m.iq_count, m.iq_last) == 0 else np.int64(0)
     elif fn == OQ_EMPTY:
@@ -413,6 +413,14 @@ def start_by_word(c, t, turn, controls, m):
 
 
 @inlined_kernel
+def is_empty(c, q, m):
+    """Whether an output queue, or input queue q - QUEUES, has no words."""
+    if q >= O.QUEUES:
+        return q - O.QUEUES >= m.iq_count.shape[0] or m.iq_count[q - O.QUEUES, c] == 0
+    return q >= m.out_depth.shape[0] or m.oq_count[q, c] == 0
+
+
+@inlined_kernel
 def choose_task(c, t, m):
     """Give an idle main thread its next task; return False if none can run."""
     core = m.core
@@ -436,13 +444,14 @@ def choose_task(c, t, m):
                     return True
                 core[c, S.ACTIVE] |= np.int64(1) << 29
     if core[c, S.EMPTY_WANTED] != 0:
-        for q in range(m.out_depth.shape[0]):
-            if (core[c, S.EMPTY_WANTED] >> q) & 1 and m.oq_count[q, c] == 0:
+        for q in range(2 * O.QUEUES):
+            if (core[c, S.EMPTY_WANTED] >> q) & 1 and is_empty(c, q, m):
                 core[c, S.EMPTY_WANTED] &= ~(np.int64(1) << q)
                 if m.empties[cls, q] >= 0:
                     core[c, S.TASK] = 65
                     start_task(c, np.int64(m.empties[cls, q]), np.int64(q), m.core, m.sets, m.regs)
                     return True
+                core[c, S.ACTIVE] |= np.int64(1) << 29
     controls = np.int64(0)  # queues that a control wavelet with a task heads
     for q in range(m.iq_count.shape[0]):
         while (

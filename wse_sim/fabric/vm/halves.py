@@ -1,7 +1,7 @@
 """The 16-bit floats of a core: f16 (IEEE), bf16 and cb16.  One program has one of them at run time.
 
 cb16 has 6 bits of exponent with bias 42 (the language guide gives the bits of 6.0) and 9 of mantissa.  Infinities and subnormals are assumed:
-as IEEE formats have them.
+as IEEE formats have them.  Training scripts have the bias 31 (`wse_sim/cstorch/numerics.py`): the unit's bias is programmable.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

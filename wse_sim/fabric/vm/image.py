@@ -96,7 +96,7 @@ class CoreClass:
     output_colors: tuple[tuple[int, int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()
     teardown: tuple[tuple[int, int], ...] = ()  # (color, entry)
-    empty_handlers: tuple[tuple[int, int], ...] = ()  # (output queue, entry)
+    empty_handlers: tuple[tuple[int, int], ...] = ()  # (output queue, or input queue + QUEUES; entry)
     symbols: tuple[Symbol, ...] = ()
     main_priority: int = O.Priority.DEFAULT
     start: int = -1  # entry of code that runs before everything else, -1: none

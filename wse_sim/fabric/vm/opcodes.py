@@ -22,6 +22,7 @@ from __future__ import annotations
 from enum import IntEnum, auto
 
 WORDS = 24_576  # 16-bit words of a core's memory
+QUEUES = 8  # input queues of a core, and as many output queues
 
 
 class Op(IntEnum):
@@ -237,7 +238,7 @@ class Sys(IntEnum):
     IS_TEARDOWN = 26  # color -> bool
     SET_FILTER = 27  # color, row of image.filters; -1 removes
     FILTER_FIELD = 28  # color, FilterField, value
-    QUEUE_FLUSH = 29  # output queue: the handler runs when it is empty
+    QUEUE_FLUSH = 29  # queue, 1 for an input queue: its handler or task 29 runs when it is empty
     IQ_EMPTY = 30  # input queue -> bool
     OQ_EMPTY = 31  # output queue -> bool
     IQ_COLOR = 32  # input queue, color: bind

@@ -1,8 +1,6 @@
 """A program on the fabric that the host starts, watches and feeds: run until a cycle or a condition, look, continue.
 
 Coordinates: x = column, y = row of the program rectangle; memory addresses in 16-bit words; times in cycles.
-
-One file, because it is one class: what a host may ask of a running program.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from wse_sim.fabric.vm.findings import Finding, findings, unread_words
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.proof import StandstillProof, prove
+from wse_sim.fabric.vm.rectangle import Rectangle
 from wse_sim.fabric.vm.report import (
     Fault,
     WaitingCore,
@@ -79,7 +78,7 @@ class PrintedText:
     values: tuple[int, ...] = ()
 
 
-class Session:
+class Session(Rectangle):
     """One program on one fabric; see the module's docstring.
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
@@ -141,7 +140,7 @@ class Session:
         # a router looks at the turns of its neighbour's route, which this program changes while it runs
         is_fixed = not self.config.turn_cycles or not changes_routes(image)
         self._threads = threads if is_fixed and not self._everything and not sanitize else 1
-        self._sanitizes = sanitize
+        self.sanitizes = sanitize
         self._in_turns = in_turns
         self._alone = one_band(self.machine)
         self._cuts: dict[tuple[int, ...], Bands] = {}
@@ -304,63 +303,6 @@ class Session:
         self._sent.heads = np.concatenate(left)
         return why[0]
 
-    # -- memory
-
-    def core(self, x: int, y: int) -> int:
-        """Index of a core.
-
-        Raises
-        ------
-        ProgramError
-            If (x, y) is outside the rectangle.
-        """
-        if not (0 <= x < self.image.cols and 0 <= y < self.image.rows):
-            raise ProgramError(
-                f"core ({x}, {y}) is outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
-            )
-        return y * self.image.cols + x
-
-    def _memory(self, address: int, n: int) -> Array:
-        words = int(self.machine.sets[S.WORDS])
-        if address < 0 or n < 0 or address + n > words:
-            raise ProgramError(
-                f"words {address} to {address + n} are outside the memory of the program, which ends at word {words}"
-            )
-        return self.machine.memory.reshape(self.image.n_cores, words)
-
-    def poke(self, x: int, y: int, address: int, words: npt.ArrayLike) -> None:
-        """Write 16-bit words into a core."""
-        data = np.asarray(words, np.uint16).ravel()
-        self._memory(address, len(data))[self.core(x, y), address : address + len(data)] = data
-        self._mark_written(x, y, 1, 1, address, len(data))
-
-    def peek(self, x: int, y: int, address: int, n: int) -> Array:
-        """Read `n` words of a core (a copy)."""
-        return self._memory(address, n)[self.core(x, y), address : address + n].copy()
-
-    def poke_region(self, x: int, y: int, w: int, h: int, address: int, words: npt.ArrayLike) -> None:
-        """Write ``words`` (h, w, n) into the cores of a region, the same address everywhere."""
-        self.core(x, y)
-        self.core(x + w - 1, y + h - 1)
-        data = np.asarray(words, np.uint16).reshape(h, w, -1)
-        memory = self._memory(address, data.shape[2]).reshape(self.image.rows, self.image.cols, -1)
-        memory[y : y + h, x : x + w, address : address + data.shape[2]] = data
-        self._mark_written(x, y, w, h, address, data.shape[2])
-
-    def _mark_written(self, x: int, y: int, w: int, h: int, address: int, n: int) -> None:
-        if self._sanitizes:
-            self._written()[y : y + h, x : x + w, address : address + n] = 1
-
-    def _written(self) -> Array:
-        return self.machine.written.reshape(self.image.rows, self.image.cols, -1)
-
-    def peek_region(self, x: int, y: int, w: int, h: int, address: int, n: int) -> Array:
-        """Words (h, w, n) of the cores of a region (a copy)."""
-        self.core(x, y)
-        self.core(x + w - 1, y + h - 1)
-        memory = self._memory(address, n).reshape(self.image.rows, self.image.cols, -1)
-        return memory[y : y + h, x : x + w, address : address + n].copy()
-
     # -- commands
 
     def launch(
@@ -392,7 +334,7 @@ class Session:
             )
         if self.cycle == 0 and any(cls.start >= 0 for cls in self.image.classes):
             self.advance("cycle", cycles=1)  # what a program asks of its registers before everything else
-        cores = self._region(x, y, w, h)
+        cores = self.region(x, y, w, h)
         entries = self._entries(name_or_entry)
         table = np.array([-1, *(entries.get(k, -1) for k in range(len(self.image.classes)))], np.int64)
         entry = table[np.asarray(self.image.core_class, np.int64)[cores] + 1]
@@ -412,12 +354,6 @@ class Session:
                 np.array([first]), -1, S.WAKE_PORT, np.zeros((1, 1), np.uint32),
                 begin=int(m.core[first, S.COMMAND_AT]), period_milli=1000, flag=w,
             )  # fmt: skip
-
-    def _region(self, x: int, y: int, w: int, h: int) -> Array:
-        """Indices of the cores of a region."""
-        self.core(x, y)
-        self.core(x + w - 1, y + h - 1)
-        return (np.arange(y, y + h)[:, None] * self.image.cols + np.arange(x, x + w)).ravel()
 
     def _refuse(self, cores: Array, why: str) -> None:
         if len(cores):
@@ -472,7 +408,7 @@ class Session:
         self, x: int, y: int, w: int, h: int, color: int, words: npt.ArrayLike, *, period_milli: int = 1000
     ) -> None:
         """Send words (h, w, n) to the cores of a region from now on, one to each every `period_milli` / 1000 cycles."""
-        cores = self._region(x, y, w, h)
+        cores = self.region(x, y, w, h)
         data = np.asarray(words, np.uint32).reshape(len(cores), -1)
         self._sent.add(
             cores, self._slot(color), -1, data, begin=self.cycle, period_milli=period_milli, flag=S.DATA_WORD
@@ -488,7 +424,7 @@ class Session:
 
     def expect(self, x: int, y: int, color: int, n: int, *, w: int = 1, h: int = 1) -> None:
         """The host takes `n` more words of this color from this core, or from each of w x h cores; further words stay in their queues."""
-        cores = self._region(x, y, w, h)
+        cores = self.region(x, y, w, h)
         self.machine.credit[self._slot(color), cores] += n
         self.machine.size[S.OUTSTANDING] += n * len(cores)
 
@@ -499,7 +435,7 @@ class Session:
     def drain_region(self, x: int, y: int, w: int, h: int, color: int, n: int) -> Array:
         """Return the first `n` words (h, w, n), uint32, from the cores of a region; they must have been
         expected and have arrived."""
-        return self._received.take(self._slot(color), self._region(x, y, w, h), n).reshape(h, w, n)
+        return self._received.take(self._slot(color), self.region(x, y, w, h), n).reshape(h, w, n)
 
     def _flush(self, machines: list[S.Machine]) -> None:
         """Collect the words for the host and the log entries from the bands."""
@@ -557,20 +493,10 @@ class Session:
     def findings(self, *, at_end: bool = False) -> list[Finding]:
         """Return the sanitizer's findings so far, by cycle; ``at_end``: also words that nothing read. Needs
         ``sanitize=True``."""
-        if not self._sanitizes:
+        if not self.sanitizes:
             raise ProgramError("this session checks no access; start it with sanitize=True")
         rest = unread_words(self.machine, self.image) if at_end else []
         return findings(self.machine, self.image) + rest
-
-    def unwritten(self, x: int, y: int, w: int, h: int, address: int, n: int) -> list[tuple[int, int, int]]:
-        """(x, y, first address) of the cores of a region with words that nobody wrote; none unless the sanitizer watches."""
-        if not self._sanitizes:
-            return []
-        part = self._written()[y : y + h, x : x + w, address : address + n] == 0
-        return [
-            (x + int(i), y + int(j), address + int(part[j, i].argmax()))
-            for j, i in np.argwhere(part.any(axis=2))
-        ]
 
     def doing(self) -> list[str]:
         """Return what the cores of every class are doing: how many, in which task, at which line; idle ones last."""

@@ -150,7 +150,7 @@ class Machine(NamedTuple):
     task_table: Array  # int32 (classes, 64, 3)
     task_ids: Array  # int32 (classes, 65): count, then ids in order of choice
     teardown: Array  # int32 (classes, 24): entry or -1
-    empties: Array  # int32 (classes, 8): entry or -1
+    empties: Array  # int32 (classes, 2 QUEUES): entry or -1; output queues, then input queues
     owner: Array  # uint16 (classes, WORDS): 1 + number of the variable that holds a word, 0: none
     vop: Array  # int32 (ops, 10): widths, rates, format of 16-bit floats
     prices: Array  # int64 (MATH functions and more)
