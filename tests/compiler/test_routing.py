@@ -292,7 +292,9 @@ def _plain_cost(router: Router, start: Point, end: Point, net: Net) -> float:
     own = net.bytes_per_sample / (r1 - r0, c1 - c0)[across]
     use = (router.loads[r0:r1, c0:c1, direction].max(axis=across) + own) / router.capacity
     crowd = router.crowd[r0:r1, c0:c1].max(axis=across) / 8.0
-    return float(use.size + 40 * (use * use).sum() + 2000 * np.maximum(use - 1, 0).sum() + 0.5 * (crowd @ crowd))
+    return float(
+        use.size + 40 * (use * use).sum() + 2000 * np.maximum(use - 1, 0).sum() + 0.5 * (crowd @ crowd)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,6 +7,7 @@ a tenth, a count of the cluster by one, the cycles of kernels to nine tenths, th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,8 +41,13 @@ class Lever:
         return f"{self.name} {self.change} (+{percent(self.gain)})"
 
 
+_last: list[tuple[weakref.ref[Result], tuple[Lever, ...]]] = []  # text and page of one run ask for the same
+
+
 def levers_of(result: Result) -> tuple[Lever, ...]:
     """The levers that make a run faster, the largest gain first; of equal ones, known constants before assumed ones.
+
+    Those of the last result are kept.
 
     Examples
     --------
@@ -49,6 +55,14 @@ def levers_of(result: Result) -> tuple[Lever, ...]:
     >>> print(levers_of(wse_sim.run("fc-mnist", mode="pipelined", batch=256))[0])
     input_workers_per_system 2 instead of 1 (+100.0 %)
     """
+    for last, levers in _last:
+        if last() is result:
+            return levers
+    _last[:] = [(weakref.ref(result), _found(result))]
+    return _last[0][1]
+
+
+def _found(result: Result) -> tuple[Lever, ...]:
     mode, plan = mode_named(result.mode), result.plan
     if not plan.graph.kernels:  # nothing to price
         return ()

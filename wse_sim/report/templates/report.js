@@ -297,7 +297,7 @@
       if (!values[layer.key]) continue;
       const v = values[layer.key][i];
       const text = layer.unit.startsWith("fraction") ? fraction(v) : layer.key === "sram"
-        ? `${(v / 1024).toFixed(2)} KiB` : v.toLocaleString("en-US", { maximumFractionDigits: 1 });
+        ? `${(v / 1024).toFixed(2)} KiB` : v.toLocaleString("en-US", { maximumFractionDigits: v < 100 ? 1 : 0 }) + (isLink(layer) ? " wavelets" : "");
       lines.push([layer.title.toLowerCase(), text, layer.key, v]);
     }
     if (state.bin > 0 && areaOf[i] >= 0) lines.push(["busy in this bin", fraction(data.time.fractions[areaOf[i]][state.bin - 1])]);
@@ -373,6 +373,10 @@
   document.getElementById("inspected").textContent = first ? "Slowest region" : "Core in the middle";
   await follow(asked);
   window.addEventListener("hashchange", () => follow(location.hash));
-  window.addEventListener("beforeprint", () => redraws.forEach((one) => one()));
+  // Paper is white: canvases are drawn again with the light palette, and back.
+  for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => {
+    document.documentElement.classList.toggle("printing", isPrinting);
+    redraws.forEach((one) => one());
+  });
   window.report.isReady = true;
 })();
