@@ -109,7 +109,7 @@ def draw_map(
 
 
 def draw_compute(result: Result, folder: Path) -> Path:
-    """Draw where cores compute; where kernels use all cores in turn, the time of each instead, as every core is alike."""
+    """Draw where cores compute; where all cores share every kernel, draw the time of each kernel, because such a map has one color."""
     if bottleneck.slowest_area(result) is None and result.kernels:
         path = folder / "time_by_kernel.png"
         draw_time(result, path)

@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def color(self) -> str:
-        """One of the shades."""
+        """The shade for the fraction in which it is busy."""
         return COLORS[min(len(COLORS) - 1, int(self.busy * len(COLORS)))]
 
     @property

@@ -278,7 +278,7 @@ def _capacity(wafer: Wafer) -> float:
 def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
     """The first placement whose streams have colors and links enough, else the one of the best rate.
 
-    For the objective "latency" the placement in which one sample alone is through first.
+    For the objective "latency" the placement in which a lone sample leaves first.
     """
     for_latency = options.objective == LATENCY
     merit: Callable[[PipelinedPlan], float] = (
