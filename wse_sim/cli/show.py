@@ -83,11 +83,11 @@ def show_chip(
         print(f"wafer {described.name} in the silicon of {silicon.name}")
         print(f"  core     {found.core_mm2:.4g} mm2 with {described.sram_bytes:,} bytes of SRAM")
         print(
-            f"  area     {found.cores_mm2:,.0f} mm2 of cores, {found.area_fraction:.1%} of what the wafer has for them"
+            f"  area     {found.cores_mm2:,.0f} mm2 of cores, {100 * found.area_fraction:.1f} % of what the wafer has for them"
         )
         print(f"  power    {found.power_w:,.0f} W at work, at most {silicon.most_power_w:,.0f} W")
         print(
-            f"  yield    {found.yield_fraction:.1%}; {found.dead_cores:,.0f} cores are dead and replaced by spares"
+            f"  yield    {100 * found.yield_fraction:.1f} %; {found.dead_cores:,.0f} cores are dead and replaced by spares"
         )
         if found.fault:
             print(f"  {found.fault}")

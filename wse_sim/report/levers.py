@@ -90,7 +90,7 @@ def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
         if isinstance(constant.value, int):
             change = f"{_moved(constant, 1 if up else -1)} instead of {constant.value}"
         else:
-            change = f"{TENTH:.0%} {'higher' if up else 'lower'}".replace("%", " %")
+            change = f"{100 * TENTH:.0f} % {'higher' if up else 'lower'}"
         yield Lever(name, change, gain, constant.evidence)
 
 
@@ -144,7 +144,7 @@ def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
     for part in mode.work(plan):
         family = part.kernel.family if isinstance(part, Placed) else part.name
         families.setdefault(family, {})[part.name] = None
-    change = f"{TENTH:.0%} faster".replace("%", " %")
+    change = f"{100 * TENTH:.0f} % faster"
     for family, names in families.items():
         faster = mode.scaled(plan, dict.fromkeys(names, 1 - TENTH))
         gain = float(mode.quick_figures(faster)[RATE]) / base - 1

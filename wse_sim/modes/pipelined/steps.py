@@ -529,13 +529,13 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
         return (text,)
     return (
         f"{text}: slowest kernel {pace:.6g} cycles per sample, {ideal[0]:.6g} without defects "
-        f"({pace / ideal[0] - 1:+.1%})",
+        f"({100 * (pace / ideal[0] - 1):+.1f} %)",
     )
 
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     notes = [
-        f"{wafer.pipeline_efficiency:.0%} of a region's cores compute: an efficiency fitted to two published rates, not explained",
+        f"{100 * wafer.pipeline_efficiency:.0f} % of a region's cores compute: an efficiency fitted to two published rates, not explained",
     ]
     notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)
