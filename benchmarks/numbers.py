@@ -297,6 +297,7 @@ def _generated(model: str, options: Mapping[str, Any]) -> Fields:
     found = answer.figures
     return {
         "grid": answer.plan.grid,
+        "cols": answer.plan.cols,
         "regions": len(answer.plan.regions),
         "layers_per_region": answer.plan.layers_per_region,
         "tokens_per_s_per_user": found["tokens_per_s_per_user"],

@@ -61,7 +61,7 @@ RULES = (
         "subject and verb first",
         35,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 25),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 24),
     Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 47),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(

@@ -394,7 +394,11 @@ class GenerationChoice(Declared):
         None, "Tokens of a prompt (default: the context).", unit="tokens", ge=1, le=MOST_COUNT
     )
     grid: Whole | None = option(
-        None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
+        None, "Rows of a region (default: the fastest region that fits).", unit="cores",
+        ge=1, le=MOST_CORES,
+    )  # fmt: skip
+    grid_cols: Whole | None = option(
+        None, "Columns of a region (default: as many as rows).", unit="cores", ge=1, le=MOST_CORES
     )
     groups: Whole | None = option(
         None, "Groups of an all-reduce (default: about the square root).", unit="groups", ge=1, le=MOST_CORES

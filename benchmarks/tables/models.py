@@ -208,7 +208,7 @@ def _generation() -> str:
             rows.append((key, "", "does not fit", "", "", run["binding"]))
             continue
         rows.append(
-            (key, f"{run['regions']} of {run['grid']} x {run['grid']}", f"{run['tokens_per_s_per_user']:,.0f}",
+            (key, f"{run['regions']} of {run['grid']} x {run['cols']}", f"{run['tokens_per_s_per_user']:,.0f}",
              f"{1e3 * run['time_to_first_token_s']:,.1f}", f"{run['max_context']:,}", run["binding"])
         )  # fmt: skip
     head = ("request", "regions", "tokens/s per user", "first token (ms)", "longest context", "bound by")

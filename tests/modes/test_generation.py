@@ -18,6 +18,7 @@ from wse_sim.kernels.blocks.mesh import best_groups, tree_allreduce
 from wse_sim.modes import load_result
 from wse_sim.modes.generation.decoder import LayerShape, decoder_of, stated_layer
 from wse_sim.modes.generation.layer import decode_layer_cycles, ends_cycles
+from wse_sim.modes.generation.plan import RESTING
 from wse_sim.modes.generation.steps import token_s
 
 SMALL = {
@@ -149,10 +150,66 @@ def test_a_larger_grid_is_not_faster_for_ever():
     assert wide[0] > wide[1] > wide[2]
 
 
+def test_a_rectangle_holds_what_no_square_does():
+    """Three layers on two squares of 120 x 120 cores are two on one of them; on 120 x 240 cores all share three.
+
+    A layer has 12 h^2 = 2.8 M weights, 5.5 MB: 768 bytes of a core for two layers on a square, 576 for three on the
+    rectangle.  Memory between the two holds the rectangle only.
+    """
+    model = {
+        "family": "decoder",
+        "layers": 3,
+        "hidden": 480,
+        "heads": 4,
+        "ffn": 1920,
+        "vocab": 480,
+        "seq": 120,
+    }
+    graph = api.load_model({"name": "three", "model": model}, seq=120, training=False)
+    small = load_wafer("wse2").model_copy(update={"program_rows": 120, "program_cols": 240})
+    options = {"mode": "generation", "phase": "inference", "batch": 1, "prompt": 4, "chunk": 1}
+    square = api.compile(graph, small, **options, grid=120)
+    wide = api.compile(graph, small, **options, grid=120, grid_cols=240)
+    assert square.is_square
+    assert square.prefill_cycles is not None
+    need = [plan.memory.weights_bytes for plan in (square, wide)]
+    assert need[0] - need[1] == pytest.approx(768 - 576, abs=64)  # and the tables of both
+    assert wide.memory.total_bytes < square.memory.total_bytes
+    sram = small.sram_reserved_bytes + int(wide.memory.total_bytes) + 8
+    usable = small.model_copy(update={"sram_bytes": sram})
+    found = api.compile(graph, usable, **options)
+    assert not isinstance(found, Infeasible)
+    assert not found.is_square
+    assert found.prefill_cycles is None
+    assert found.reading.way == RESTING
+    chosen = {"mode_options": {"prompt": 4, "chunk": 1}, "trace": False}
+    result = api.run(graph, mode="generation", phase="inference", batch=1, wafer=usable, **chosen)
+    assert result.figures["time_to_first_token_s"] == pytest.approx(found.first_token_s, rel=1e-9)
+    assert result.figures["prefill_tokens_per_s"] > 0
+    assert any("rectangles" in note for note in result.notes)
+
+
+def test_a_line_costs_what_runs_along_it():
+    """On paper: scores are summed along the rows, values and statistics down the columns.
+
+    With more columns than rows only what runs along rows waits longer: hops of scores, of the attention output (one square
+    product of four), and of the down projection.
+    """
+    wafer, layer = load_wafer("wse2").model_copy(update={"die_rows": 1, "die_cols": 1}), LayerShape(960, 1920)
+    square, wide = (decode_layer_cycles(layer, 960, sides, wafer).idle for sides in (120, (120, 240)))
+
+    def far(line: int) -> float:
+        return float(tree_allreduce(1, line, best_groups(line), wafer).idle)
+
+    assert wide - square == pytest.approx(3 * (far(240) - far(120)))
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"batch": 0}, "batch 0"),
+        ({"grid": 300, "grid_cols": 2000}, "grid_cols 2000"),
+        ({"grid_cols": 300}, "grid_cols 300 needs the rows"),
         ({"grid": 2000}, "grid 2000"),
         ({"systems": 1000}, "1000 systems"),
         ({"prompt": 9000}, "prompt 9000"),

@@ -124,7 +124,7 @@ def test_a_comparison_gives_every_mode_its_options():
 def test_options_of_generation_are_declared_once():
     """The mode reads a part of the declaration from which the command line is made; a fault is one of its sentences."""
     assert option_names(mode_named("generation")) == (
-        "batch", "prompt", "grid", "groups", "chunk", "weights_bits", "experts", "expert_layout",
+        "batch", "prompt", "grid", "grid_cols", "groups", "chunk", "weights_bits", "experts", "expert_layout",
     )  # fmt: skip
     assert set(option_names(mode_named("generation"))) < set(GenerationOptions.model_fields)
     with pytest.raises(ModelError, match="grid 0 is too small; give 1 to 1,000,000 cores"):

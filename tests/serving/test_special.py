@@ -332,7 +332,7 @@ def test_experts_on_cores_of_their_own_on_paper() -> None:
     wafer = load_wafer("wse3")
     wide, back = Product(64, 32, 4.0, 1.0, 4, 2.0), Product(32, 64, 2.0, 1.0, 4, 2.0)
     work = LayerWork(64, 64, 64, (wide, back), 0.0, 0.0, 0, is_apart=True)
-    assert work.expert_side(8) == 4
+    assert work.expert_sides(8) == (4, 4)
     assert work.weights_of_core(8) == 2 * 16 * 8 + 8 * 16
     way = 8 * wafer.wavelet_cycles + wafer.vector_start_cycles + 8 * wafer.hop_cycles + wafer.handover_cycles
     one = joined_gemv(16, 8, 1, wafer) + tree_allreduce(8, 4, 2, wafer, vertical=True)

@@ -9,6 +9,7 @@ from wse_sim.hardware import load_wafer
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
 from wse_sim.modes.base import Layer, Part
+from wse_sim.modes.generation.grid import Sides
 from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
 from wse_sim.modes.generation.layer_parts import decode_parts, joined_layer, joined_parts, prefill_parts
 from wse_sim.timing import Timed
@@ -19,8 +20,8 @@ WAFER = load_wafer("wse2")
 SHAPE, CONTEXT = LayerShape(1024, 2816), 2048
 
 
-@pytest.mark.parametrize("grid", [64, 60])
-def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
+@pytest.mark.parametrize("grid", [64, 60, (48, 80), (80, 48)])
+def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: Sides):
     """Nine products with their all-reduces, four statistics, exponentials, roots, starts: nothing is left."""
     cost = decode_layer_cycles(SHAPE, CONTEXT, grid, WAFER)
     parts = decode_parts(SHAPE, CONTEXT, grid, WAFER)
@@ -33,9 +34,9 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("grid", [64, 60])
+@pytest.mark.parametrize("grid", [64, 60, (48, 80)])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 32])
-def test_the_parts_of_a_joined_layer_are_programs(grid: int, tokens: int):
+def test_the_parts_of_a_joined_layer_are_programs(grid: Sides, tokens: int):
     """Products of several vectors, statistics of as many words, scalar work: 99 % of the layer, and within 10 % of it.
 
     Three tokens take the matrix row by row, 32 weight by weight; what has no program is the way of shared special functions.

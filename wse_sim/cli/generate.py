@@ -11,6 +11,7 @@ from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unuse
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.declared import command
 from wse_sim.options import BothTimings, CacheOption, GenerationChoice, GenerationOptions, option
+from wse_sim.report.text import number
 from wse_sim.written import together
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _both(timed: Timed) -> str:
         model, fabric = timed.model.figures[key], timed.fabric.figures[key]
         change = f"{100 * (fabric / model - 1):+.2f} %"
         lines.append(
-            f"{name}: by formulas {model:,.5g} tokens/s, by programs {fabric:,.5g} tokens/s ({change})"
+            f"{name}: by formulas {number(model)} tokens/s, by programs {number(fabric)} tokens/s ({change})"
         )
     return "\n".join([*lines, "", timed.report.text()])
 
@@ -97,11 +98,11 @@ def _text(result: Result) -> str:
     """The main figures of a generation, as text."""
     found, seq = result.figures, result.plan.graph.facts.get("seq", 0)
     rows = [
-        ("decode per user", f"{found['tokens_per_s_per_user']:,.5g} tokens/s"),
-        ("decode in total", f"{found['tokens_per_s']:,.5g} tokens/s for {result.batch} requests"),
+        ("decode per user", f"{number(found['tokens_per_s_per_user'])} tokens/s"),
+        ("decode in total", f"{number(found['tokens_per_s'])} tokens/s for {result.batch} requests"),
         ("bound by", result.binding),
-        ("time to first token", f"{1e3 * found['time_to_first_token_s']:,.4g} ms"),
-        ("prefill", f"{found['prefill_tokens_per_s']:,.5g} tokens/s in a stream of prompts"),
+        ("time to first token", f"{number(1e3 * found['time_to_first_token_s'])} ms"),
+        ("prefill", f"{number(found['prefill_tokens_per_s'])} tokens/s in a stream of prompts"),
         *result.facts,
     ]
     head = f"{result.model} on {result.systems} x {result.plan.wafer.name}, context {seq:,}, batch {result.batch}"

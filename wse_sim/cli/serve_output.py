@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wse_sim.files import Values
+from wse_sim.report.text import number
 from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
@@ -23,21 +24,21 @@ def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Va
     """The main figures of a serving run, as text."""
     own = data["wse_sim"]
     rows = [
-        ("completed", f"{data['completed']:,} in {data['duration']:,.4g} s, {data['failed']:,} failed"),
+        ("completed", f"{data['completed']:,} in {number(data['duration'])} s, {data['failed']:,} failed"),
         (
             "throughput",
-            f"{data['request_throughput']:,.4g} requests/s, {data['output_throughput']:,.5g} tokens/s of answers",
+            f"{number(data['request_throughput'])} requests/s, {number(data['output_throughput'])} tokens/s of answers",
         ),
     ]
     if data["request_goodput"] is not None:
-        rows.append(("goodput", f"{data['request_goodput']:,.4g} requests/s within {options.goodput}"))
+        rows.append(("goodput", f"{number(data['request_goodput'])} requests/s within {options.goodput}"))
     for key, title in (
         ("ttft", "first token"),
         ("tpot", "time per token"),
         ("itl", "gaps"),
         ("e2el", "whole answer"),
     ):
-        parts = [f"{data[f'{which}_{key}_ms']:,.4g}" for which in ("mean", "p50", "p90", "p99")]
+        parts = [f"{number(data[f'{which}_{key}_ms'])}" for which in ("mean", "p50", "p90", "p99")]
         rows.append((title, f"{parts[0]} ms mean; p50 {parts[1]}, p90 {parts[2]}, p99 {parts[3]}"))
     bounds = own["bounds"]
     rows += [
@@ -53,18 +54,18 @@ def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Va
         ("bound by", own["binds"]),
         (
             "no schedule beats",
-            f"{bounds['user_tokens_per_s']:,.4g} tokens/s for one user, {bounds['tokens_per_s']:,.5g} for all; "
-            f"{bounds['requests_per_s']:,.4g} requests/s; first token {1e3 * bounds['first_token_s']:,.4g} ms",
+            f"{number(bounds['user_tokens_per_s'])} tokens/s for one user, {number(bounds['tokens_per_s'])} for all; "
+            f"{number(bounds['requests_per_s'])} requests/s; first token {number(1e3 * bounds['first_token_s'])} ms",
         ),
     ]
     if energy := own["energy"]:
         money = energy.get("dollars_per_million_output_tokens")
-        price = "" if money is None else f"; {money:,.4g} dollars per million tokens of answers"
+        price = "" if money is None else f"; {number(money)} dollars per million tokens of answers"
         rows.append(
             (
                 "energy",
-                f"{energy['joules_per_output_token']:,.4g} J per token of an answer ({energy['low']:,.4g} if idle draws that of an "
-                f"idle wafer, {energy['high']:,.4g} at work){price}",
+                f"{number(energy['joules_per_output_token'])} J per token of an answer ({number(energy['low'])} if idle draws that of an "
+                f"idle wafer, {number(energy['high'])} at work){price}",
             )
         )
     lines = [heading(model, options, answer), *(f"  {title:<18} {text}" for title, text in rows)]

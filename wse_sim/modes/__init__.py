@@ -3,7 +3,7 @@
 pipelined          every kernel rests on its own region, samples stream through
 weight_streaming   one kernel at a time on the whole wafer, weights stream in
 pipelined_systems  the pipelined mode over several wafers: a run of blocks on each
-generation         layers on square regions, tokens of requests pass through
+generation         layers on regions, tokens of requests pass through
 
 The list :data:`MODES` is in :mod:`wse_sim.modes.registry`.
 """

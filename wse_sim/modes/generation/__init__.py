@@ -1,6 +1,6 @@
-"""Generation: layers of a decoder on square regions; tokens of requests pass through.
+"""Generation: layers of a decoder on square or rectangular regions; tokens of requests pass through.
 
-decoder.py   a decoder as its graph states it
+decoder.py   a decoder as its graph states it         grid.py    how a product is laid over a grid
 layer.py     cycles of one layer, layer_parts.py has the parts that programs measure
 steps.py     the compiler's steps                 plan.py    their plan
 joined.py    the layer for several tokens at once, memory.py has the memory of a core
@@ -30,10 +30,10 @@ from wse_sim.options import GenerationChoice
 
 
 class Generation:
-    """Layers of a decoder on square regions; requests alternate, one token each."""
+    """Layers of a decoder on regions; requests alternate, one token each."""
 
     name = "generation"
-    about = "layers of a decoder on square regions; requests pass through token by token"
+    about = "layers of a decoder on regions; requests pass through token by token"
     competes = False
     is_offered = True
     weights_rest = True
@@ -95,7 +95,7 @@ class Generation:
             plan,
             decode_cycles=plan.decode_cycles * decode,
             decode_parts=frozen({name: cycles * decode for name, cycles in plan.decode_parts.items()}),
-            prefill_cycles=plan.prefill_cycles * prefill,
+            prefill_cycles=None if plan.prefill_cycles is None else plan.prefill_cycles * prefill,
             reading=dataclasses.replace(plan.reading, turns=turns),
         )
 
@@ -105,8 +105,9 @@ class Generation:
 
         plan = expect(plan, GenerationPlan)
         chosen = GenerationChoice(
-            batch=plan.batch, prompt=plan.prompt, grid=plan.grid, groups=plan.groups, chunk=plan.reading.chunk
-        )
+            batch=plan.batch, prompt=plan.prompt, grid=plan.grid, grid_cols=plan.cols, groups=plan.groups,
+            chunk=plan.reading.chunk,
+        )  # fmt: skip
         return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
@@ -124,15 +125,16 @@ class Generation:
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """Yield the layer for a token, for a prompt as one block, and for a chunk of it."""
         plan = expect(plan, GenerationPlan)
-        yield decoded_layer(plan.layer, plan.context, plan.grid, plan.wafer, plan.groups)
-        yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)
+        yield decoded_layer(plan.layer, plan.context, plan.sides, plan.wafer, plan.groups)
+        if plan.is_square:
+            yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)
         if plan.reading.way == RESTING:
-            yield joined_layer(plan.layer, plan.reading.chunk, plan.grid, plan.wafer, plan.groups)
+            yield joined_layer(plan.layer, plan.reading.chunk, plan.sides, plan.wafer, plan.groups)
 
 
 def _regions(plan: GenerationPlan) -> str:
     """Return the placement in one line of text."""
     layers = [item for item in plan.regions if item.layers]
-    text = f"{len(layers)} of {plan.grid} x {plan.grid} cores, {plan.layers_per_region} layers each"
+    text = f"{len(layers)} of {plan.grid} x {plan.cols} cores, {plan.layers_per_region} layers each"
     apart = [item.region for item in plan.regions if not item.layers]
     return "; ".join([text, *(f"embedding and head on {at.rows} x {at.cols}" for at in apart)])

@@ -1,8 +1,8 @@
 """Experts on separate cores: each of E experts on a square of the grid, so that the experts of a turn work in
 parallel.
 
-q = ceil(sqrt(E)) squares are along a side of the grid of P x P cores, each with a side of e = P // q. A
-token's vector goes to the squares of its k experts and their results come back, each time along all lines of
+q = ceil(sqrt(E)) squares are along a side of the grid of P x P cores, each with a side of e = P // q (on a rectangle each
+side is divided, and distances are the longer one). A token's vector goes to the squares of its k experts and their results come back, each time along all lines of
 the grid at once; d = ceil(hidden / P) features of a token on a line::
 
     product     joined_gemv(ceil(k / e), ceil(o / e), m), tree_allreduce(m ceil(o / e)) on e cores
@@ -32,20 +32,23 @@ from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, tree_allreduce
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count
 from wse_sim.modes.generation.decoder import LayerWork, Product
+from wse_sim.modes.generation.grid import Sides, sides
 
 
-def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
+def apart_cycles(work: LayerWork, product: Product, tokens: Count, grid: Sides, wafer: Wafer) -> Cost:
     """Return the cost of a product of experts on separate squares, its all-reduce, and its part of the dispatch."""
-    side, m = work.expert_side(grid), fullest_tokens(work, tokens)
-    k, n, times = ceil_div(product.k, side), ceil_div(product.n, side), product.times / product.share
+    m, times, (rows, cols) = fullest_tokens(work, tokens), product.times / product.share, sides(grid)
     is_back = product.n == work.hidden
-    alone = joined_gemv(k, n, m, wafer)
-    alone = alone + tree_allreduce(m * n, side, best_groups(side), wafer, vertical=not is_back)
-    moved = words(tokens * product.share * ceil_div(work.hidden, grid), "fp16")
+    alone = Cost()
+    for side in product.lies(work.hidden, work.expert_sides(grid)):
+        alone = alone + side.times / product.times * joined_gemv(side.k, side.n, m, wafer)
+        sums = tree_allreduce(m * side.n, side.line, best_groups(side.line), wafer, vertical=side.vertical)
+        alone = alone + side.times / product.times * sums
+    moved = words(tokens * product.share * ceil_div(work.hidden, rows), "fp16")
     way = Cost(
         fabric=moved * wafer.wavelet_cycles,
         startup=wafer.vector_start_cycles,
-        idle=1.0 * grid * wafer.hop_cycles + wafer.handover_cycles,
+        idle=1.0 * np.maximum(rows, cols) * wafer.hop_cycles + wafer.handover_cycles,
     )
     added = Cost(compute=2.0 * moved / wafer.peak_fma_fp16_per_cycle)
     # Results come back from the products that end in features of the layer; vectors go to the others.

@@ -22,6 +22,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.kernels.contract.family import Count, Link, Role, Size
 from wse_sim.kernels.contract.registry import family, role_of
+from wse_sim.modes.generation.grid import Lying, Sides, sides
 from wse_sim.serialize import saved
 
 # Short vector instructions of a layer: the published decode kernels have two norms, rotary positions and a gated
@@ -48,6 +49,17 @@ class Product:
     operands: float
     groups: int = 1
     share: float = 1.0
+
+    def lies(self, hidden: int, grid: Sides) -> tuple[Lying, ...]:
+        """Return how its matrices are on the cores: with inputs over the rows of cores and outputs over the
+        columns, or reversed."""
+        rows, cols = sides(grid)
+        back = min(self.times, self.returns(hidden))
+        ways = (
+            Lying(self.times - back, ceil_div(self.k, rows), ceil_div(self.n, cols), rows, vertical=True),
+            Lying(back, ceil_div(self.k, cols), ceil_div(self.n, rows), cols, vertical=False),
+        )
+        return tuple(way for way in ways if way.times)
 
     def returns(self, hidden: int) -> float:
         """Return how often its sums run along the rows: results with features of the layer return to where
@@ -99,8 +111,8 @@ class LayerWork:
     is_identical: bool = False  # all tokens of a turn take the same experts
     is_apart: bool = False  # every expert has its own cores
 
-    def weights_of_core(self, grid: int) -> float:
-        """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
+    def weights_of_core(self, grid: Sides) -> float:
+        """Elements of all weights of a layer on one core of a grid, experts of a token or not."""
         tiles = ((p, float(self.tile(p, grid))) for p in self.products)
         return sum(p.times / p.share * self.tables_of_core(p) * tile for p, tile in tiles)
 
@@ -112,10 +124,11 @@ class LayerWork:
         """Return the number of experts of which a core stores a tile."""
         return 1 if self.has_squares(product) else product.groups
 
-    def tile(self, product: Product, grid: Count) -> Size:
-        """Return the elements of one matrix of a product on a core."""
-        side = self.expert_side(grid) if self.has_squares(product) else grid
-        return ceil_div(product.k, side) * ceil_div(product.n, side)
+    def tile(self, product: Product, grid: Sides) -> Size:
+        """Return the elements of one matrix of a product on a core; of matrices in both directions the mean."""
+        own = self.expert_sides(grid) if self.has_squares(product) else grid
+        ways = product.lies(self.hidden, own)
+        return sum(way.times * way.k * way.n for way in ways) / product.times
 
     @property
     def experts(self) -> int:
@@ -129,10 +142,11 @@ class LayerWork:
         alike = share / self.experts
         return tuple(sorted(Counter(self.expert_loads).items())) or ((alike, self.experts),)
 
-    def expert_side(self, grid: Count) -> Count:
-        """Side of the square of one expert of a grid that is cut into squares."""
+    def expert_sides(self, grid: Sides) -> tuple[Count, Count]:
+        """Rows and columns of cores of one expert of a grid that is cut into equal parts."""
         across = math.isqrt(self.experts - 1) + 1
-        return np.maximum(1, grid // across) if isinstance(grid, np.ndarray) else max(1, grid // across)
+        rows, cols = (np.maximum(1, length // across) for length in sides(grid))
+        return rows, cols
 
     @property
     def widest(self) -> int:

@@ -2,7 +2,8 @@
 
 Decode pays starts, hops and handovers for each token, n joined tokens pay them once; words and arithmetic n
 times. Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e exponentials of a
-token, I short vector instructions of a layer, d = ceil(hidden / P)::
+token, I short vector instructions of a layer, P the rows of the grid or, where a term is of both directions, its shorter
+side, d = ceil(hidden / P)::
 
     product      the faster of n gemv(k, o), a row of weights at a time, and
                  S + k (L + o (o_map(n) + v(n))), one weight times a column of n tokens
@@ -26,19 +27,21 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv, mesh_gemv, tree_allreduce
+from wse_sim.kernels.blocks.mesh import joined_gemv, mesh_gemv
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
 from wse_sim.modes.generation.apart import apart_cycles, fullest_tokens
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product
-from wse_sim.modes.generation.layer import decode_layer_cycles, work_of
+from wse_sim.modes.generation.grid import Sides, sides
+from wse_sim.modes.generation.layer import decode_layer_cycles, reduced, work_of
 from wse_sim.modes.generation.packed import unpacked_cycles
 
 
 def joined_layer_cycles(
-    shape: LayerShape | LayerWork, tokens: Count, grid: int, wafer: Wafer, *, groups: int | None = None
+    shape: LayerShape | LayerWork, tokens: Count, grid: Sides, wafer: Wafer, *, groups: int | None = None
 ) -> Cost:
-    """Cycles of one layer for `tokens` tokens at once, contexts up to `grid` tokens; for one token that of decode.
+    """Cycles of one layer for `tokens` tokens at once, with a token of context per row of cores at most; for one token
+    that of decode.
 
     Example
     -------
@@ -48,30 +51,29 @@ def joined_layer_cycles(
     >>> one == float(decode_layer_cycles(shape, 300, 300, wafer).total), 2 * one < eight < 3 * one
     (True, True)
     """
-    work, lines = work_of(shape), best_groups(grid) if groups is None else groups
-    q, d = ceil_div(work.query, grid), ceil_div(work.hidden, grid)
+    work, (rows, cols) = work_of(shape), sides(grid)
+    short = np.minimum(rows, cols)
+    q, d = ceil_div(work.query, cols), ceil_div(work.hidden, short)
     cost = tokens * mesh_gemv(q, 1, wafer) + tokens * mesh_gemv(1, q, wafer)
-    cost = cost + work.statistics * tree_allreduce(tokens, grid, lines, wafer, vertical=True)
-    cost = cost + tree_allreduce(tokens, grid, lines, wafer)
-    cost = cost + tree_allreduce(tokens * q, grid, lines, wafer, vertical=True)
+    cost = cost + work.statistics * reduced(tokens, rows, groups, wafer, vertical=True)
+    cost = cost + reduced(tokens, cols, groups, wafer)
+    cost = cost + reduced(tokens * q, rows, groups, wafer, vertical=True)
     for p in work.products:
         if work.has_squares(p):
             cost = cost + apart_cycles(work, p, tokens, grid, wafer)
             continue
-        outputs = ceil_div(p.n, grid)
-        more, rows = met(work, p, tokens)
-        cost = cost + (more * p.times) * joined_gemv(ceil_div(p.k, grid), outputs, rows, wafer)
-        back = min(p.times, p.returns(work.hidden))
-        down = tree_allreduce(rows * outputs, grid, lines, wafer, vertical=True)
-        cost = cost + (more * (p.times - back)) * down
-        cost = cost + (more * back) * tree_allreduce(rows * outputs, grid, lines, wafer)
-    elements = 1 + 2.0 * ceil_div(work.activated, grid)
+        more, vectors = met(work, p, tokens)
+        for way in reversed(p.lies(work.hidden, grid)):
+            cost = cost + (more * way.times) * joined_gemv(way.k, way.n, vectors, wafer)
+            sums = reduced(vectors * way.n, way.line, groups, wafer, vertical=way.vertical)
+            cost = cost + (more * way.times) * sums
+    elements = 1 + 2.0 * ceil_div(work.activated, cols)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     several, instructions = np.asarray(tokens) > 1, work.instructions(wafer)
     return cost + Cost(
         compute=several * instructions * tokens * d / wafer.peak_fma_fp16_per_cycle
         + unpacking(work, tokens, grid),
-        special=ceil_div(tokens, grid) * (elements * wafer.exp_cycles + roots),
+        special=ceil_div(tokens, short) * (elements * wafer.exp_cycles + roots),
         fabric=several * words(np.ceil(tokens * elements), "fp16") * wafer.wavelet_cycles,
         startup=instructions * wafer.vector_start_cycles,
     )
@@ -99,15 +101,16 @@ def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
     return more, np.ceil(np.asarray(tokens) / more - 1e-9).astype(np.int64)
 
 
-def unpacking(work: LayerWork, tokens: Count, grid: int) -> Size:
+def unpacking(work: LayerWork, tokens: Count, grid: Sides) -> Size:
     """Return the cycles in which a core unpacks the weights that `tokens` tokens use, each of them once."""
     return sum(met(work, p, tokens)[0] * unpacked_cycles(work, p, grid) for p in work.products)
 
 
 def deep_cycles(
-    shape: LayerShape | LayerWork, slots: Count, grid: int, wafer: Wafer, *, groups: int | None = None
+    shape: LayerShape | LayerWork, slots: Count, grid: Sides, wafer: Wafer, *, groups: int | None = None
 ) -> Size:
     """Return the extra cycles per token for `slots` tokens of context on every core of a line, compared with
     one slot."""
-    deep = decode_layer_cycles(shape, slots * grid, grid, wafer, groups=groups)
-    return deep.total - decode_layer_cycles(shape, grid, grid, wafer, groups=groups).total
+    rows, _ = sides(grid)
+    deep = decode_layer_cycles(shape, slots * rows, grid, wafer, groups=groups)
+    return deep.total - decode_layer_cycles(shape, rows, grid, wafer, groups=groups).total

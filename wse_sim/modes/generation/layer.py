@@ -1,8 +1,8 @@
-"""One layer of a language model on a P x P grid, as WaferLLM runs it: prefill and decode.
+"""One layer of a language model on a grid of P x Q cores, as WaferLLM runs it on squares: prefill and decode.
 
 Built from the kernels of :mod:`wse_sim.kernels.blocks.mesh`.  As published (:class:`LayerShape`):
 every head is treated as full (keys and values are hidden x hidden, nothing is saved for grouped queries), fp16
-throughout, every dimension is padded to a multiple of P, no embedding, no output head, no sampling::
+throughout, every dimension is padded to a multiple of the line, no embedding, no output head, no sampling::
 
     prefill  nine products: q k v o, score, score x value, up, gate, down; softmax s^2 E; silu 2 s f E;
              four short row all-reduces (norms, softmax)
@@ -10,7 +10,9 @@ throughout, every dimension is padded to a multiple of P, no embedding, no outpu
 
 Other layers (:class:`LayerWork`, read from a graph) are sums of the same terms: every product with its all-reduce, an
 all-reduce for every statistic, E for every special function.  Scores and values keep the width of all queries: keys of a
-group are multiplied with every query of the group.  Heads lie over whole lines, as published.
+group are multiplied with every query of the group.  Heads lie over whole lines, as published.  The published grids are
+squares; on a rectangle decode keeps its terms, each on the line that it runs along
+(:mod:`wse_sim.modes.generation.grid`), and prefill has no form, since the tiles of a square cannot shift on it.
 
 Source: calibration 1.3 and 1.4; the published points agree within 1 % (tests).
 """
@@ -30,6 +32,7 @@ from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
 from wse_sim.modes.generation.apart import apart_cycles
 from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
+from wse_sim.modes.generation.grid import Sides, sides
 from wse_sim.modes.generation.packed import unpacked_cycles
 from wse_sim.units import cycles_to_s
 
@@ -69,6 +72,12 @@ def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Count, grid: Cou
     return cost + scalar + (work.norms + work.means + 2.0) * _row_allreduce(s, grid, wafer)
 
 
+def reduced(n: Size, line: Count, groups: Size | None, wafer: Wafer, *, vertical: bool = False) -> Cost:
+    """All-reduce of n elements along lines of `line` cores, by default in about sqrt(line) groups."""
+    lines = best_groups(line) if groups is None else np.minimum(groups, line)
+    return tree_allreduce(n, line, lines, wafer, vertical=vertical)
+
+
 def work_of(shape: LayerShape | LayerWork) -> LayerWork:
     """A layer as a list of products."""
     return shape.work() if isinstance(shape, LayerShape) else shape
@@ -87,61 +96,61 @@ def _row_allreduce(n: Size, grid: Count, wafer: Wafer) -> Cost:
 def decode_layer_cycles(
     shape: LayerShape | LayerWork,
     context: Count,
-    grid: Count,
+    grid: Sides,
     wafer: Wafer,
     *,
     groups: Size | None = None,
     fused: bool = False,
 ) -> Cost:
-    """Cycles of one layer for one token with `context` keys on `grid` x `grid` cores.
+    """Cycles of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols), cores.
 
-    `groups` of the K-tree (default about sqrt(grid)); `fused` all-reduces q k v and up gate together.
+    `groups` of the K-tree (default about the root of a line); `fused` all-reduces q k v and up gate together.
     """
-    work, lines = work_of(shape), best_groups(grid) if groups is None else groups
-    s, q = ceil_div(context, grid), ceil_div(work.query, grid)
+    work, (rows, cols) = work_of(shape), sides(grid)
+    s, q = ceil_div(context, rows), ceil_div(work.query, cols)
     cost = mesh_gemv(q, s, wafer) + mesh_gemv(s, q, wafer)
-    cost = cost + work.statistics * tree_allreduce(1, grid, lines, wafer, vertical=True)
-    cost = cost + tree_allreduce(s, grid, lines, wafer) + tree_allreduce(q, grid, lines, wafer, vertical=True)
+    cost = cost + work.statistics * reduced(1, rows, groups, wafer, vertical=True)
+    cost = cost + reduced(s, cols, groups, wafer) + reduced(q, rows, groups, wafer, vertical=True)
     for p in work.products:
         if work.has_squares(p):
             cost = cost + apart_cycles(work, p, 1, grid, wafer)
             continue
-        outputs = ceil_div(p.n, grid)
-        sums = p.operands if fused else p.times
-        length = ceil_div(outputs * p.times, sums) if fused else outputs
-        cost = cost + p.times * mesh_gemv(ceil_div(p.k, grid), outputs, wafer)
-        back = min(sums, p.returns(work.hidden))
-        cost = cost + (sums - back) * tree_allreduce(length, grid, lines, wafer, vertical=True)
-        cost = cost + back * tree_allreduce(length, grid, lines, wafer)
+        left = p.operands if fused else p.times  # all-reduces
+        for way in reversed(p.lies(work.hidden, grid)):
+            sums = left if way.vertical else min(left, way.times)
+            left = left - sums
+            length = ceil_div(way.n * p.times, p.operands) if fused else way.n
+            cost = cost + way.times * mesh_gemv(way.k, way.n, wafer)
+            cost = cost + sums * reduced(length, way.line, groups, wafer, vertical=way.vertical)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
-    elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
+    elements = (s + 2.0 * ceil_div(work.activated, cols)) * wafer.exp_cycles
     unpacking = sum(unpacked_cycles(work, p, grid) for p in work.products)
     short = work.instructions(wafer) * wafer.vector_start_cycles
     return cost + Cost(compute=unpacking, special=elements + roots, startup=short)
 
 
 def ends_cycles(
-    decoder: Decoder, grid: Count, wafer: Wafer, *, groups: Size | None = None, tokens: int = 1
+    decoder: Decoder, grid: Sides, wafer: Wafer, *, groups: Size | None = None, tokens: int = 1
 ) -> Cost:
     """Return the cycles of a token before the first and after the last layer: embedding, head, argmax.
 
-    Rows of the table are spread over the rows of cores, features over the columns: the row of a token is
-    multicast down its columns, those of a prompt one after the other. The argmax is found on each core, then
+    Rows of the table are spread over the columns of cores, features over the rows: the row of a token is
+    multicast along its rows, those of a prompt one after the other. The argmax is found on each core, then
     among all of them: its value, then its index.
     """
-    groups = best_groups(grid) if groups is None else groups
-    piece = words(ceil_div(decoder.hidden, grid), "fp16")
+    rows, cols = sides(grid)
+    piece = words(ceil_div(decoder.hidden, rows), "fp16")
     cost = Cost(
         fabric=float(tokens) * piece * wafer.wavelet_cycles,
         startup=wafer.task_start_cycles,
-        idle=1.0 * grid * wafer.hop_cycles + wafer.handover_cycles,
+        idle=1.0 * cols * wafer.hop_cycles + wafer.handover_cycles,
     )
     if decoder.head is None:
         return cost
-    k, n = (ceil_div(size, grid) for size in decoder.head)
-    head = mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer, vertical=True)
+    k, n = ceil_div(decoder.head[0], rows), ceil_div(decoder.head[1], cols)
+    head = mesh_gemv(k, n, wafer) + reduced(n, rows, groups, wafer, vertical=True)
     largest = Cost(compute=n / wafer.max_fp16_per_cycle, startup=2 * wafer.vector_start_cycles)
-    return cost + head + largest + 2.0 * tree_allreduce(1, grid, groups, wafer)
+    return cost + head + largest + 2.0 * reduced(1, cols, groups, wafer)
 
 
 @dataclass(frozen=True)

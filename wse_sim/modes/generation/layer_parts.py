@@ -1,6 +1,6 @@
 """Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.
 
-Decode is measured at its own size: a matrix-vector product and its K-tree on one column of P cores (all columns
+Decode is measured at its own size: a matrix-vector product and its K-tree on one line of cores (all parallel lines
 do the same), so the program's cycles are instead of the formula's.  Prefill is measured on a grid of
 STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
@@ -24,6 +24,7 @@ from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate, wo
 from wse_sim.kernels.contract.family import Cost, Probe, Tiling
 from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork
+from wse_sim.modes.generation.grid import Sides, sides
 from wse_sim.modes.generation.joined import joined_layer_cycles, met
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles, work_of
 
@@ -32,26 +33,28 @@ ROWS = 4  # rows of the first run of a norm
 
 
 def decode_parts(
-    shape: LayerShape | LayerWork, context: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, context: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> tuple[Part, ...]:
-    """Parts of one layer for one token with `context` keys on `grid` x `grid` cores."""
-    groups = groups or int(best_groups(grid))
-    work = work_of(shape)
-    s, q, d = (int(ceil_div(size, grid)) for size in (context, work.query, work.hidden))
+    """Parts of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols), cores."""
+    work, (rows, cols) = work_of(shape), _counts(grid)
+    s, q, d = _tile(context, rows), _tile(work.query, cols), _tile(work.hidden, min(rows, cols))
     # Scores and values, and the products of the layer: each with an all-reduce of its outputs.
-    tiles = Counter[tuple[int, int]]()
-    for k, n, times in (
-        (q, s, 1.0),
-        (s, q, 1.0),
-        *((_tile(p.k, grid), _tile(p.n, grid), p.times) for p in work.products if not work.has_squares(p)),
+    tiles = Counter[tuple[int, int, int]]()
+    laid = (
+        way for p in work.products if not work.has_squares(p) for way in p.lies(work.hidden, (rows, cols))
+    )
+    for k, n, line, times in (
+        (q, s, cols, 1.0),
+        (s, q, rows, 1.0),
+        *((int(way.k), int(way.n), int(way.line), way.times) for way in laid),
     ):
-        tiles[k, n] += times  # type: ignore[assignment]  # a mean over layers need not be whole
-    products = [_gemv(k, n, runs, grid, groups, wafer) for (k, n), runs in tiles.items()]
+        tiles[k, n, line] += times  # type: ignore[assignment]  # a mean over layers need not be whole
+    products = [_joined(k, n, 1, runs, line, groups, wafer) for (k, n, line), runs in tiles.items()]
     short = Cost(startup=float(work.instructions(wafer) * wafer.vector_start_cycles))
     return (
         *products,
-        _statistics(work.statistics, grid, groups, wafer),
-        _exponentials(s + 2 * int(ceil_div(int(work.activated), grid)), wafer),
+        _statistics(work.statistics, rows, groups, wafer),
+        _exponentials(s + 2 * _tile(int(work.activated), cols), wafer),
         _roots(work, d, wafer),
         Part(
             pointwise_probe("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
@@ -60,23 +63,27 @@ def decode_parts(
 
 
 def joined_parts(
-    shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, tokens: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> tuple[Part, ...]:
-    """Parts of one layer for `tokens` tokens at once, contexts of one slot, on `grid` x `grid` cores."""
-    groups, n = groups or int(best_groups(grid)), tokens
-    work = work_of(shape)
-    q, d, f = (int(ceil_div(int(size), grid)) for size in (work.query, work.hidden, work.activated))
+    """Parts of one layer for `tokens` tokens at once, contexts of one slot, on `grid` x `grid`, or (rows, cols), cores."""
+    n, work, (rows, cols) = tokens, work_of(shape), _counts(grid)
+    short_side = min(rows, cols)
+    q, d, f = _tile(work.query, cols), _tile(work.hidden, short_side), _tile(int(work.activated), cols)
     products = [
-        _joined(q, 1, n, 1.0, grid, groups, wafer, "weights"),
-        _joined(1, q, n, 1.0, grid, groups, wafer, "weights"),
+        _joined(q, 1, n, 1.0, cols, groups, wafer, "weights"),
+        _joined(1, q, n, 1.0, rows, groups, wafer, "weights"),
     ]
     for p in work.products:
         if work.has_squares(p):
             continue  # experts on cores of their own keep their formula
-        more, rows = met(work, p, n)
-        tile = _tile(p.k, grid), _tile(p.n, grid)
-        products.append(_joined(*tile, int(rows), float(more) * p.times, grid, groups, wafer))
-    instructions, shares = float(work.instructions(wafer)), int(ceil_div(n, grid))
+        more, vectors = met(work, p, n)
+        products += [
+            _joined(
+                int(way.k), int(way.n), int(vectors), float(more) * way.times, int(way.line), groups, wafer
+            )
+            for way in p.lies(work.hidden, (rows, cols))
+        ]
+    instructions, shares = float(work.instructions(wafer)), _tile(n, short_side)
     short = Cost(
         compute=(n > 1) * instructions * n * d / wafer.peak_fma_fp16_per_cycle,
         startup=instructions * wafer.vector_start_cycles,
@@ -84,7 +91,7 @@ def joined_parts(
     streamed = Tiling(1, 1, "streamed")
     return (
         *products,
-        _statistics(work.statistics, grid, groups, wafer, n),
+        _statistics(work.statistics, rows, groups, wafer, n),
         _exponentials(shares * (1 + 2 * f), wafer),
         _roots(work, d, wafer, shares),
         Part(pointwise_probe("short vectors", "elementwise", n * d, streamed, short, dtype="fp16")),
@@ -104,19 +111,20 @@ def prefill_parts(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: 
     return (*products, _attention(s, q, grid, wafer), _exponentials(2 * s * f, wafer))
 
 
+def _counts(grid: Sides) -> tuple[int, int]:
+    rows, cols = sides(grid)
+    return int(rows), int(cols)
+
+
 def _tile(size: int, grid: int) -> int:
     return int(ceil_div(size, grid))
 
 
-def _gemv(k: int, n: int, runs: float, grid: int, groups: int, wafer: Wafer) -> Part:
-    return _joined(k, n, 1, runs, grid, groups, wafer)
-
-
 def _joined(
-    k: int, n: int, vectors: int, runs: float, grid: int, groups: int, wafer: Wafer, column: str = ""
+    k: int, n: int, vectors: int, runs: float, grid: int, groups: int | None, wafer: Wafer, column: str = ""
 ) -> Part:
-    """`vectors` vectors with a (k, n) tile and the all-reduce of their sums, `runs` times."""
-    sums = n * vectors
+    """`vectors` vectors with a (k, n) tile and the all-reduce of their sums on a line of `grid` cores, `runs` times."""
+    sums, groups = n * vectors, min(groups or int(best_groups(grid)), grid)
     local = joined_gemv(k, n, vectors, wafer, column=column)
     cost = runs * (local + tree_allreduce(sums, grid, groups, wafer))
     options: dict[str, Attr] = {"groups": groups}
@@ -130,7 +138,8 @@ def _joined(
     return Part(probe, runs, clear)
 
 
-def _statistics(count: float, grid: int, groups: int, wafer: Wafer, elements: int = 1) -> Part:
+def _statistics(count: float, grid: int, groups: int | None, wafer: Wafer, elements: int = 1) -> Part:
+    groups = min(groups or int(best_groups(grid)), grid)
     cost, sent = (
         count * tree_allreduce(elements, grid, groups, wafer),
         int(words(elements, "fp16")),
@@ -199,7 +208,7 @@ def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
 
 
 def decoded_layer(
-    shape: LayerShape | LayerWork, context: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, context: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> Layer:
     """A layer for one token with `context` keys, with the parts that programs measure."""
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
@@ -207,7 +216,7 @@ def decoded_layer(
 
 
 def joined_layer(
-    shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, tokens: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> Layer:
     """A layer for a chunk of `tokens` tokens of a prompt, with the parts that programs measure."""
     return Layer(

@@ -1,7 +1,8 @@
 """Memory of a core in generation: weights, cache, and the room for the tokens of a prompt.
 
-Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a chunk, d, q, f = ceil(hidden, queries,
-widest / P).  A prompt passes a layer in one of two ways, and both use the same room, one at a time::
+Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a chunk, d = ceil(hidden / P), q, f =
+ceil(queries, widest / Q).  A prompt passes a layer in one of two ways, and both use the same room, one at a time; on a
+rectangle it passes in chunks only::
 
     as one block of moving tiles   s = ceil(p / P) rows, w = max(d, q):    2 (5 s w + s^2 + 2 s f + 2 largest tile)
     in chunks, resident weights     stream, its update, queries and head outputs or gate and up, sums:
@@ -26,7 +27,8 @@ ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 class Split:
     """A grid, and how layers, cache and ends are on it; d, v as at the top of :mod:`wse_sim.modes.generation.steps`."""
 
-    grid: int
+    rows: int  # P of a region
+    cols: int  # Q
     per_wafer: int
     regions: int
     layers: int  # of a region
@@ -40,35 +42,54 @@ class Split:
     ends_at: Region | None = None  # cores next to the squares, if the ends lie there
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of a region."""
+        return self.rows, self.cols
+
+    @property
+    def ends_grid(self) -> tuple[int, int]:
+        """Rows and columns of the cores that hold embedding and head."""
+        return (self.ends_at.rows, self.ends_at.cols) if self.ends_at else self.grid
+
+    @property
+    def is_square(self) -> bool:
+        """Whether a region is a square, on which the tiles of a prompt can move."""
+        return self.rows == self.cols
+
+    @property
     def kinds(self) -> tuple[tuple[int, float], ...]:
         """Layers, and elements of embedding and head, of the regions that may be the fullest."""
         return (self.layers, 0.0), ((0 if self.has_own_ends else self.last), self.ends)
 
 
-def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
-    """The layers on squares of `grid` x `grid` cores."""
-    per_wafer = (wafer.program_rows // grid) * (wafer.program_cols // grid)
+def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: tuple[int, int]) -> Split:
+    """The layers on regions of `grid`, (rows, cols), cores."""
+    rows, cols = grid
+    per_wafer = (wafer.program_rows // rows) * (wafer.program_cols // cols)
     slots = per_wafer * systems
     layers = -(-decoder.layers // slots)
     regions = -(-decoder.layers // layers)
     return Split(
-        grid=grid,
+        rows=rows,
+        cols=cols,
         per_wafer=per_wafer,
         regions=regions,
         layers=layers,
         hidden=decoder.hidden,
-        d=-(-decoder.hidden // grid),
-        v=-(-decoder.key_width // grid),
+        d=-(-decoder.hidden // rows),
+        v=-(-decoder.key_width // cols),
         layer=decoder.layer,
         last=decoder.layers - (regions - 1) * layers,
-        ends=float(-(-decoder.tables // grid**2)),
+        ends=float(-(-decoder.tables // (rows * cols))),
         has_own_ends=bool(decoder.tables) and regions < slots,
     )
 
 
 def tiles_bytes(split: Split, prompt: int) -> float:
-    """Return the bytes per core for a prompt that passes as one block of moving tiles."""
-    grid, work = split.grid, split.layer
+    """Return the bytes per core for a prompt that passes as one block of moving tiles; 0 on a rectangle."""
+    if not split.is_square:
+        return 0.0
+    grid, work = split.rows, split.layer
     q, wide, f = -(-prompt // grid), max(split.d, -(-work.query // grid)), -(-work.widest // grid)
     moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
     return float(ELEMENT_BYTES * (5 * q * wide + q * q + 2 * q * f + 2 * moving))
@@ -78,11 +99,11 @@ def rows_bytes(split: Split, chunk: int) -> float:
     """Return the bytes per core for the rows of `chunk` tokens that pass while the weights are stationary."""
     work = split.layer
     products = [p for p in work.products if not work.has_squares(p)]
-    q, f = (-(-size // split.grid) for size in (work.query, max(round(p.n * p.share) for p in products)))
+    q, f = (-(-size // split.cols) for size in (work.query, max(round(p.n * p.share) for p in products)))
     squares = 0
     if work.is_apart:  # inputs, gate and up, sums of the fullest expert
-        side, wide = int(work.expert_side(split.grid)), max(p.n for p in work.products if p.groups > 1)
-        pieces = -(-work.hidden // side) + 3 * -(-wide // side)
+        (rows, cols), wide = work.expert_sides(split.grid), max(p.n for p in work.products if p.groups > 1)
+        pieces = -(-work.hidden // int(rows)) + 3 * -(-wide // int(cols))
         squares = int(fullest_tokens(work, chunk)) * pieces if chunk else 0
     return float(ELEMENT_BYTES * (chunk * (2 * split.d + 2 * max(q, f) + f) + squares))
 
@@ -92,9 +113,16 @@ def core_memory(
 ) -> CoreMemory:
     """Return the memory of a core in the fullest region, with room for the prompt as one block and for
     `chunk` tokens of it."""
-    buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
-    found = (_memory(split, wafer, *kind, context, prompt, batch, buffers) for kind in split.kinds)
+    found = (
+        _memory(split, wafer, *kind, context, prompt, batch, _buffers(split, prompt, chunk))
+        for kind in split.kinds
+    )
     return max(found, key=lambda memory: memory.total_bytes)
+
+
+def _buffers(split: Split, prompt: int, chunk: int) -> float:
+    """Room for a prompt as one block or, on a rectangle, for a token of it; and for a requested chunk."""
+    return max(tiles_bytes(split, prompt), rows_bytes(split, chunk or (not split.is_square)))
 
 
 def _memory(
@@ -112,7 +140,7 @@ def _memory(
         side = split.ends_at.rows
         rows = -(-prompt // side) * -(-split.hidden // side)
         return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, code)
-    s = -(-context // split.grid)
+    s = -(-context // split.rows)
     return CoreMemory(
         weights_bytes=float(
             layers * split.layer.weights_of_core(split.grid) * weight_bytes(split.layer.bits)
@@ -126,8 +154,7 @@ def _memory(
 
 def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
     """Longest context whose cache fits together with weights and buffers, in tokens; 0 if none does."""
-    buffers = max(tiles_bytes(split, prompt), rows_bytes(split, chunk))
-    return _longest(split, wafer, prompt, batch, buffers)
+    return _longest(split, wafer, prompt, batch, _buffers(split, prompt, chunk))
 
 
 def context_beside_rows(split: Split, wafer: Wafer, *, batch: int, chunk: int) -> int:
@@ -141,7 +168,7 @@ def _longest(split: Split, wafer: Wafer, prompt: int, batch: int, buffers: float
         if layers:
             empty = _memory(split, wafer, layers, ends, 0, prompt, batch, buffers).total_bytes
             slot = ELEMENT_BYTES * layers * batch * 2 * split.v
-            longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid)
+            longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.rows)
     return min(longest)
 
 

@@ -21,8 +21,9 @@ from wse_sim.errors import ModelError
 from wse_sim.files import read_json
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Count, Size
+from wse_sim.kernels.contract.family import Size
 from wse_sim.modes.generation.decoder import LayerWork, Product
+from wse_sim.modes.generation.grid import Sides
 
 GROUP = 128  # weights with one scale
 SOURCES = Path(__file__).parent / "unpack"
@@ -53,7 +54,7 @@ def packed(work: LayerWork, bits: int, wafer: Wafer) -> LayerWork:
     return dataclasses.replace(work, bits=bits, unpack_cycles=group_cycles(bits, wafer) / GROUP)
 
 
-def unpacked_cycles(work: LayerWork, product: Product, grid: Count) -> Size:
+def unpacked_cycles(work: LayerWork, product: Product, grid: Sides) -> Size:
     """Return the cycles in which a core unpacks the matrices of a product for one token, rounded up to whole groups."""
     if not work.unpack_cycles:
         return 0.0

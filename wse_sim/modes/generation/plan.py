@@ -1,4 +1,4 @@
-"""The plan of generation: layers on square regions, and the costs of tokens and prompts in each."""
+"""The plan of generation: layers on regions, and the costs of tokens and prompts in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.serialize import saved
 @saved
 @dataclass(frozen=True)
 class LayerRegion:
-    """Consecutive layers on a square of cores of one wafer."""
+    """Consecutive layers on a rectangle of cores of one wafer."""
 
     name: str
     wafer: int  # number of the system
@@ -70,14 +70,15 @@ class GenerationPlan(DisplayedPlan):
     prompt: int
     hidden: int
     layer: LayerWork
-    grid: int
+    grid: int  # rows of a region
+    cols: int
     groups: int | None
     regions_per_wafer: int
     layers_per_region: int
     regions: tuple[LayerRegion, ...]
     decode_cycles: float
     decode_parts: Mapping[str, float]  # by cause
-    prefill_cycles: float
+    prefill_cycles: float | None  # of a prompt as one block; None on rectangles, where its tiles cannot move
     end_cycles: float  # of a token before the first and behind the last layer
     end_parts: Mapping[str, float]
     prompt_end_cycles: float
@@ -96,6 +97,16 @@ class GenerationPlan(DisplayedPlan):
         return True
 
     @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns of a region."""
+        return self.grid, self.cols
+
+    @property
+    def is_square(self) -> bool:
+        """Whether regions are squares, on which a prompt can pass as one block of moving tiles."""
+        return self.grid == self.cols
+
+    @property
     def layers(self) -> int:
         """Layers of the model."""
         return sum(item.layers for item in self.regions)
@@ -104,11 +115,6 @@ class GenerationPlan(DisplayedPlan):
     def layer_s(self) -> float:
         """Seconds of one layer for one token."""
         return self.decode_cycles / self.wafer.clock_hz
-
-    @property
-    def prefill_layer_s(self) -> float:
-        """Seconds of one layer for a prompt."""
-        return self.prefill_cycles / self.wafer.clock_hz
 
     @property
     def handover_s(self) -> float:
@@ -126,9 +132,11 @@ class GenerationPlan(DisplayedPlan):
         return item.layers * self.layer_s + ends
 
     def prompt_work_s(self, item: LayerRegion) -> float:
-        """Seconds that a region works on a prompt."""
-        ends = self.prompt_end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
-        return item.layers * self.prefill_layer_s + ends
+        """Seconds that a region works on a prompt that follows others: as one block, or on rectangles in chunks."""
+        if self.prefill_cycles is None:
+            return sum(turn.count * sum(self.turn_s(turn, item)) for turn in self.reading.turns)
+        cycles = item.layers * self.prefill_cycles + self.prompt_end_cycles * item.has_ends
+        return cycles / self.wafer.clock_hz + self.widest_prompt_handover_s
 
     def turn_s(self, turn: PromptTurn, item: LayerRegion) -> tuple[float, float]:
         """Return the seconds that a region works in a turn, and those to send its tokens to the next region."""
@@ -153,4 +161,4 @@ class GenerationPlan(DisplayedPlan):
     @property
     def prefill_tokens_per_s(self) -> float:
         """Rate of prompts that follow each other through the regions."""
-        return self.prompt / (max(map(self.prompt_work_s, self.regions)) + self.widest_prompt_handover_s)
+        return self.prompt / max(map(self.prompt_work_s, self.regions))

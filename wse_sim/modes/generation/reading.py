@@ -1,7 +1,7 @@
 """How a prompt is read: in chunks that follow each other through the regions, or as one block.
 
 A block keeps R - 1 of R regions idle. Blocks of moving tiles take the P steps of the grid for any length, so
-smaller ones gain nothing. With stationary weights (:mod:`wse_sim.modes.generation.joined`) a chunk of n
+smaller ones gain nothing; on a rectangle tiles cannot move at all. With stationary weights (:mod:`wse_sim.modes.generation.joined`) a chunk of n
 tokens takes about a + b n in a region, and ceil(p / n) chunks are in the line at once::
 
     region       t_r = (l_r (A(n) + n G(s)) + e_r) / f + h_r      s slots of context when the chunk is done
@@ -51,8 +51,9 @@ def handover_s(
 
     Tiles of a block lie over rows and columns; `at_rest` every line has the elements of all tokens.
     """
-    rows = tokens if at_rest else -(-tokens // split.grid)
-    link = rows * split.d * ELEMENT_BYTES / wafer.link_bytes_per_cycle + split.grid * wafer.hop_cycles
+    rows = tokens if at_rest else -(-tokens // split.rows)
+    hops = max(split.grid) * wafer.hop_cycles
+    link = rows * split.d * ELEMENT_BYTES / wafer.link_bytes_per_cycle + hops
     inside = cycles_to_s(link + wafer.task_start_cycles, wafer.clock_hz)
     size = tokens * split.hidden * ELEMENT_BYTES
     return inside, inside + size / wafer.io_bytes_per_s + cluster.swarmx_hop_s
@@ -65,7 +66,7 @@ class ChunkPrices:
         self.plan, self.split, self._decoder = plan, split, decoder
         slots = np.arange(1, -(-plan.prompt // plan.grid) + 1)
         self._deep = np.asarray(
-            deep_cycles(plan.layer, slots, plan.grid, plan.wafer, groups=plan.groups), np.float64
+            deep_cycles(plan.layer, slots, plan.sides, plan.wafer, groups=plan.groups), np.float64
         )
         self._layers: dict[int, float] = {}  # cycles of a layer by tokens
 
@@ -74,7 +75,7 @@ class ChunkPrices:
         prompt, plan = self.plan.prompt, self.plan
         lengths = sorted({length for chunk in chunks for length in (chunk, (prompt - 1) % chunk + 1)})
         cost = joined_layer_cycles(
-            plan.layer, np.array(lengths, np.int64), plan.grid, plan.wafer, groups=plan.groups
+            plan.layer, np.array(lengths, np.int64), plan.sides, plan.wafer, groups=plan.groups
         )
         self._layers.update(zip(lengths, np.asarray(cost.total, np.float64).tolist(), strict=True))
 
@@ -96,7 +97,7 @@ class ChunkPrices:
     def _layer(self, tokens: int) -> float:
         if tokens not in self._layers:
             plan = self.plan
-            cost = joined_layer_cycles(plan.layer, tokens, plan.grid, plan.wafer, groups=plan.groups)
+            cost = joined_layer_cycles(plan.layer, tokens, plan.sides, plan.wafer, groups=plan.groups)
             self._layers[tokens] = float(np.asarray(cost.total))
         return self._layers[tokens]
 
@@ -104,9 +105,7 @@ class ChunkPrices:
         """Return the cycles of embedding and head, and the transfer times to the next region."""
         plan, split = self.plan, self.split
         decoder = self._decoder if is_last else dataclasses.replace(self._decoder, head=None)
-        side = split.ends_at.rows if split.ends_at else plan.grid
-        groups = min(plan.groups, side) if plan.groups else None
-        ends = ends_cycles(decoder, side, plan.wafer, groups=groups, tokens=tokens).total
+        ends = ends_cycles(decoder, split.ends_grid, plan.wafer, groups=plan.groups, tokens=tokens).total
         ways = handover_s(split, tokens, plan.wafer, plan.cluster, at_rest=True)
         return float(np.asarray(ends)), *ways
 
@@ -154,17 +153,34 @@ def chunk_rows(options: GenerationChoice, prompt: int) -> int:
 def _asked(prices: ChunkPrices, chunk: int) -> tuple[Reading, str]:
     plan = prices.plan
     if chunk >= plan.prompt:
-        ways = [plan.reading] + [prices.in_chunks(plan.prompt)] * prices.fits(plan.prompt)
+        ways = _block(plan) + [prices.in_chunks(plan.prompt)] * prices.fits(plan.prompt)
+        if not ways:
+            most = _most_that_fits(prices, chunk)
+            raise ModelError(
+                f"chunk {chunk} does not fit a core of {plan.grid} x {plan.cols}, on which a prompt cannot pass as one "
+                f"block; use at most {most}"
+            )
         best = min(ways, key=prices.first_token_s)
         return best, f"prompt in one piece, as requested: {best.way} ({_faster(best, len(ways))})"
     if not prices.fits(chunk):
-        most = bisect.bisect_left(range(1, chunk + 1), True, key=lambda n: not prices.fits(n))
+        most = _most_that_fits(prices, chunk)
         need = rows_bytes(prices.split, chunk)
         raise ModelError(
-            f"chunk {chunk} needs {need:,.0f} bytes of a core on {plan.grid} x {plan.grid}, but weights and cache "
-            f"leave fewer; use at most {most}, or {plan.prompt} for the prompt as one block"
+            f"chunk {chunk} needs {need:,.0f} bytes of a core on {plan.grid} x {plan.cols}, but weights and cache "
+            f"leave fewer; use at most {most}"
+            + f", or {plan.prompt} for the prompt as one block"
+            * plan.is_square
         )
     return prices.in_chunks(chunk), f"prompt in chunks of {chunk} tokens with resident weights, as requested"
+
+
+def _most_that_fits(prices: ChunkPrices, chunk: int) -> int:
+    return bisect.bisect_left(range(1, chunk + 1), True, key=lambda n: not prices.fits(n))
+
+
+def _block(plan: GenerationPlan) -> list[Reading]:
+    """The prompt as one block, where it can pass so."""
+    return [plan.reading] if plan.is_square else []
 
 
 def _faster(best: Reading, ways: int) -> str:
@@ -183,7 +199,7 @@ def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
     )
     if chunks:
         prices.price(chunks)
-    best = min([prices.plan.reading, *map(prices.in_chunks, chunks)], key=prices.first_token_s)
+    best = min([*_block(prices.plan), *map(prices.in_chunks, chunks)], key=prices.first_token_s)
     if best.way == MOVING:
         return (
             best,

@@ -138,25 +138,22 @@ def _wavelets(plan: GenerationPlan, regions: list[LayerRegion]) -> NDArray[np.fl
     """(rows, cols, 4) wavelets per step of the first system."""
     out = np.zeros((plan.wafer.rows, plan.wafer.cols, 4), np.float32)
     work, s = plan.layer, -(-plan.context // plan.grid)
-    across = sum(
-        p.times * -(-p.n // plan.grid) for p in work.products if p.n == plan.hidden and p.k != plan.hidden
-    )
-    square = sum(p.times * -(-p.n // plan.grid) for p in work.products if p.n == p.k == plan.hidden)
-    down = sum(p.times * -(-p.n // plan.grid) for p in work.products) - across - square
+    d, values = -(-plan.hidden // plan.grid), -(-work.query // plan.cols)
+    across = sum(p.times * d for p in work.products if p.n == plan.hidden and p.k != plan.hidden)
+    square = sum(p.times for p in work.products if p.n == p.k == plan.hidden)
+    down = sum(p.times * -(-p.n // plan.cols) for p in work.products if p.n != plan.hidden)
     # Of square products one is the projection of attention's result, where that is as wide as the stream.
-    output = -(-plan.hidden // plan.grid) if square and work.query == plan.hidden else 0
+    output = 1.0 if square and work.query == plan.hidden else 0.0
+    down += (square - output) * -(-plan.hidden // plan.cols)
     for item in regions:
         runs = plan.batch * item.layers
-        values = -(-work.query // plan.grid)
-        _add_line(
-            out, item.region, runs * (work.statistics + values + down + square - output), is_column=True
-        )
-        _add_line(out, item.region, runs * (s + across + output), is_column=False)
+        _add_line(out, item.region, runs * (work.statistics + values + down), is_column=True)
+        _add_line(out, item.region, runs * (s + across + output * d), is_column=False)
     return out
 
 
 def _add_line(out: NDArray[np.float32], area: Region, words: float, *, is_column: bool) -> None:
-    """Add the words of an all-reduce on every column (or row) of a square: two reductions to the middle, one broadcast back."""
+    """Add the words of an all-reduce on every column (or row) of a region: two reductions to the middle, one broadcast back."""
     view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
     forward, back = (SOUTH, NORTH) if is_column else (EAST, WEST)
     if not is_column:

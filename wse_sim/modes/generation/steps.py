@@ -1,7 +1,7 @@
 """Generation with a decoder model: prefill, decode, and the key-value cache that fits.
 
-The layers of the model are split over square regions of P x P cores, on one wafer or over several; a
-request passes through the regions one after the other.  Symbols: L layers, R regions in use, l =
+The layers of the model are split over regions of P x Q cores, on one wafer or over several; a request passes
+through the regions one after the other.  The published kernels run on squares (P = Q).  Symbols: L layers, R regions in use, l =
 ceil(L / R) layers of a region, B requests, C tokens of context, c_p and c_d cycles of a layer in prefill
 and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to hand a token to the next region::
 
@@ -13,7 +13,7 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
 
 Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
 is published).  Embedding, head and sampling have a region of their own if one is free, else they are in the last
-one; where that is too full, they are on the largest square E x E of cores that the regions leave next to them.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
+one; where that is too full, they are on the largest square E x E of cores that the regions leave next to them.  Memory of a core, with tiles of the products (:mod:`wse_sim.modes.generation.grid`), v = ceil(key width / Q), s = ceil(C / P)::
 
     weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
@@ -53,11 +53,17 @@ from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, P
 from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
 from wse_sim.options import GenerationChoice
 
-LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is requested
+LEAST_GRID, GRID_STEP = 120, 20  # sides of the grids that are tried when none is requested
+PARTS = range(1, 7)  # into which a side of the wafer is divided
 NOTES = (
     "products of parallel matrices have an all-reduce each; requests are not joined into one product",
     "scores and values have the width of all queries; keys are stored once for each group of heads",
     "prefill rate: prompts follow each other through the regions, each as one block of moving tiles",
+)
+ON_RECTANGLES = (
+    *NOTES[:2],
+    "prefill rate: prompts follow each other through the regions in chunks, as tiles cannot move on a rectangle",
+    "regions are rectangles: the published runs, which the formulas meet, are of squares",
 )
 
 
@@ -121,8 +127,7 @@ def try_grids(
         "graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options,
         "decoder": decoder, "prompt": prompt,
     }  # fmt: skip
-    grids = [options.grid] if options.grid else _grids(wafer)
-    answers = [run_steps(ATTEMPT, {**given, "grid": grid}) for grid in grids]
+    answers = [run_steps(ATTEMPT, {**given, "grid": grid}) for grid in _grids(wafer, options)]
     fitting = [(_plan_of(found), found["split"]) for found in answers if not isinstance(found, Infeasible)]
     if fitting:
         return min(fitting, key=lambda found: (token_s(found[0]), -found[0].grid))  # type: ignore
@@ -134,7 +139,12 @@ def try_grids(
 
 @step("split")
 def split_layers(
-    wafer: Wafer, systems: int, options: GenerationChoice, decoder: Decoder, prompt: int, grid: int
+    wafer: Wafer,
+    systems: int,
+    options: GenerationChoice,
+    decoder: Decoder,
+    prompt: int,
+    grid: tuple[int, int],
 ) -> Split:
     """Distribute the layers over the regions of all wafers as evenly as whole layers allow; find a place for
     embedding and head."""
@@ -154,8 +164,8 @@ def split_layers(
     return fitting[0] if fitting else ways[-1]
 
 
-def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Split, ...]:
-    """Return the possible placements of layers, embedding and head on squares of side `grid`, the preferred
+def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: tuple[int, int]) -> tuple[Split, ...]:
+    """Return the possible placements of layers, embedding and head on regions of `grid` cores, the preferred
     one first."""
     split = split_of(decoder, wafer, systems, grid)
     left = _square_left(wafer, grid)
@@ -168,7 +178,7 @@ def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Sp
 def split_of_plan(plan: GenerationPlan) -> Split:
     """Return the placement of the layers of a finished plan."""
     decoder, last = dataclasses.replace(decoder_of(plan.graph), layer=plan.layer), plan.regions[-1]
-    ways = _splits(decoder, plan.wafer, plan.systems, plan.grid)
+    ways = _splits(decoder, plan.wafer, plan.systems, plan.sides)
     return next(
         way
         for way in ways
@@ -176,9 +186,10 @@ def split_of_plan(plan: GenerationPlan) -> Split:
     )
 
 
-def _square_left(wafer: Wafer, grid: int) -> Region | None:
-    """The largest square of cores east or south of the squares of side `grid`; None where they fill the wafer."""
-    row, col = (length // grid * grid for length in (wafer.program_rows, wafer.program_cols))
+def _square_left(wafer: Wafer, grid: tuple[int, int]) -> Region | None:
+    """The largest square of cores east or south of the regions of `grid` cores; None where they fill the wafer."""
+    lengths = wafer.program_rows, wafer.program_cols
+    row, col = (length // side * side for length, side in zip(lengths, grid, strict=True))
     east, south = (
         min(wafer.program_rows, wafer.program_cols - col),
         min(wafer.program_cols, wafer.program_rows - row),
@@ -204,7 +215,7 @@ def fit_memory(
         need=memory.total_bytes,
         limit=float(wafer.sram_usable_bytes),
         unit="bytes",
-        where=f"a core of {split.regions} regions of {split.grid} x {split.grid} ({split.layers} layers each)",
+        where=f"a core of {split.regions} regions of {split.rows} x {split.cols} ({split.layers} layers each)",
         remedy="use more systems, a shorter context, fewer requests or a smaller model",
     )
 
@@ -242,12 +253,13 @@ def place_regions(wafer: Wafer, cluster: Cluster, decoder: Decoder, split: Split
 
 
 def _place(split: Split, wafer: Wafer, number: int) -> tuple[int, Region]:
-    """Wafer and square of a region: rows of squares, walked back and forth."""
-    across = wafer.program_cols // split.grid
+    """Wafer and cores of a region: rows of regions, walked back and forth."""
+    across = wafer.program_cols // split.cols
     system, place = divmod(number, split.per_wafer)
     row, col = divmod(place, across)
     col = across - 1 - col if row % 2 else col
-    return system, Region(row * split.grid, col * split.grid, split.grid, split.grid, split.grid**2)
+    rows, cols = split.grid
+    return system, Region(row * rows, col * cols, rows, cols, rows * cols)
 
 
 def _name(first: int, layers: int) -> str:
@@ -268,15 +280,16 @@ def price_layers(
     """Price a layer for a token and for a prompt; put the plan together."""
     wafer, options = machine.wafer, machine.options
     decode = decode_layer_cycles(decoder.layer, decoder.context, split.grid, wafer, groups=options.groups)
-    prefill = prefill_layer_cycles(decoder.layer, prompt, split.grid, wafer)
-    side = split.ends_at.rows if split.ends_at else split.grid
-    groups = min(options.groups, side) if options.groups else None
-    ends = ends_cycles(decoder, side, wafer, groups=groups)
-    prompt_ends = ends_cycles(decoder, side, wafer, groups=groups, tokens=prompt)
+    ends = ends_cycles(decoder, split.ends_grid, wafer, groups=options.groups)
+    prompt_ends = ends_cycles(decoder, split.ends_grid, wafer, groups=options.groups, tokens=prompt)
     cache = 2 * decoder.key_width * decoder.layers * ELEMENT_BYTES
-    prefill_cycles, prompt_end_cycles = (float(np.asarray(cost.total)) for cost in (prefill, prompt_ends))
+    prefill_cycles, prompt_end_cycles = None, float(np.asarray(prompt_ends.total))
     ways = handover_s(split, prompt, wafer, machine.cluster)
-    block = PromptTurn(1, prompt, prefill_cycles, prompt_end_cycles, *ways)
+    block: tuple[PromptTurn, ...] = ()
+    if split.is_square:
+        prefill = prefill_layer_cycles(decoder.layer, prompt, split.rows, wafer)
+        prefill_cycles = float(np.asarray(prefill.total))
+        block = (PromptTurn(1, prompt, prefill_cycles, prompt_end_cycles, *ways),)
     return GenerationPlan(
         graph=machine.graph,
         wafer=wafer,
@@ -287,7 +300,8 @@ def price_layers(
         prompt=prompt,
         hidden=decoder.hidden,
         layer=decoder.layer,
-        grid=split.grid,
+        grid=split.rows,
+        cols=split.cols,
         groups=options.groups,
         regions_per_wafer=split.per_wafer,
         layers_per_region=split.layers,
@@ -306,8 +320,8 @@ def price_layers(
         max_context_wafer=wafer_context(decoder, options.batch, wafer, machine.systems, cache),
         cache_bytes_per_token=cache,
         widest_prompt_handover_s=max(ways),
-        reading=Reading(MOVING, prompt, (block,)),
-        notes=NOTES,
+        reading=Reading(MOVING, prompt, block),
+        notes=NOTES if split.is_square else ON_RECTANGLES,
     )
 
 
@@ -351,15 +365,16 @@ def token_s(plan: GenerationPlan) -> float:
     return max(plan.latency_s, plan.batch * plan.stage_s)
 
 
-def _grids(wafer: Wafer) -> list[int]:
-    """Return the grid sides to try: even steps, and the largest squares of which several fill the wafer; all
-    of a small wafer."""
-    side = min(wafer.program_rows, wafer.program_cols)
-    if side < LEAST_GRID:
-        return [side]
-    whole = {length // parts for length in (wafer.program_rows, wafer.program_cols) for parts in range(1, 7)}
-    steps = set(range(LEAST_GRID, side + 1, GRID_STEP))
-    return sorted(grid for grid in whole | steps if LEAST_GRID <= grid <= side)
+def _grids(wafer: Wafer, options: GenerationChoice) -> list[tuple[int, int]]:
+    """Return the grids to try: the requested one; else squares with sides in even steps, and every rectangle that
+    divides both sides of the wafer into a few parts, or the square of one of its sides; all of a small wafer."""
+    if options.grid:
+        return [(options.grid, options.grid_cols or options.grid)]
+    rows, cols = ([length // n for n in PARTS] for length in (wafer.program_rows, wafer.program_cols))
+    sides = {*rows, *cols, *range(LEAST_GRID, max(rows) + 1, GRID_STEP)}
+    found = {(row, col) for row in rows for col in cols} | {(side, side) for side in sides}
+    large = [grid for grid in found if min(grid) >= LEAST_GRID and grid[0] <= rows[0] and grid[1] <= cols[0]]
+    return sorted(large) or [(rows[0], cols[0])]
 
 
 def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Cluster, systems: int) -> None:
@@ -372,7 +387,15 @@ def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Clust
             f"{systems} systems exceed the {cluster.max_systems} of cluster '{cluster.name}'; use fewer"
         )
     side = min(wafer.program_rows, wafer.program_cols)
-    if options.grid is not None and options.grid > side:
+    if options.grid is None and options.grid_cols is not None:
+        raise ModelError(f"grid_cols {options.grid_cols} needs the rows of a region; give grid too")
+    if options.grid_cols is not None:
+        for name, length, limit in (
+            ("grid", options.grid, wafer.program_rows), ("grid_cols", options.grid_cols, wafer.program_cols),
+        ):  # fmt: skip
+            if length is not None and length > limit:
+                raise ModelError(f"{name} {length} exceeds the {limit} of {wafer.name}; use a smaller grid")
+    elif options.grid is not None and options.grid > side:
         raise ModelError(f"grid {options.grid} exceeds the {side} of {wafer.name}; use a smaller grid")
     if options.grid is not None and (options.groups or 1) > options.grid:
         raise ModelError(f"groups {options.groups} exceed grid {options.grid}; use fewer groups")

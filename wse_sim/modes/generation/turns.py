@@ -23,20 +23,18 @@ class TurnPrices:
     def __init__(self, plan: GenerationPlan) -> None:
         self.plan, self._split = plan, split_of_plan(plan)
         self._decoder = decoder_of(plan.graph)
-        self._side = self._split.ends_at.rows if self._split.ends_at else plan.grid
-        self._groups = min(plan.groups, self._side) if plan.groups else None
 
     def layer_cycles(self, tokens: int) -> float:
         """A layer for `tokens` tokens whose contexts fit one slot."""
         plan = self.plan
-        cost = joined_layer_cycles(plan.layer, tokens, plan.grid, plan.wafer, groups=plan.groups)
+        cost = joined_layer_cycles(plan.layer, tokens, plan.sides, plan.wafer, groups=plan.groups)
         return float(np.asarray(cost.total))
 
     def deep_cycles(self, slots: int) -> Size:
         """Return the extra cycles per token and layer for 1 to `slots` slots of context, compared with one
         slot: (slots,)."""
         plan = self.plan
-        return deep_cycles(plan.layer, np.arange(1, slots + 1), plan.grid, plan.wafer, groups=plan.groups)
+        return deep_cycles(plan.layer, np.arange(1, slots + 1), plan.sides, plan.wafer, groups=plan.groups)
 
     def embedding_cycles(self, tokens: int) -> float:
         """The rows of `tokens` tokens out of the table."""
@@ -60,5 +58,6 @@ class TurnPrices:
 
     def _ends(self, tokens: int, *, has_head: bool) -> float:
         decoder = self._decoder if has_head else dataclasses.replace(self._decoder, head=None)
-        cost = ends_cycles(decoder, self._side, self.plan.wafer, groups=self._groups, tokens=tokens)
+        groups, wafer = self.plan.groups, self.plan.wafer
+        cost = ends_cycles(decoder, self._split.ends_grid, wafer, groups=groups, tokens=tokens)
         return float(np.asarray(cost.total))
