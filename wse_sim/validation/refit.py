@@ -44,7 +44,7 @@ FITTED = (
     "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
     "stencil_neighbour_wait_cycles", "stencil_first_block_wait_cycles",
 )  # fmt: skip
-"""Constants that were fitted to published points (docs/validation.md), without integers, which have no small moves."""
+"""Constants that were fitted to published points (docs/fits.md), without integers, which have no small moves."""
 TIED = {"memoryx_bytes_per_s": "swarmx_bytes_per_s"}
 """Constants of one line: the second has the value of the first."""
 HOLD = 0.001

@@ -376,7 +376,8 @@
   // Paper is white: canvases are drawn again with the light palette, and back.
   for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => {
     document.documentElement.classList.toggle("printing", isPrinting);
-    redraws.forEach((one) => one());
+    const again = () => redraws.forEach((one) => one());
+    if (isPrinting) again(); else requestAnimationFrame(again); // the layout of the screen is back by then
   });
   window.report.isReady = true;
 })();

@@ -368,7 +368,8 @@
   addEventListener("resize", draw);
   for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) addEventListener(event, () => {
     document.documentElement.classList.toggle("printing", isPrinting);
-    draw();
+    const again = () => draw();
+    if (isPrinting) again(); else requestAnimationFrame(again); // the layout of the screen is back by then
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   refresh();
