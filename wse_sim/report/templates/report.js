@@ -357,12 +357,14 @@
     pixelOf(row, col) { const box = canvas.getBoundingClientRect(); return [box.left + px(col + 0.5), box.top + py(row + 0.5)]; } };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((one) => one()));
   let width = canvas.clientWidth;
-  new ResizeObserver(() => {
+  function refit() {
     // A capture of the whole page lays it out one pixel wide for a moment: no map has to fit that.
-    if (canvas.clientWidth === width || canvas.clientWidth < LEAST_WIDTH) return;
+    if (canvas.clientWidth === width || canvas.clientWidth < LEAST_WIDTH) return false;
     const w = state.window; width = canvas.clientWidth;
-    show(w.r0, w.r1, w.c0, w.c1); redraws.forEach((one) => one());
-  }).observe(wafer);
+    show(w.r0, w.r1, w.c0, w.c1);
+    return true;
+  }
+  new ResizeObserver(() => { if (refit()) redraws.forEach((one) => one()); }).observe(wafer);
   await new Promise((done) => setTimeout(done)); // the first picture is on the screen
   kernel = await unpack(data.kernel);
   for (const layer of data.layers) await load(layer);
@@ -377,7 +379,7 @@
   for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => {
     document.documentElement.classList.toggle("printing", isPrinting);
     const again = () => redraws.forEach((one) => one());
-    if (isPrinting) again(); else requestAnimationFrame(again); // the layout of the screen is back by then
+    if (isPrinting) again(); else requestAnimationFrame(() => { refit(); again(); }); // the layout of the screen is back by then
   });
   window.report.isReady = true;
 })();
