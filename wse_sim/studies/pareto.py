@@ -97,7 +97,7 @@ def _why(
 
 
 def rounded(value: float) -> float:
-    """Four significant digits."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}")
 
 
