@@ -25,15 +25,15 @@ def label(name: str) -> str:
 def short(name: str) -> str:
     """A name for a reader: of rates the unit, of others the words without a unit.
 
-    >>> short("samples_per_s"), short("sample_joules"), short("wafer.sram_bytes")
-    ('samples/s', 'sample energy', 'wafer.sram_bytes')
+    >>> short("samples_per_s"), short("compute_samples_per_s"), short("sample_joules"), short("wafer.sram_bytes")
+    ('samples/s', 'compute samples/s', 'sample energy', 'wafer.sram_bytes')
     """
     unit = unit_of(name)
     if name not in UNITS:
         return name
-    if name == unit.replace("/", "_per_"):
-        return unit
-    return re.sub("_(s|w|mm2|bytes)$", "", name).replace("_joules", "_energy").replace("_", " ")
+    if name.endswith(rate := unit.replace("/", "_per_")):
+        return name.removesuffix(rate).replace("_", " ") + unit
+    return re.sub("(?<!_per)_(s|w|mm2|bytes)$", "", name).replace("_joules", "_energy").replace("_", " ")
 
 
 def setting(name: str, value: object) -> str:
@@ -45,4 +45,4 @@ def quantity(name: str, value: float) -> str:
     """An output and its value: ``26.07 samples/s``, ``sample energy 931 J``."""
     unit, words = unit_of(name), short(name)
     number = amount(value, unit or "1")
-    return number if words == unit else f"{words} {number}"
+    return f"{words.removesuffix(unit)}{number}" if unit and words.endswith(unit) else f"{words} {number}"

@@ -224,7 +224,9 @@ def _dress(plot: Plot, study: Shown, x: str, y: str) -> None:
     if _is_log(values):
         plot.set_yscale("log")
     elif np.nanmin(values) >= 0:
-        plot.set_ylim(bottom=0)
+        high = [row["high"].get(y, 0.0) for row in rows]
+        plot.set_ylim(0, 1.06 * max(float(np.nanmax(values)), *high) or 1.0)
+        plot.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     plot.set_xlabel(label(x))
     plot.set_ylabel(label(y))
     plot.grid(visible=True, alpha=0.25)
