@@ -31,7 +31,7 @@ def short(name: str) -> str:
     unit = unit_of(name)
     if name not in UNITS:
         return name
-    if name.endswith(rate := unit.replace("/", "_per_")):
+    if "/" in unit and name.endswith(rate := unit.replace("/", "_per_")):
         return name.removesuffix(rate).replace("_", " ") + unit
     return re.sub("(?<!_per)_(s|w|mm2|bytes)$", "", name).replace("_joules", "_energy").replace("_", " ")
 
@@ -45,4 +45,4 @@ def quantity(name: str, value: float) -> str:
     """An output and its value: ``26.07 samples/s``, ``sample energy 931 J``."""
     unit, words = unit_of(name), short(name)
     number = amount(value, unit or "1")
-    return f"{words.removesuffix(unit)}{number}" if unit and words.endswith(unit) else f"{words} {number}"
+    return f"{words.removesuffix(unit)}{number}" if "/" in unit and words.endswith(unit) else f"{words} {number}"
