@@ -45,4 +45,6 @@ def quantity(name: str, value: float) -> str:
     """An output and its value: ``26.07 samples/s``, ``sample energy 931 J``."""
     unit, words = unit_of(name), short(name)
     number = amount(value, unit or "1")
-    return f"{words.removesuffix(unit)}{number}" if "/" in unit and words.endswith(unit) else f"{words} {number}"
+    return (
+        f"{words.removesuffix(unit)}{number}" if "/" in unit and words.endswith(unit) else f"{words} {number}"
+    )
