@@ -142,6 +142,9 @@ RULES = (
     Rule("by luck", r"\b(?:only|by) luck\b", "a race, undefined order", 2),
     Rule("stranger", r"\bstrangers?\b", "another person, untrusted", 2),
     Rule("whole number", r"\bwhole numbers?\b", "integer", 0),
+    Rule("is through", r"\b(?:is|are|was) through\b", "is complete, has finished", 0),
+    Rule("all else", r"\ball else\b", "everything else", 0),
+    Rule("in a circle", r"\bin a circle\b", "a loop, recursively", 0),
     Rule("is told", r"\b(?:is|are|was) told\b", "is given, is reported", 3),
 )
 

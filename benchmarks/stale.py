@@ -164,6 +164,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "random_models": ("benchmarks/random_models.py", "benchmarks/drawn_models.py", *_WHOLE),
     "strangers": ("benchmarks/strangers.py", "wse_sim/errors.py", "wse_sim/files.py"),
     "studies": ("benchmarks/studies.py", *_STUDIES),
+    "study_examples": (
+        "benchmarks/study_examples.py",
+        "examples/studies",
+        "numbers:models",
+        "numbers:generation",
+    ),
     "whole_fabric": ("benchmarks/whole_fabric.py", *_WHOLE),
 }
 """What each picture and each measured entry depends on."""

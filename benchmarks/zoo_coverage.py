@@ -11,7 +11,7 @@ needs more is a row "over the limit".  --families takes one model of each family
 size that its name tells (see zoo_models.smallest_first), then by name.
 
 Prints one line of JSON per model and a last one with counts.  --write puts each result into docs/zoo.json as soon as it
-is known, from which ``benchmarks.pages`` renders the table of docs/models.md; results of other names stay.  Each row has
+is known, from which ``benchmarks.pages`` renders the table of docs/public-models.md; results of other names stay.  Each row has
 a hash of the sources that it was measured with: --old measures again what has another.
 """
 

@@ -7,7 +7,7 @@ phase by itself, and taken in turns.  A row is written as soon as its model has 
 it, in its own process), so a run that was stopped continues where it stopped.  A model over the limit of CPU time counts
 among those that were drawn.  Rows carry the commit that they were measured with.
 
-Prints one line of JSON per model.  ``benchmarks.pages`` renders the table of docs/models.md from the file.
+Prints one line of JSON per model.  ``benchmarks.pages`` renders the table of docs/public-models.md from the file.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_helpers_that_call_each_other_are_refused_every_time(tmp_path: Path) -> 
             text=True,
             check=True,
         )
-        assert "call each other in a circle; make one a loop" in done.stdout
+        assert "call each other recursively; replace one call by a loop" in done.stdout
 
 
 @settings(deadline=None)

@@ -438,6 +438,8 @@ def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
     chosen = (options or RunOptions()).replace(**changes)
     if chosen.mode not in (AUTO, *mode_names()) and ":" not in chosen.mode:
         raise ModelError(f"mode '{chosen.mode}' is unknown; use one of {', '.join((*mode_names(), AUTO))}")
+    load_wafer(chosen.wafer)  # before the model: a wrong name costs no capture
+    load_cluster(chosen.cluster)
     return chosen
 
 

@@ -30,7 +30,7 @@ QUIET_LOOKS = 120
 """Looks in a row, a second each, at which no worker has worked."""
 
 QUIET_S = 0.02
-"""Processor time of one worker over these looks that is no work: its thread that looks after its parent."""
+"""Processor time that one worker uses between these looks without working: its thread that monitors the parent."""
 
 
 class Copies:

@@ -48,7 +48,7 @@ def looked_at(
     Raises
     ------
     WseError
-        Of class `fault`: the system cannot even look, as a name is too long, holds a null byte, links go round in a
+        Of class `fault`: the system cannot even look, as a name is too long, holds a null byte, links form a
         circle, or a folder above may not be entered.
     """
     try:

@@ -48,7 +48,9 @@ class TakenIn(JITCodeLibrary):  # type: ignore[misc]
     def _optimize_final_module(self) -> None:
         """Leave the code as it is: callers optimise it."""
         if any(gv.name.startswith(_UNRESOLVED) for gv in self._final_module.global_variables):
-            raise RecursionError(f"{self.name}: jitted helpers call each other in a circle; make one a loop")
+            raise RecursionError(
+                f"{self.name}: jitted helpers call each other recursively; replace one call by a loop"
+            )
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -87,7 +89,7 @@ class CallerCompiler(Compiler):  # type: ignore[misc]
     """numba's passes for a function that Python calls."""
 
     def compile_extra(self, func: Callable[..., object]) -> CompileResult:
-        """Compile; then helpers that were taken in find their environments, as they do in code from the disk."""
+        """Compile; then inlined helpers find their environments, as in code loaded from disk."""
         result = super().compile_extra(func)
         codegen = result.library.codegen
         for environment in result._find_referenced_environments():

@@ -192,7 +192,7 @@ def _models() -> str:
     rows = []
     for key, run in group("models").items():
         model, phase, mode = key.split(", ")
-        fraction = f"{run['mfu']:.1%}".replace("%", " %") if run["feasible"] else ""
+        fraction = f"{100 * run['mfu']:.1f} %" if run["feasible"] else ""
         rate = quantity(run["samples_per_s"]) if run["feasible"] else "does not fit"
         rows.append((model, phase, mode.replace("-", " "), f"{run['batch']:,}", str(run["systems"]), rate, fraction,
                      run["binding"].replace("_", " ")))  # fmt: skip

@@ -170,6 +170,27 @@ def _studies() -> str:
     return markdown(("what", "measured"), rows)
 
 
+@table("studies.examples")
+def _study_examples() -> str:
+    rows = []
+    for name, lines in measured.read("study_examples")["values"].items():
+        for line in lines:
+            if "why" in line:
+                rows.append((f"`{name}`", line["at"], "-", f"no result: {line['why']}", "-"))
+                continue
+            bounds = f" ({quantity(line['low'])} to {quantity(line['high'])})"
+            rows.append(
+                (
+                    f"`{name}`",
+                    line["at"],
+                    line["setting"],
+                    f"{quantity(line['value'])}{bounds} {line['unit']}",
+                    line["binds"],
+                )
+            )
+    return markdown(("study", "at", "best of the other parameters", "result, 90 %", "bottleneck"), rows)
+
+
 def _drawn() -> dict[str, list[float]]:
     """Differences of cost against program by kernel, over the points drawn for the golden numbers."""
     found: dict[str, list[float]] = {}

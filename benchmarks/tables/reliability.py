@@ -49,7 +49,7 @@ def _never_slower() -> str:
     found = measured.read("never_slower")["values"]
     keys = ("changes", "hardware", "hardware lost", "batch", "batch lost")
     rows = [
-        (name, *(f"{row.get(key, 0):,}" for key in keys), f"{row['largest']:.1%}")
+        (name, *(f"{row.get(key, 0):,}" for key in keys), f"{100 * row['largest']:.1f} %")
         for name, row in found.items()
     ]
     head = (

@@ -80,7 +80,7 @@ def check_faces(
     if abs(error) > band:
         raise KernelError(
             f"kernel '{family.name}': cost {cycles:.0f} against {result.cycles} cycles of the program is "
-            f"{error:.1%}, band {band:.1%}; find the missing term"
+            f"{100 * error:.1f} %, band {100 * band:.1f} %; find the missing term"
         )
     need = float(np.asarray(family.footprint(dims, tiling, wafer, **priced).total_bytes))
     used = declared_bytes(case.program)

@@ -48,7 +48,7 @@ def test_json_has_the_promised_keys_and_the_files_load_back(wse, tmp_path: Path,
         <= min(data["compute_samples_per_s"], data["transmission_samples_per_s"]) * 1.000001
     )
     for name in (
-        "heatmap_compute.png",
+        "heatmap_compute.png" if mode == "pipelined" else "time_by_kernel.png",
         "heatmap_links.png",
         "report.html",
         "timeline.pftrace",

@@ -141,7 +141,7 @@ function ground(element) {
   for (let e = element; e; e = e.parentElement) layers.push(parts(getComputedStyle(e).backgroundColor));
   return layers.reverse().reduce((under, top) => top.length === 4 && top[3] === 0 ? under : over(top, under), [255, 255, 255]);
 }
-const walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walker.nextNode()) {
   const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
   if (!text || !element.getClientRects().length || element.closest(".headerlink, script, style")) continue;
@@ -155,7 +155,7 @@ return [...new Set(found)];
 
 @pytest.mark.slow
 def test_text_stands_out_in_light_and_dark(site, pages, tmp_path):
-    """4.5 to 1 for every text of an article, as a browser computes the colors."""
+    """4.5 to 1 for every text of a page, as a browser computes the colors."""
     found = {}
     with headless(tmp_path) as browser:
         for name in sorted(str(path.relative_to(site)) for path in pages if path.name != "404.html"):

@@ -293,7 +293,7 @@ def test_a_wrong_rule_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -
     assert graph.facts[FLOPS_CHECKED] == "differ from torch's"
     told = [note for note in graph.notes if note.startswith("training FLOPs: 15,360 in the graph, 18,432")]
     assert len(told) == 1
-    assert "(-16.7%)" in told[0]
+    assert "(-16.7 %)" in told[0]
     assert "mm of 2 x 24 and 24 x 8" in told[0]
     assert diagnose(module, args, training=True).lines()[-1] == told[0]
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import pytest
 import wse_sim
 from tests.report.made_results import pipelined_result, small_wafer
 from wse_sim.engine.result import Result
-from wse_sim.report import bottleneck
+from wse_sim.report import bottleneck, tables
 from wse_sim.report.levers import LEAST, Lever, levers_of
 
 
@@ -30,6 +30,7 @@ def test_input_workers_help_a_run_that_waits_for_them() -> None:
     assert (first.name, first.change) == ("input_workers_per_system", "2 instead of 1")
     assert first.gain == pytest.approx(1.0)
     assert "Helps most: input_workers_per_system" in bottleneck.sentence(result, levers_of(result))
+    assert "Helps most: input_workers_per_system" in " ".join(tables.summary_text(result).split())
 
 
 @pytest.mark.parametrize("phase", ["training", "inference"])

@@ -128,7 +128,7 @@ def test_the_page_is_whole_and_safe(serving: Serving) -> None:
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)\s*=", text)
     assert "<b>x" not in text
     assert "<i>" not in text.partition('id="notes"')[2]
-    assert "What binds: " in text
+    assert "Bottleneck: " in text
     assert text.count('<svg class="chart"') == 3 + 3 + 4
     assert "goal 30 ms" in text
 

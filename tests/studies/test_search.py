@@ -127,5 +127,5 @@ def test_the_choice_weighs_relative_losses():
     chosen = choose(values, ["rate", "joules"], ["maximize", "minimize"], [{"batch": 2}, {"batch": 1}])
     assert chosen is not None
     assert chosen.index == 0
-    assert chosen.why.startswith("Pareto front: 2 points. Recommended: batch 2 (")
-    assert "rate 100 (best), joules 2,000 (105% of the least)" in chosen.why
+    assert chosen.why.startswith("Pareto front: 2 points. Recommended: batch 2 samples (")
+    assert "rate 100 (best), joules 2,000 (105 % of the least)" in chosen.why

@@ -178,3 +178,30 @@ def test_what_can_be_varied_is_listed(capsys):
 def test_a_chip_is_shown(capsys):
     assert command("show", "chip") == 0
     assert "mm2 with 49,152 bytes of SRAM" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_lines_mark_what_has_no_result_and_names_have_units():
+    """A line without any result stays in the legend; rates are their units, energies and times have words."""
+    from matplotlib.figure import Figure
+
+    from wse_sim.studies.labels import quantity, setting, short
+    from wse_sim.studies.plots import lines
+
+    spec = study(grid={"optimizer": ["sgd", "adam"], "batch": [8, 32]}, outputs=["samples_per_s"])
+    rows = tuple(
+        {
+            "number": i, "parameters": {"optimizer": name, "batch": batch}, "key": str(i), "seconds": 1.0,
+            "status": "misfit" if name == "adam" else "done", "mode": "", "binding": "SRAM", "message": "", "low": {},
+            "high": {}, "outputs": {} if name == "adam" else {"samples_per_s": 5.0 + i},
+        }
+        for i, (name, batch) in enumerate([("sgd", 8), ("sgd", 32), ("adam", 8), ("adam", 32)])
+    )  # fmt: skip
+    figure = Figure()
+    assert lines(Shown("sizes", spec, rows, ("optimizer", "batch"), ("samples_per_s",)), Axes(x="batch"), figure)
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["optimizer sgd", "optimizer adam: no result"]
+    assert (quantity("samples_per_s", 26.07), quantity("step_s", 0.0135)) == (
+        "26.07 samples/s",
+        "step 13.5 ms",
+    )
+    assert (short("compute_samples_per_s"), setting("batch", 8)) == ("compute samples/s", "batch 8 samples")

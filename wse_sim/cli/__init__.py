@@ -29,6 +29,8 @@ app = typer.Typer(
     name="wse-sim",
     cls=StrictGroup,
     help="Simulate PyTorch models and kernels on a wafer-scale engine.",
+    epilog="Examples: wse-sim run gpt2-small --mode pipelined --out out/gpt2; wse-sim compare bert-large; "
+    "wse-sim study STUDY.yaml --out out/study; wse-sim csl run commands.sh. 'wse-sim COMMAND --help' lists the options.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -87,7 +87,7 @@ def _both(timed: Timed) -> str:
     lines = []
     for name, key in (("decode", "tokens_per_s_per_user"), ("prefill", "prefill_tokens_per_s")):
         model, fabric = timed.model.figures[key], timed.fabric.figures[key]
-        change = f"{fabric / model - 1:+.2%}"
+        change = f"{100 * (fabric / model - 1):+.2f} %"
         lines.append(
             f"{name}: by formulas {number(model)} tokens/s, by programs {number(fabric)} tokens/s ({change})"
         )

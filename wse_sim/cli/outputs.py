@@ -101,7 +101,7 @@ def draw_all(
     html.write_report(result, out, measured=measured)
     if not isinstance(result, Result):
         return
-    heatmap.draw_map(result, "busy", path=out / "heatmap_compute.png")
+    heatmap.draw_compute(result, out)
     heatmap.draw_links(result, path=out / "heatmap_links.png")
     if trace.kind != "none":
         from wse_sim.report.trace import write_trace

@@ -248,7 +248,7 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
         titles = [
             f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"
             f"slowest {row['slowest_cycles']:.4g} cycles ({row['ratio']:.3f} x bound), "
-            f"{row['region_fraction']:.1%} in regions\nwire {row['wire_l1_cores']:.0f} cores"
+            f"{100 * row['region_fraction']:.1f} % in regions\nwire {row['wire_l1_cores']:.0f} cores"
             for row in answer["placements"]
         ]
         with whole(out / "placements.png") as part:
@@ -276,7 +276,7 @@ SINGLE = {
     **_SHARED,
     "wire L1": lambda row: f"{row['wire_l1_cores']:.0f}",
     "GB hops": lambda row: f"{row['byte_hops_per_sample'] / 1e9:.3g}",
-    "used": lambda row: f"{row['region_fraction']:.0%}",
+    "used": lambda row: f"{100 * row['region_fraction']:.0f} %",
     **_LAST,
 }
 """Columns for one objective, in 80 characters."""

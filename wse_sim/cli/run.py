@@ -239,9 +239,7 @@ def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
 def _both(timed: Timed) -> str:
     """Both rates, their difference, and its causes."""
     model, fabric = timed.model.samples_per_s, timed.fabric.samples_per_s
-    head = (
-        f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({fabric / model - 1:+.2%})"
-    )
+    head = f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({100 * (fabric / model - 1):+.2f} %)"
     return f"{head}\n\n{timed.report.text()}"
 
 
@@ -296,7 +294,7 @@ def compare_command(
                 print(f"{row.mode}\n{lines(more)}")
         if lead is not None:
             print(
-                f"{lead.faster} is faster with a probability of {lead.probability:.0%}: {lead.ratio.text()} times"
+                f"{lead.faster} is faster with a probability of {100 * lead.probability:.0f} %: {lead.ratio.text()} times"
             )
     say_where(out, screen.quiet)
     if not any(row.feasible for row in rows):

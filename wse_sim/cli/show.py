@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import nullcontext
 from difflib import get_close_matches
@@ -82,11 +83,11 @@ def show_chip(
         print(f"wafer {described.name} in the silicon of {silicon.name}")
         print(f"  core     {found.core_mm2:.4g} mm2 with {described.sram_bytes:,} bytes of SRAM")
         print(
-            f"  area     {found.cores_mm2:,.0f} mm2 of cores, {found.area_fraction:.1%} of what the wafer has for them"
+            f"  area     {found.cores_mm2:,.0f} mm2 of cores, {100 * found.area_fraction:.1f} % of what the wafer has for them"
         )
         print(f"  power    {found.power_w:,.0f} W at work, at most {silicon.most_power_w:,.0f} W")
         print(
-            f"  yield    {found.yield_fraction:.1%}; {found.dead_cores:,.0f} cores are dead and replaced by spares"
+            f"  yield    {100 * found.yield_fraction:.1f} %; {found.dead_cores:,.0f} cores are dead and replaced by spares"
         )
         if found.fault:
             print(f"  {found.fault}")
@@ -95,25 +96,9 @@ def show_chip(
         raise typer.Exit(1)
 
 
-PREFIXED = ("Hz", "bytes/s", "s", "W")
-"""Units that are shown with decimal prefixes."""
-
-
-def _shown(value: object, unit: str) -> str:
-    """A value for people: 1.1 GHz, 150 GB/s, 288 us; counts with commas."""
-    from wse_sim.report.text import seconds, si
-
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"{value} {'' if unit == '1' else unit}".rstrip()
-    if unit == "s":
-        return seconds(value) if value else "0 s"
-    if unit in PREFIXED:
-        return si(value, unit.replace("bytes", "B"))
-    number = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-    return number if unit == "1" else f"{number} {unit}"
-
-
 def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool, part: str = "") -> None:
+    from wse_sim.report.text import amount
+
     rows = {
         key: constant.model_dump(mode="json")
         for key, constant in item.provenance.items()
@@ -129,9 +114,9 @@ def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool, part: st
     print(title)
     for key, row in rows.items():
         low, high = row["range"] or (None, None)
-        ends = [_shown(end, row["unit"]) for end in (low, high)]
+        ends = [amount(end, row["unit"]) for end in (low, high)]
         band = "" if low is None else f"   90 %: {ends[0]} to {ends[1]}" if low < high else "   (exact)"
-        print(f"  {key:<30} {_shown(row['value'], row['unit'])}{band}")
+        print(f"  {key:<30} {amount(row['value'], row['unit'])}{band}")
         print(f"  {'':<30} {row['evidence']}: {row['source']}")
         if row["acts"] != "models":
             print(
@@ -173,7 +158,8 @@ def show_kernels(as_json: JsonOption = False) -> None:
         return
     for row in rows:
         print(f"{row['name']:<16} ({', '.join(row['dims'])})  [{', '.join(row['mappings'])}]")
-        print(f"{'':<16} {row['about']}")
+        about = re.sub("^The family of (an? )?", "", str(row["about"]))
+        print(f"{'':<16} {about[:1].upper()}{about[1:]}")
 
 
 @app.command("model")

@@ -184,7 +184,7 @@ def draw(result: ContestResult, path: str | Path) -> None:
     used = float(np.sum(rects[:, 2] * rects[:, 3])) / (graph.width * graph.height)
     title = (
         f"{graph.name}: time {result.max_time:g} steps, L1 {result.wire_l1:g} tiles, "
-        f"cost {result.cost:g}, {used:.1%} of tiles used"
+        f"cost {result.cost:g}, {100 * used:.1f} % of tiles used"
     )
     names = [kernel.name for kernel in graph.kernels]
     draw_rectangles(path, (graph.width, graph.height), rects, names, graph.edges, title)

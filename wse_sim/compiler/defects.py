@@ -156,7 +156,7 @@ def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
     text = (
         f"{len(set(wafer.dead_rows))} dead rows and {len(set(wafer.dead_cores))} dead cores: words pass over "
         f"{len(rows)} rows and {len(cols)} columns (assumed), kernels use {size[0]} x {size[1]} cores "
-        f"({lost:.2%} fewer, {spare_rows} rows and {spare_cols} columns are spare)"
+        f"({100 * lost:.2f} % fewer, {spare_rows} rows and {spare_cols} columns are spare)"
     )
     return wafer.model_copy(update={"program_rows": size[0], "program_cols": size[1]}), text
 

@@ -209,7 +209,7 @@ def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
 @saved
 @dataclass(frozen=True, repr=False)
 class Infeasible(Displayed):
-    """A model that does not fit: the bottleneck, how much it needs, how much there is.
+    """A model that does not fit: the bottleneck, the amount that it needs and the amount available.
 
     Example
     -------

@@ -216,7 +216,7 @@ class Evaluator(ExpressionEvaluator):
 
 
 def named_pointer(node: tree.Node) -> tree.Name | None:
-    """The name at the root of a place inside of what it names, where one step at most leads through a pointer."""
+    """The name at the root of a place inside the object that it names, where one step at most leads through a pointer."""
     if isinstance(node, tree.Name):
         return None
     steps = 0

@@ -184,7 +184,7 @@ class GradScaler:
         max_loss_scale: largest dynamic scale.
         overflow_tolerance: fraction of steps with inf or NaN, since the last change, at which the dynamic scale halves.
         max_gradient_norm: kept for programs that give it; clipping is requested where the step is made.
-        mixed_precision: older programs say here whether models compute in the half type.
+        mixed_precision: in older programs, whether models compute in the half type.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ def _write_report(run: runtime.Run, folder: Path) -> None:
         place = folder if first else folder / f"compile_{number}_{compiled.name}"
         save(compiled.result, place, "result")
         html.write_report(compiled.result, place)
-        heatmap.draw_map(compiled.result, "busy", path=place / "heatmap_compute.png")
+        heatmap.draw_compute(compiled.result, place)
         trace.write_trace(compiled.result, place / "timeline.pftrace")
         first = False
     _json(folder / "run.json", record(run))

@@ -71,7 +71,7 @@ def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
     )
     note = (
         f"a checkpoint of {size / 1e9:.3g} GB every {checkpoints.every_steps} steps takes {size / rate:.3g} s: "
-        f"{1 - slower:.2%} of the time"
+        f"{100 * (1 - slower):.2f} % of the time"
     )
     bindings = {**result.bindings, "checkpoints": extra_s}
     return dataclasses.replace(

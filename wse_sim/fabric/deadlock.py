@@ -57,7 +57,7 @@ class Deadlock:
     everything: npt.NDArray[np.int64] = dataclasses.field(compare=False, repr=False)
 
     def message(self) -> str:
-        """Return one sentence: who waits for what, how many others wait, and what closes the circle."""
+        """Return one sentence: who waits for what, how many others wait, and what closes the cycle of waits."""
         others = self.unfinished - 1
         more = f", and {others:,} other core{'s' if others > 1 else ''} wait{'' if others > 1 else 's'}"
         loop = " -> ".join(self.cycle_of_waits[:SHOWN])

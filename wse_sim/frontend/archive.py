@@ -120,7 +120,7 @@ def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> d
 
 
 def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
-    """The description of a program, what is not needed left out and all else checked."""
+    """The description of a program without the parts that are not needed; everything else is checked."""
     data["guards_code"] = []
     graph = data["graph_module"]
     graph["metadata"], graph["treespec_namedtuple_fields"] = {}, {}

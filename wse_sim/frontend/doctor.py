@@ -59,7 +59,7 @@ class Diagnosis:
         ]
         for number, item in enumerate(self.obstacles, 1):
             of = "cycles" if not item.refuses else "FLOPs behind it"
-            fraction = f" ({item.fraction:.0%} of the {of})" if item.fraction is not None else ""
+            fraction = f" ({100 * item.fraction:.0f} % of the {of})" if item.fraction is not None else ""
             found.append(f"{number}. {item.line or self.model}")
             found.append(f"   {item.reason}{fraction}")
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")

@@ -121,7 +121,7 @@ def _called(factory: Callable[..., object], what: str) -> object:
 
 
 def _arguments(inputs: object, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as arguments by place and by name: a mapping is names, a tuple or list is places, all else is one argument."""
+    """Inputs as arguments by place and by name: a mapping is names, a tuple or list is places, everything else is one argument."""
     if isinstance(inputs, str | bytes):
         raise ModelError(f"{what} has text as its inputs; give tensors, or a dict of them by name")
     if isinstance(inputs, Mapping):

@@ -448,7 +448,7 @@ def _difference(graph: KernelGraph, module: Counted, program: Counted | None) ->
     theirs = _without(module.products, ours)
     text = (
         f"{FLOPS_NOTE}: {graph.total_flops:,} in the graph, {module.total:,} by torch "
-        f"({graph.total_flops / module.total - 1 if module.total else 1:+.1%}); "
+        f"({100 * (graph.total_flops / module.total - 1 if module.total else 1):+.1f} %); "
         f"only in the graph: {_listed(mine)}; only in torch: {_listed(theirs)}"
     )
     if program is not None and _is_equal(graph, program):

@@ -198,7 +198,7 @@ class ConstantSet:
         Raises
         ------
         ConfigError
-            If they go round in a circle, or are too many.
+            If they form a loop, or are too many.
         """
         seen = [path]
         while True:

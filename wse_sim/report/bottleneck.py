@@ -52,8 +52,8 @@ def slowest_area(result: Result) -> Area | None:
     return max(result.areas, key=lambda area: area.times_s[0])
 
 
-def named(result: Result) -> str:
-    """The binding resource by name and in words, and a remedy.
+def named(result: Result, levers: Sequence[Lever] = ()) -> str:
+    """The binding resource by name and in words, and the levers that help most; without `levers`, the general remedy.
 
     Examples
     --------
@@ -62,7 +62,13 @@ def named(result: Result) -> str:
     'input_workers (hosts that prepare samples); more input workers per system would help'
     """
     what, helps = RESOURCES.get(result.binding, ("", ""))
-    return result.binding + (f" ({what})" if what else "") + (f"; {helps} would help" if helps else "")
+    return result.binding + (f" ({what})" if what else "") + _remedy(levers, helps)
+
+
+def _remedy(levers: Sequence[Lever], general: str) -> str:
+    if levers:
+        return f". Helps most: {', then '.join(str(lever) for lever in levers[:3])}"
+    return f"; {general} would help" if general else ""
 
 
 def sentence(result: Result, levers: Sequence[Lever] = ()) -> str:
@@ -79,11 +85,7 @@ def sentence(result: Result, levers: Sequence[Lever] = ()) -> str:
     'Helps most: input_workers_per_system 2 instead of 1 (+100.0 %), then worker_samples_per_s 10 % higher (+10.0 %)'
     """
     what, helps = RESOURCES.get(result.binding, (result.binding.replace("_", " "), ""))
-    text = f"This run is limited by {what}"
-    if levers:
-        text += f". Helps most: {', then '.join(str(lever) for lever in levers[:3])}"
-    elif helps:
-        text += f"; {helps} would help"
+    text = f"This run is limited by {what}{_remedy(levers, helps)}"
     others = sorted(
         ((alone, name) for name, alone in result.bindings.items() if name != result.binding and alone > 0),
         reverse=True,

@@ -18,8 +18,8 @@ from wse_sim.drawn import plain_text
 from wse_sim.engine.result import LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Wafer
-from wse_sim.report import views
-from wse_sim.report.text import si
+from wse_sim.report import bottleneck, treemap, views
+from wse_sim.report.text import percent, shorten, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,6 +106,50 @@ def draw_map(
         _die_boundaries(axes, result.plan.wafer)
     axes.set_title(_title(result), loc="left", fontsize=10)
     return _finish(figure, path, ax)
+
+
+def draw_compute(result: Result, folder: Path) -> Path:
+    """Draw where cores compute; where all cores share every kernel, draw the time of each kernel, because such a map has one color."""
+    if bottleneck.slowest_area(result) is None and result.kernels:
+        path = folder / "time_by_kernel.png"
+        draw_time(result, path)
+    else:
+        path = folder / "heatmap_compute.png"
+        draw_map(result, "busy", path=path)
+    return path
+
+
+@plain_text
+def draw_time(result: Result, path: str | Path | None = None) -> Figure:
+    """The time of a step by kernel: a rectangle's area is the time, its color the fraction in which cores are busy."""
+    from matplotlib import cm as mpl_cm
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Rectangle
+
+    from wse_sim.report.picture import Picture
+
+    found = treemap.cells(views.fold(result.kernels), result.step_s)
+    width, height = 100.0, 52.0
+    figure = Picture(figsize=(11.0, 5.6), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], xlabel="area: time of the step")
+    for (x, y, across, down), cell in zip(
+        treemap.squarified([cell.time_s for cell in found], width, height), found, strict=True
+    ):
+        axes.add_patch(Rectangle((x, y), across, down, facecolor=cell.color, edgecolor="white", linewidth=1))
+        letters = int(across / 0.76)
+        if letters >= 6 and down >= 2.4:
+            text = shorten(cell.name, letters)
+            if down >= 4.6:
+                text += f"\n{percent(cell.fraction)}"
+            axes.text(x + 0.5, y + 0.5, text, fontsize=7.5, color=cell.ink, va="top")
+    bar = figure.colorbar(
+        mpl_cm.ScalarMappable(cmap=ListedColormap(treemap.COLORS)), ax=axes, fraction=0.03, pad=0.01
+    )
+    bar.set_label("fraction of its time in which cores compute", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    axes.set_title(_title(result), loc="left", fontsize=10)
+    return _finish(figure, path, None)
 
 
 @plain_text

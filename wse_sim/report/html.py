@@ -229,7 +229,6 @@ def _content(result: Result) -> dict[str, Any]:
         "resources": bottleneck.RESOURCES,
         "bottleneck": bottleneck.sentence(result, levers),
         "levers": levers[:SHOWN],
-        "binding": tables.binding_lines(result),
         "bindings": sorted(result.bindings.items(), key=lambda item: (-item[1], item[0])),
         "facts": tables.facts(result),
         "groups": groups,

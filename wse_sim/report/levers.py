@@ -7,6 +7,7 @@ a tenth, a count of the cluster by one, the cycles of kernels to nine tenths, th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,8 +41,13 @@ class Lever:
         return f"{self.name} {self.change} (+{percent(self.gain)})"
 
 
+_last: list[tuple[weakref.ref[Result], tuple[Lever, ...]]] = []  # text and page of one run ask for the same
+
+
 def levers_of(result: Result) -> tuple[Lever, ...]:
     """The levers that make a run faster, the largest gain first; of equal ones, known constants before assumed ones.
+
+    Those of the last result are kept.
 
     Examples
     --------
@@ -49,6 +55,14 @@ def levers_of(result: Result) -> tuple[Lever, ...]:
     >>> print(levers_of(wse_sim.run("fc-mnist", mode="pipelined", batch=256))[0])
     input_workers_per_system 2 instead of 1 (+100.0 %)
     """
+    for last, levers in _last:
+        if last() is result:
+            return levers
+    _last[:] = [(weakref.ref(result), _found(result))]
+    return _last[0][1]
+
+
+def _found(result: Result) -> tuple[Lever, ...]:
     mode, plan = mode_named(result.mode), result.plan
     if not plan.graph.kernels:  # nothing to price
         return ()
@@ -76,7 +90,7 @@ def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
         if isinstance(constant.value, int):
             change = f"{_moved(constant, 1 if up else -1)} instead of {constant.value}"
         else:
-            change = f"{TENTH:.0%} {'higher' if up else 'lower'}".replace("%", " %")
+            change = f"{100 * TENTH:.0f} % {'higher' if up else 'lower'}"
         yield Lever(name, change, gain, constant.evidence)
 
 
@@ -130,7 +144,7 @@ def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
     for part in mode.work(plan):
         family = part.kernel.family if isinstance(part, Placed) else part.name
         families.setdefault(family, {})[part.name] = None
-    change = f"{TENTH:.0%} faster".replace("%", " %")
+    change = f"{100 * TENTH:.0f} % faster"
     for family, names in families.items():
         faster = mode.scaled(plan, dict.fromkeys(names, 1 - TENTH))
         gain = float(mode.quick_figures(faster)[RATE]) / base - 1

@@ -251,13 +251,13 @@ def _wafer_maps(page: ServingPage) -> list[str]:
             area = item.region
             x, y, w, h = (round(v * scale, 1) for v in (area.col, area.row, area.cols, area.rows))
             layers = f"{item.layers} layer{'s' * (item.layers != 1)}{', embedding and head' if item.has_ends else ''}"
-            about = escape(f"{item.name}: {layers}, busy {fraction:.1%}", quote=True)
+            about = escape(f"{item.name}: {layers}, busy {100 * fraction:.1f} %", quote=True)
             parts.append(
                 f'<rect class="region" x="{x}" y="{y}" width="{w}" height="{h}" style="fill:{_shade(fraction)}"><title>{about}</title></rect>'
             )
             if w > 34 and h > 16:
                 parts.append(
-                    f'<text class="region{" dark" if fraction > 0.6 else ""}" x="{x + w / 2:g}" y="{y + h / 2 + 4:g}" text-anchor="middle">{fraction:.0%}</text>'
+                    f'<text class="region{" dark" if fraction > 0.6 else ""}" x="{x + w / 2:g}" y="{y + h / 2 + 4:g}" text-anchor="middle">{100 * fraction:.0f} %</text>'
                 )
         out.append(
             f'<figure><svg viewBox="0 0 {MAP_WIDTH} {height}" role="img" aria-label="wafer {number_}">{"".join(parts)}</svg><figcaption>wafer {number_}</figcaption></figure>'

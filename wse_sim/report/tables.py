@@ -14,6 +14,7 @@ from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.report import bottleneck, views
 from wse_sim.report.data import as_json, to_dataframe
+from wse_sim.report.levers import Lever, levers_of
 from wse_sim.report.text import kib, number, percent, percents, seconds, shorten, si
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def _bounds(result: Result, name: str) -> str:
     return "" if found is None else f" ({number(found.low)} to {number(found.high)}, {found.percent:g} %)"
 
 
-def binding_lines(result: Result) -> list[str]:
-    """Text lines with the binding resource of the step, its fraction, and the next ones."""
+def binding_lines(result: Result, levers: Sequence[Lever] = ()) -> list[str]:
+    """Text lines with the binding resource of the step and its remedy, and the fractions of the first four resources."""
     ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
-    lines = [f"bottleneck: {bottleneck.named(result)}"]
+    lines = [f"bottleneck: {bottleneck.named(result, levers)}"]
     for name, alone_s in ranked[:4]:
         fraction = alone_s / result.step_s if result.step_s else 0.0
         lines.append(f"{name}: {seconds(alone_s)} alone, {percent(fraction)} of the step")
@@ -141,7 +142,7 @@ def summary(result: Result | Infeasible, row_limit: int = 12) -> Printed:
         fault = Text(f"{result.model}, {result.mode}: does not fit", style="bold red")
         return Printed(Group(fault, Text(result.message)))
     title = f"{result.model}, {result.mode}, {result.phase}, batch {result.batch}, {result.plan.wafer.name}"
-    binds = binding_lines(result)
+    binds = binding_lines(result, levers_of(result))
     parts: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),

@@ -73,6 +73,26 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+PREFIXED = ("Hz", "bytes/s", "s", "W", "J")
+"""Units that are shown with decimal prefixes."""
+
+
+def amount(value: object, unit: str) -> str:
+    """A value with its unit: 1.1 GHz, 150 GB/s, 288 us; counts with commas; the unit "1" is not shown.
+
+    >>> amount(1.1e9, "Hz"), amount(49152, "bytes"), amount(26.071, "samples/s"), amount("adam", "1")
+    ('1.1 GHz', '49,152 bytes', '26.071 samples/s', 'adam')
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{value} {'' if unit == '1' else unit}".rstrip()
+    if unit == "s":
+        return seconds(value)
+    if unit in PREFIXED:
+        return si(value, unit.replace("bytes", "B"))
+    digits = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    return digits if unit == "1" else f"{digits} {unit}"
+
+
 def shorten(text: str, width: int) -> str:
     """Shorten `text` to at most `width` characters; its end is kept, which identifies a module best."""
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"

@@ -4,6 +4,7 @@ its time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from wse_sim.report.text import percent, seconds, shorten
@@ -15,57 +16,84 @@ COLORS = ("#3f3f46", "#3b518b", "#2c718e", "#21908d", "#27ad81", "#5cc863", "#aa
 """From never busy to always busy."""
 
 
-def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
-    """The kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
+@dataclass(frozen=True)
+class Cell:
+    """A rectangle of the map: the time of a kernel, of the small ones together, or between kernels."""
 
-    A rectangle tells its numbers under the pointer; kernels below 0.4 % of the time are one rectangle "others", and what
-    the kernels leave of `step_s` is "between kernels".
+    name: str
+    time_s: float
+    busy_s: float
+    runs: int
+    fraction: float  # of the step
+
+    @property
+    def busy(self) -> float:
+        """Fraction of its time in which cores are busy."""
+        return self.busy_s / self.time_s if self.time_s else 0.0
+
+    @property
+    def color(self) -> str:
+        """The shade for the fraction in which it is busy."""
+        return COLORS[min(len(COLORS) - 1, int(self.busy * len(COLORS)))]
+
+    @property
+    def ink(self) -> str:
+        """A color of text that can be read on it."""
+        return "#18181b" if self.busy > 0.56 else "#ffffff"
+
+
+def cells(groups: Sequence[KernelGroup], step_s: float) -> list[Cell]:
+    """The rectangles, the largest first.
+
+    Kernels below 0.4 % of the time are one rectangle "others", and what the kernels leave of `step_s` is "between kernels".
     """
     total = max(step_s, sum(group.total_s for group in groups))
     if not total:
-        return ""
-    large = sorted((g for g in groups if g.total_s >= LEAST_FRACTION * total), key=lambda g: -g.total_s)
-    cells = [(g.total_s, g.busy_s, g.name, g.runs) for g in large]
+        return []
     rest = [g for g in groups if g.total_s < LEAST_FRACTION * total]
+    rows = [(g.name, g.total_s, g.busy_s, g.runs) for g in groups if g.total_s >= LEAST_FRACTION * total]
     if rest:
-        cells.append(
-            (
-                sum(g.total_s for g in rest),
-                sum(g.busy_s for g in rest),
-                f"{len(rest)} others",
-                sum(g.runs for g in rest),
-            )
-        )
-    between_s = total - sum(cell[0] for cell in cells)
+        sums = [sum(g.total_s for g in rest), sum(g.busy_s for g in rest)]
+        rows.append((f"{len(rest)} others", sums[0], sums[1], sum(g.runs for g in rest)))
+    between_s = total - sum(row[1] for row in rows)
     if between_s > LEAST_FRACTION * total:
-        cells.append((between_s, 0.0, "between kernels", 1))
-    cells.sort(key=lambda cell: -cell[0])
-    places = squarified([cell[0] for cell in cells], WIDTH, HEIGHT)
-    shapes = [_cell(place, cell, total) for place, cell in zip(places, cells, strict=True)]
+        rows.append(("between kernels", between_s, 0.0, 1))
+    return sorted((Cell(*row, row[1] / total) for row in rows), key=lambda cell: -cell.time_s)
+
+
+def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
+    """The kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
+
+    A rectangle tells its numbers under the pointer.
+    """
+    found = cells(groups, step_s)
+    if not found:
+        return ""
+    places = squarified([cell.time_s for cell in found], WIDTH, HEIGHT)
+    shapes = [_shape(place, cell) for place, cell in zip(places, found, strict=True)]
     return (
         f"<svg viewBox='0 0 {WIDTH:.0f} {HEIGHT:.0f}' role='img' aria-label='time of the step by kernel' "
         f"style='width:100%;height:auto;font:12px system-ui,sans-serif'>{''.join(shapes)}</svg>"
     )
 
 
-def _cell(place: tuple[float, float, float, float], cell: tuple[float, float, str, int], total: float) -> str:
+def _shape(place: tuple[float, float, float, float], cell: Cell) -> str:
     x, y, width, height = place
-    time_s, busy_s, name, runs = cell
-    busy = busy_s / time_s if time_s else 0.0
-    color = COLORS[min(len(COLORS) - 1, int(busy * len(COLORS)))]
-    tip = f"{name}\n{seconds(time_s)}, {percent(time_s / total)} of the step\nbusy {percent(busy)} of it\n{runs} runs per step"
+    tip = (
+        f"{cell.name}\n{seconds(cell.time_s)}, {percent(cell.fraction)} of the step\n"
+        f"busy {percent(cell.busy)} of it\n{cell.runs} runs per step"
+    )
     text = ""
     letters = int((width - 10) / 7)
     if letters >= 6 and height >= 16:
-        ink = "#18181b" if busy > 0.7 else "#fff"
-        label = escape(shorten(name, letters))
-        text = f"<text x='{x + 5:.1f}' y='{y + 15:.1f}' fill='{ink}'>{label}"
+        label = escape(shorten(cell.name, letters))
+        text = f"<text x='{x + 5:.1f}' y='{y + 15:.1f}' fill='{cell.ink}'>{label}"
         if height >= 32:
-            text += f"<tspan x='{x + 5:.1f}' dy='15'>{percent(time_s / total)}</tspan>"
+            text += f"<tspan x='{x + 5:.1f}' dy='15'>{percent(cell.fraction)}</tspan>"
         text += "</text>"
     return (
         f"<g><title>{escape(tip)}</title><rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' "
-        f"fill='{color}' stroke='#fff' stroke-width='1'/>{text}</g>"
+        f"fill='{cell.color}' stroke='#fff' stroke-width='1'/>{text}</g>"
     )
 
 

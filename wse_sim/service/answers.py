@@ -267,7 +267,7 @@ def _plan(
 
 def _lone(options: ServingOptions, load: Load, replica: Replica) -> str:
     first = bounds_of(load, replica.rules, replica.table).first_token_s
-    return f"the first token of a lone mean request takes {1e3 * first:,.4g} ms, and {options.attain:.0%} of all must meet them"
+    return f"the first token of a lone mean request takes {1e3 * first:,.4g} ms, and {100 * options.attain:.0f} % of all must meet them"
 
 
 def _highest(
@@ -388,6 +388,4 @@ def _tried(systems: int, count: int, found: Serving | None, goals: Mapping[str, 
     if found is None:
         return f"{systems:>4} wafers a replica: {count * systems} wafers are too few"
     met = run.attained(found, goals)
-    return (
-        f"{systems:>4} wafers a replica: {count} replicas, {count * systems} wafers, {met:.2%} meet the goals"
-    )
+    return f"{systems:>4} wafers a replica: {count} replicas, {count * systems} wafers, {100 * met:.2f} % meet the goals"

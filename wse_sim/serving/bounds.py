@@ -118,8 +118,8 @@ def binding_of(served: Served, load: Load, rules: ServingRules, table: TurnTable
         )
     if busy[slowest] > 0.6:
         where = "the first region" if slowest == 0 else f"region {slowest} of {table.regions}"
-        return f"region {slowest}", f"{where} was busy {busy[slowest]:.0%} of the time"
+        return f"region {slowest}", f"{where} was busy {100 * busy[slowest]:.0f} % of the time"
     return (
         "latency",
-        f"the path of a token through {table.regions} regions; the busiest was busy {busy[slowest]:.0%} of the time",
+        f"the path of a token through {table.regions} regions; the busiest was busy {100 * busy[slowest]:.0f} % of the time",
     )

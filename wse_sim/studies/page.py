@@ -12,7 +12,8 @@ from typing import Any
 
 from wse_sim.report.pages import as_json, parts_of, templates
 from wse_sim.studies.data import Shown, better
-from wse_sim.studies.plots import Axes, effects, label
+from wse_sim.studies.labels import label, short
+from wse_sim.studies.plots import Axes, effects
 
 MOST_ROWS = 50_000
 REPORTS = "runs"  # folder of full results, one per number
@@ -46,9 +47,10 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
         tiles=_tiles(study),
         chosen=None if chosen is None else chosen.why,
         objectives=objectives,
+        short=short,
         misfits=_misfits(study),
         effects=effects(study, study.outputs[0]),
-        output=study.outputs[0],
+        output=short(study.outputs[0]),
         fixed=sorted((key, _text(value)) for key, value in study.spec.fixed.items()),
         style=parts_of("wse_sim.report", "report.css") + parts_of("wse_sim.studies", "study.css"),
         script=parts_of("wse_sim.studies", "study.js"),
@@ -125,13 +127,13 @@ def _tiles(study: Shown) -> list[tuple[str, str]]:
     found = [
         ("runs", f"{len(study.rows):,}"),
         ("with a result", f"{len(done):,}"),
-        ("vary", f"{len(study.varied)}"),
+        ("parameters varied", f"{len(study.varied)}"),
     ]
     values = [row["outputs"][output] for row in done if row["outputs"].get(output) is not None]
     if values:
         best = min(values) if better(output) == "minimize" else max(values)
-        found.append((f"best {label(output).replace('_', ' ')}", f"{best:,.4g}"))
-    return [*found, ("seconds of workers", f"{sum(row['seconds'] for row in study.rows):,.3g}")]
+        found.append((f"best of {short(output)}", f"{best:,.4g}"))
+    return [*found, ("worker seconds", f"{sum(row['seconds'] for row in study.rows):,.3g}")]
 
 
 def _misfits(study: Shown) -> list[tuple[str, int, str]]:

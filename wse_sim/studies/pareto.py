@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.studies import labels
+
 Direction = str  # maximize, minimize
 
 
@@ -73,23 +75,30 @@ def _why(
     best: NDArray[np.float64],
     names: Sequence[str],
     directions: Sequence[Direction],
-    setting: Mapping[str, Any],
+    given: Mapping[str, Any],
     size: int,
 ) -> str:
-    where = ", ".join(f"{name} {shown(value)}" for name, value in setting.items())
+    where = ", ".join(labels.setting(name, value) for name, value in given.items())
     if len(names) == 1:
         word = "most" if directions[0] == "maximize" else "least"
-        return f"{where} has the {word} {names[0]}: {shown(float(row[0]))}"
+        return (
+            f"{where} has the {word} {labels.short(names[0])}: {labels.quantity(names[0], rounded(row[0]))}"
+        )
     parts = []
     for name, value, top, way in zip(names, row, best, directions, strict=True):
         word = (
             "best"
             if math.isclose(value, top, rel_tol=1e-9)
-            else f"{value / top:.0%} of the {'most' if way == 'maximize' else 'least'}"
+            else f"{100 * value / top:.0f} % of the {'most' if way == 'maximize' else 'least'}"
         )
-        parts.append(f"{name} {shown(float(value))} ({word})")
+        parts.append(f"{labels.quantity(name, rounded(value))} ({word})")
     count = f"{size} point" + ("s" if size > 1 else "")
     return f"Pareto front: {count}. Recommended: {where} (smallest loss against the best of each objective): {', '.join(parts)}"
+
+
+def rounded(value: float) -> float:
+    """Round to four significant digits."""
+    return float(f"{value:.4g}")
 
 
 def shown(value: object) -> str:

@@ -77,7 +77,7 @@ def planned_sweep(spec: StudySpec) -> Planned:
     Raises
     ------
     WseError
-        If not one of them makes a run.
+        If none of the settings makes a run.
     """
     planned = plan(spec)
     if not planned.numbered:
@@ -93,7 +93,7 @@ def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
     Raises
     ------
     WseError
-        If not one of them makes a run: before the first chunk is given.
+        If none of the settings makes a run; raised before the first chunk.
     """
     resolver, every = Resolver(spec), settings(spec)
     held: list[Planned] = []

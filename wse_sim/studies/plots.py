@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import WseError
 from wse_sim.studies.data import RowValues, Shown, better
+from wse_sim.studies.evaluate import DONE
+from wse_sim.studies.labels import label, short
 from wse_sim.studies.pareto import front
 from wse_sim.studies.pareto import shown as text_of
-from wse_sim.studies.quantities import UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -86,14 +87,6 @@ LEAST_GAP = 0.02
 """Lines that differ by less on one side of a place do not cross there, for a reader."""
 
 
-def label(name: str) -> str:
-    """A name with its unit."""
-    from wse_sim.studies.parameters import parameters
-
-    unit = UNITS.get(name) or (parameters()[name].unit if name in parameters() else "")
-    return f"{name} ({unit})" if unit and unit != name else name
-
-
 def _numeric(study: Shown) -> list[str]:
     return [name for name in study.varied if study.is_numeric(name)]
 
@@ -119,11 +112,15 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
     plot = figure.subplots()
     found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     groups: dict[str, list[RowValues]] = {}
-    for row in study.done:
+    for row in sorted(study.rows, key=lambda row: row["status"] != DONE):
         groups.setdefault(text_of(study.value(row, by)) if by else "", []).append(row)
+    misses: list[tuple[str, str, list[float]]] = []
     left_out = len(groups) - MOST_LINES
     for color, (name, rows) in zip(COLORS, list(groups.items())[:MOST_LINES], strict=False):
-        best = _best_per_x(study, rows, x, y)
+        best = _best_per_x(study, [row for row in rows if row["status"] == DONE], x, y)
+        reached = {study.value(row, x) for row in best}
+        missed = {v for row in rows if (v := study.value(row, x)) is not None and v not in reached}
+        misses.append(("" if best else f"{by} {name}", color, sorted(missed)))
         if not best:
             continue
         xs, ys = study.column(best, x), study.column(best, y)
@@ -140,16 +137,16 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
                 linewidth=1,
                 label=f"cross at {text_of(float(f'{place:.3g}'))}",
             )
-    _mark_misfits(study, plot, x)
+    _mark_misfits(plot, misses)
     _dress(plot, study, x, y)
-    if by:
+    if plot.get_legend_handles_labels()[1]:
         plot.legend(fontsize=8, title=f"and {left_out} more" if left_out > 0 else None)
     rest = [name for name in others if name != by and not (x == SIZE and name == "model")]
     hint = f"; the best over {', '.join(rest)}" if rest else ""
     has_bounds = any(y in row["low"] for row in study.done)
     model = study.spec.fixed.get("model")
     plot.set_title(
-        f"{f'{model}: ' if model else ''}{y} over {x}{hint}{' (bands: 90 %)' if has_bounds else ''}",
+        f"{f'{model}: ' if model else ''}{short(y)} over {x}{hint}{' (bands: 90 %)' if has_bounds else ''}",
         fontsize=10,
     )
     return True
@@ -197,14 +194,17 @@ def _best_per_x(study: Shown, rows: Sequence[RowValues], x: str, y: str) -> list
     return [best[place] for place in sorted(best)]
 
 
-def _mark_misfits(study: Shown, plot: Plot, x: str) -> None:
-    """Mark the x values at which no run fits, at the bottom of the plot."""
-    fits = {study.value(row, x) for row in study.done}
-    never = sorted({v for row in study.rows if (v := study.value(row, x)) is not None and v not in fits})
-    if never:
+def _mark_misfits(plot: Plot, misses: Sequence[tuple[str, str, list[float]]]) -> None:
+    """Mark where lines have no result, at the bottom of the plot: name of a line without any result or "", color, places."""
+    is_named = False
+    for height, (name, color, places) in enumerate(misses):
+        if not places and not name:
+            continue
+        text = f"{name}: no result" if name else None if is_named else "no result"
+        is_named |= not name
         plot.plot(
-            never, np.zeros(len(never)), "x", color="#b91c1c", transform=plot.get_xaxis_transform(), clip_on=False,
-            label="nothing fits here", zorder=5,
+            places, np.full(len(places), 0.012 + 0.022 * height), "x", color=color, markersize=5, clip_on=False,
+            transform=plot.get_xaxis_transform(), label=text, zorder=5,
         )  # fmt: skip
 
 
@@ -213,23 +213,28 @@ def _dress(plot: Plot, study: Shown, x: str, y: str) -> None:
     if _is_log(study.column(study.rows, x)):
         plot.set_xscale("log")
         places = [place for place in _places(study, x) if place is not None]
-        if _are_apart(places):
+        if _are_apart(np.log(np.array(places, float))):
             plot.set_xticks(places, [text_of(place) for place in places])
             plot.set_xticks([], minor=True)
+    elif study.is_numeric(x):
+        places = [place for place in _places(study, x) if place is not None]
+        if _are_apart(np.array(places, float)):
+            plot.set_xticks(places, [text_of(place) for place in places])
     values = study.column(rows, y)
     if _is_log(values):
         plot.set_yscale("log")
     elif np.nanmin(values) >= 0:
-        plot.set_ylim(bottom=0)
+        high = [row["high"].get(y, 0.0) for row in rows]
+        plot.set_ylim(0, 1.06 * max(float(np.nanmax(values)), *high) or 1.0)
+        plot.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     plot.set_xlabel(label(x))
     plot.set_ylabel(label(y))
     plot.grid(visible=True, alpha=0.25)
 
 
-def _are_apart(places: Sequence[float]) -> bool:
-    """Whether places on a log axis leave room for a text each."""
-    logs = np.log(np.array(places, float))
-    return len(logs) > 1 and bool(np.diff(logs).min() > 0.07 * (logs[-1] - logs[0]))
+def _are_apart(places: NDArray[np.float64]) -> bool:
+    """Whether rising places leave room for a text each."""
+    return len(places) > 1 and bool(np.diff(places).min() > 0.07 * (places[-1] - places[0]))
 
 
 def heat_map(study: Shown, axes: Axes, figure: Figure) -> bool:
@@ -266,7 +271,7 @@ def heat_map(study: Shown, axes: Axes, figure: Figure) -> bool:
     plot.set_ylabel(label(second))
     rest = [name for name in study.varied if name not in (x, second)]
     hint = f"; the best over {', '.join(rest)}" if rest else ""
-    plot.set_title(f"{y}{hint} (grey: no result)", fontsize=10)
+    plot.set_title(f"{short(y)}{hint} (grey: no result)", fontsize=10)
     return True
 
 
@@ -313,7 +318,7 @@ def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
     plot.set_xticks(
         range(len(names)), [textwrap.fill(name.replace("_", " "), 16) for name in names], fontsize=8
     )
-    plot.set_title(f"every run with a result; color: {y}", fontsize=10)
+    plot.set_title(f"every run with a result; color: {short(y)}", fontsize=10)
     for side in plot.spines.values():
         side.set_visible(False)
     return True
@@ -363,8 +368,8 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
         plot.step(
             xs[order], ys[order], where=_corner(objectives[x], objectives[y]), color=COLORS[0], alpha=0.5
         )
-    plot.plot(xs[order], ys[order], "o", color=COLORS[0], markersize=6, label="no other run beats these")
-    plot.plot(xs[chosen.index], ys[chosen.index], "*", color=COLORS[1], markersize=18, label="chosen")
+    plot.plot(xs[order], ys[order], "o", color=COLORS[0], markersize=6, label="Pareto front")
+    plot.plot(xs[chosen.index], ys[chosen.index], "*", color=COLORS[1], markersize=18, label="recommended")
     for axis, values, name in (("x", xs, x), ("y", ys, y)):
         if _is_log(values):
             (plot.set_xscale if axis == "x" else plot.set_yscale)("log")
@@ -471,7 +476,7 @@ def tornado(study: Shown, axes: Axes, figure: Figure) -> bool:
     plot.axvline(0, color="black", linewidth=0.8)
     plot.margins(x=0.18)
     plot.set_xlabel(
-        f"mean {y} at the least and the best value of a parameter, against the mean of all runs (%)"
+        f"mean {short(y)} at the least and the best value of a parameter, against the mean of all runs (%)"
     )
     plot.set_title("What moves it: averaged over all other parameters", fontsize=10)
     return True

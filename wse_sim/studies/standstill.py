@@ -45,7 +45,7 @@ class Stillness:
 
 
 class Watch:
-    """Looks after the workers of a client; `cluster` is that of this command, None for a scheduler elsewhere."""
+    """Monitors the workers of a client; `cluster` is that of this command, None for a scheduler elsewhere."""
 
     def __init__(self, client: distributed.Client, cluster: distributed.LocalCluster | None) -> None:
         self._client, self._cluster = client, cluster

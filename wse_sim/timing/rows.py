@@ -73,7 +73,7 @@ class TimingReport:
     def summary(self) -> str:
         """One line: what was measured, and how many results came from the cache."""
         return (
-            f"measured on the fabric: {self.measured_fraction:.1%} of the cycles of the formulas, by {self.probes} distinct "
+            f"measured on the fabric: {100 * self.measured_fraction:.1f} % of the cycles of the formulas, by {self.probes} distinct "
             f"probes ({self.cached} from the cache)"
         )
 
@@ -119,7 +119,7 @@ def _table(rows: Sequence[TimingRow], shown: int, total: float, title: str) -> l
         difference = sum(row.difference_cycles for row in rest) / total
         more = f"{len(rest)} more"
         lines.append(
-            f"{more:<{width}} {'':>6} {fraction:>8.1%} {'':>12}  {difference:+.2%} of all cycles together"
+            f"{more:<{width}} {'':>6} {fraction:>8.1%} {'':>12}  {100 * difference:+.2f} % of all cycles together"
         )
     return lines
 

@@ -44,7 +44,7 @@ FITTED = (
     "die_crossing_cycles", "memoryx_bytes_per_s", "worker_samples_per_s",
     "stencil_neighbour_wait_cycles", "stencil_first_block_wait_cycles",
 )  # fmt: skip
-"""Constants that were fitted to published points (docs/validation.md), without integers, which have no small moves."""
+"""Constants that were fitted to published points (docs/fits.md), without integers, which have no small moves."""
 TIED = {"memoryx_bytes_per_s": "swarmx_bytes_per_s"}
 """Constants of one line: the second has the value of the first."""
 HOLD = 0.001
@@ -189,7 +189,7 @@ class Refit:
         for move in self.moves:
             stated = move.constant.stated
             value, (low, high) = float(stated.value), stated.range or (0.0, 0.0)  # type: ignore[arg-type]
-            change = f"{move.value / value - 1.0:+.1%}" if value else f"{move.value - value:+.3g}"
+            change = f"{100 * (move.value / value - 1.0):+.1f} %" if value else f"{move.value - value:+.3g}"
             end = "  AT ITS END" if move.is_at_end else ""
             lines.append(
                 f"{move.constant.name:<30} {value:>11.5g} {move.value:>11.5g} {change:>8}  {low:.5g} to {high:.5g} {stated.unit}{end}"
@@ -206,11 +206,13 @@ class Refit:
             )
         lines += ["", f"{'point':<32} {'before':>8} {'after':>8} {'left out':>9}"]
         for row in self.rows:
-            left = "" if row.left_out is None else f"{row.left_out:+.1%}"
+            left = "" if row.left_out is None else f"{100 * row.left_out:+.1f} %"
             lines.append(f"{row.id:<32} {row.before:>+8.1%} {row.after:>+8.1%} {left:>9}")
         rms = {kind: self.rms(kind) for kind in ("before", "after", "left_out")}
         shown = ", ".join(
-            f"{kind.replace('_', ' ')} {value:.1%}" for kind, value in rms.items() if value is not None
+            f"{kind.replace('_', ' ')} {100 * value:.1f} %"
+            for kind, value in rms.items()
+            if value is not None
         )
         lines.append(f"rms error: {shown}")
         left_out, before = rms["left_out"], rms["before"]
@@ -390,8 +392,8 @@ def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
     }
     near = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
     before, after, left = (found.rms(kind) for kind in ("before", "after", "left_out"))
-    said = f"rms error {before:.1%} before, {after:.1%} after" + (
-        f", {left:.1%} left out" if left is not None else ""
+    said = f"rms error {100 * before:.1f} % before, {100 * after:.1f} % after" + (
+        f", {100 * left:.1f} % left out" if left is not None else ""
     )
     head = f"# Written by wse-sim validate --refit from {count} runs: {said}.\n"
     return head + yaml.safe_dump(

@@ -154,7 +154,7 @@ class Validation:
             f"{'point':<{width}} {'measured':>12} {'predicted':>12} {'unit':<{units}} {'error':>8}  binding"
         ]
         for row in self.rows:
-            error = "" if row.error is None else f"{row.error:+.1%}"
+            error = "" if row.error is None else f"{100 * row.error:+.1f} %"
             measured = "" if row.point.measured is None else f"{row.point.measured:,.6g}"
             predicted = "not run" if row.prediction.predicted is None else f"{row.prediction.predicted:,.6g}"
             tail = row.prediction.binding if row.error is not None else row.prediction.reason
@@ -168,7 +168,9 @@ class Validation:
             )
         lines.append("")
         for subject, (inside, count, half) in self.coverage().items():
-            lines.append(f"coverage  {subject:<24} {inside} of {count} inside, median half-width {half:.1%}")
+            lines.append(
+                f"coverage  {subject:<24} {inside} of {count} inside, median half-width {100 * half:.1f} %"
+            )
         counts: dict[str, int] = {}
         for row in self.rows:
             if row.point.gate and row.error is not None:
@@ -185,7 +187,7 @@ class Validation:
         errors = [abs(row.error) for row in self.rows if row.point.gate and row.error is not None]
         if errors:
             near = sum(error <= 0.2 for error in errors)
-            lines.append(f"median error {median(errors):.1%}, {near} of {len(errors)} within 20 %")
+            lines.append(f"median error {100 * median(errors):.1f} %, {near} of {len(errors)} within 20 %")
         if {"wse2", "wse3"} <= {row.point.system for row in self.rows}:
             right, count = self.order()
             lines.append(
@@ -197,7 +199,7 @@ class Validation:
             whole = sum(row.composed_fraction for row in rows)
             lines += [
                 "",
-                f"{whole:.0%} of the time of {mode.replace('-', ' ')} rests on prices composed on the fabric:",
+                f"{100 * whole:.0f} % of the time of {mode.replace('-', ' ')} rests on prices composed on the fabric:",
             ]
             lines += [
                 f"  {row.family:<14} {row.fraction:6.1%} of the time, {row.composed_fraction:6.1%} composed, {_laid(row)}"

@@ -139,12 +139,12 @@ class ComparedTraining:
         """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
-            f"{self.engine_step:.6g} by the event engine ({self.difference:+.1%})"
+            f"{self.engine_step:.6g} by the event engine ({100 * self.difference:+.1f} %)"
         )
         if self.alternating_step is not None:
             head += f"; alternating passes (1F1B) would take {self.alternating_step:.6g} there"
         rows = [
-            f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({r.busiest / r.engine - 1:+.1%}); "
+            f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({100 * (r.busiest / r.engine - 1):+.1f} %); "
             f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
             for r in self.regions
         ]

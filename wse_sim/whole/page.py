@@ -43,7 +43,7 @@ def measured(found: Compared | ComparedTraining | ComparedStreaming) -> Measured
             region.name,
             _cycles(region.engine),
             _cycles(region.busiest),
-            f"{region.busiest / region.engine - 1:+.1%}",
+            f"{100 * (region.busiest / region.engine - 1):+.1f} %",
             _cycles(region.mean),
             *(
                 f"{_cycles(core)} ({_cycles(plan)} planned)"
@@ -71,7 +71,7 @@ def _streamed(found: ComparedStreaming) -> MeasuredCounters:
             name,
             _cycles(plan),
             _cycles(fabric),
-            f"{fabric / plan - 1:+.1%}" if plan > SMALL * found.engine_step else "",
+            f"{100 * (fabric / plan - 1):+.1f} %" if plan > SMALL * found.engine_step else "",
         )
         for name, plan, fabric in lines
     )

@@ -152,11 +152,11 @@ class Compared:
         """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric, input free: {self.fabric_period:.6g} cycles per sample, {self.engine_period:.6g} by the "
-            f"event engine ({self.difference:+.1%})"
+            f"event engine ({100 * self.difference:+.1f} %)"
         )
         rows = [
             f"  {r.name}: busiest core {r.busiest:.6g} cycles per sample, {r.engine:.6g} in the plan "
-            f"({r.busiest / r.engine - 1:+.1%}); its instructions take {r.issued:.6g}"
+            f"({100 * (r.busiest / r.engine - 1):+.1f} %); its instructions take {r.issued:.6g}"
             for r in self.regions
         ]
         links = [

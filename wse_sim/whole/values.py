@@ -108,7 +108,7 @@ class CheckedValues:
             worst, (error, _) = self.worst(kind), self.largest(kind)
             where = f" ({worst.name}, step {worst.step})" if kind in ("gradient", "update") else ""
             lines.append(
-                f"  {kind}: at most {error:.2%} from fp32, {worst.rounded_error:.2%} from PyTorch with the same rounding{where}"
+                f"  {kind}: at most {100 * error:.2f} % from fp32, {100 * worst.rounded_error:.2f} % from PyTorch with the same rounding{where}"
             )
         head = "values compared with PyTorch, relative to the largest of their tensor:"
         if self.selected:

@@ -1,7 +1,7 @@
 """Phases of products in which the items of a sequence go around a rectangle, as parts of fabric programs.
 
 An item (a key, a query) is a vector of which every line of cores holds or receives a piece.  A phase handles all
-items in order; a core enters the next phase when it is through with the last.
+items in order; a core enters the next phase when it has finished the last.
 
 product   the item's elements arrive, each triggers a multiply-accumulate over the vectors at rest, and the sums go
           along the other axis to the item's owner there (ring), or out at the edge (chain).

@@ -131,7 +131,7 @@ class Attention(Family):
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All keys of a sample arrive before the first query; partial sums travel. By pairs all results leave
+        """All keys of a sample arrive before the first query; partial sums travel. With pairs, all results leave
         at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)

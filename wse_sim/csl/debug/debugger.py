@@ -133,7 +133,7 @@ class Debugger:
         return self._goal.core in event.cores and self._is_stepped()
 
     def _holds(self, point: BreakPoint | NamedWatch, core: int) -> bool:
-        """Whether a condition holds; one that names nothing at this place stops as well, so that it is seen."""
+        """Whether a condition holds; a condition with a name that is unknown here stops too, so the mistake is noticed."""
         try:
             return not point.condition or bool(self.view.value(core, point.condition))
         except DebugError:

@@ -77,7 +77,7 @@ def explanation_text(about: dict[str, Any]) -> str:
     for cls in about["classes"]:
         used = (cls["code_bytes"] + cls["data_bytes"]) / cls["limit_bytes"]
         lines.append(
-            f"{cls['name'][:34]:<34} {cls['cores']:>7,} {cls['code_bytes']:>7,}B {cls['data_bytes']:>7,}B   {used:.1%}"
+            f"{cls['name'][:34]:<34} {cls['cores']:>7,} {cls['code_bytes']:>7,}B {cls['data_bytes']:>7,}B   {100 * used:.1f} %"
         )
         for task in cls["tasks"]:
             lines.append(f"    {task['kind']} task {task['id']:>2}  {task['name']}")

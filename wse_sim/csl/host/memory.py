@@ -87,7 +87,7 @@ def memory_text(rows: list[ClassMemory]) -> str:
         numbers = " ".join(
             f"{n:>7,}" for n in (row.cores, row.code, row.variables, row.constants, row.frames, row.spare)
         )
-        lines.append(f"{row.name[-30:]:<30} {numbers}  {1 - row.spare / LIMIT_BYTES:.1%} full")
+        lines.append(f"{row.name[-30:]:<30} {numbers}  {100 * (1 - row.spare / LIMIT_BYTES):.1f} % full")
         if row.deepest:
             lines.append(
                 f"    deepest frames  {' > '.join(f'{name} {size:,}' for name, size in row.deepest)}"

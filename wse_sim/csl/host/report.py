@@ -150,8 +150,8 @@ _STYLE = Path(__file__).parents[2] / "report" / "templates" / "report.css"
 """Style of this package's pages, in light and dark mode."""
 _OWN_STYLE = """
 .tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
-figure { display: inline-block; margin: 0 16px 12px 0; max-width: 100%; }
-figure img { max-width: 100%; background: #fff; border-radius: 6px; }
+figure { display: inline-block; margin: 0 16px 12px 0; width: min(100%, 400px); vertical-align: top; }
+figure img { width: 100%; background: #fff; border-radius: 6px; }
 .profile td:nth-child(-n+4), .profile th:nth-child(-n+4) { text-align: right; white-space: nowrap; }
 .profile td:last-child { width: 100%; }
 .profile .bar i { background: var(--busy); }
@@ -192,7 +192,7 @@ def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], tex
         fraction = row["cycles"] / total
         place = html.escape(f"{Path(row['file']).name}:{row['line']}, {row['function']} ({row['class']})")
         body.append(
-            f"<tr><td>{fraction:.1%}</td><td><span class='bar'><i style='width:{max(1, round(100 * fraction))}%'></i></span></td>"
+            f"<tr><td>{100 * fraction:.1f} %</td><td><span class='bar'><i style='width:{max(1, round(100 * fraction))}%'></i></span></td>"
             f"<td>{row['cycles']:,}</td><td>{row['executions']:,}</td>"
             f"<td><code>{html.escape(row['text'])}</code><br><span class='place'>{place}</span></td></tr>"
         )
@@ -233,8 +233,8 @@ def _tiles(record: Record) -> list[tuple[str, str]]:
         ("cycles, host copies included", f"{record.session.cycle:,}"),
         ("cycles in which a core or a word was at work", f"{cycles:,}"),
         ("instructions", f"{int(counters['opcodes'].sum()):,}"),
-        ("busy, mean over the cores", f"{float(np.mean(counters['busy'])) / cycles:.1%}"),
-        ("waiting for queues, mean", f"{float(np.mean(waiting)) / cycles:.1%}"),
+        ("busy, mean over the cores", f"{100 * float(np.mean(counters['busy'])) / cycles:.1f} %"),
+        ("waiting for queues, mean", f"{100 * float(np.mean(waiting)) / cycles:.1f} %"),
         ("words on the busiest link", f"{int(counters['links'].max(initial=0)):,}"),
     ]
 

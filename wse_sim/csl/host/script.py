@@ -65,7 +65,7 @@ def combine(name: str, a: Any, b: Any) -> Any:
 
 
 def combine_in_place(name: str, a: Any, b: Any) -> Any:
-    """``a OP= b``: scalars as :func:`combine`, all else in place."""
+    """``a OP= b``: scalars as :func:`combine`, everything else in place."""
     return _IN_PLACE[name](*_widened(a, b))
 
 

@@ -137,7 +137,7 @@ class Core(VectorWalker):
         return task, self.state.queue_of.get(task, -1)
 
     def _close(self) -> None:
-        """The operation in flight is through: its task runs next."""
+        """The operation in flight is complete; its task runs next."""
         done = self.open
         assert done is not None
         self.open = None

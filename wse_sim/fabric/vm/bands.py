@@ -206,7 +206,7 @@ def one_band(machine: S.Machine) -> Band:
 
 
 class Bands:
-    """A machine cut at some rows: lists, counters and logs of every band are its own, all else is the machine's."""
+    """A machine cut at some rows: lists, counters and logs of every band are its own, everything else belongs to the machine."""
 
     def __init__(self, machine: S.Machine, starts: list[int], *, in_turns: bool) -> None:
         sets = machine.sets

@@ -94,7 +94,7 @@ def read_register(rs, is_switch, m):
 
 @inlined_kernel
 def write_register(rs, is_switch, value, m):
-    """Set a register of router and color `rs`."""
+    """Set a register of a router's color; `rs` is the slot of router and color."""
     state = np.int64(m.rstate[rs])
     if is_switch:
         state = (state & ~(3 | S.RING_BIT)) | ((value >> 13) & 3)

@@ -63,7 +63,7 @@ def swapped(rs, slot, port, rstate, slot_of, color_of):
 
 @inlined_kernel
 def has_room(e, capacity, t, sets, q_count, q_head, q_stamp):
-    """1 if a word may enter queue `e` of this many cells now, 0 if it is full, -1 if a cell comes free by the clock alone."""
+    """1 if a word may enter queue `e` of this many cells now, 0 if it is full, -1 if a cell becomes free by the clock alone."""
     count = np.int64(q_count[e])
     if count >= capacity:
         return 0

@@ -26,7 +26,7 @@ DONE = 16
 
 @inlined_kernel
 def finish(c, k, m):
-    """An operation is through: its task is activated or unblocked, DSRs keep their addresses, the thread is free."""
+    """An operation is complete: its task is activated or unblocked, DSRs keep their addresses, the thread is free."""
     th, core = m.threads[k, c], m.core
     if th[S.T_ACTIVATE] >= 0:
         core[c, S.ACTIVE] |= np.int64(1) << np.int64(th[S.T_ACTIVATE])
@@ -224,7 +224,7 @@ def is_through(th):
 
 @inlined_kernel
 def step(c, k, t, m):
-    """One issue cycle of thread `k`: BUSY, DONE (BUSY, and the operation is through), or what it waits for."""
+    """One issue cycle of thread `k`: BUSY, DONE (BUSY, and the operation is complete), or what it waits for."""
     th, core = m.threads[k, c], m.core
     is_sync = k == 0
     if th[S.T_LEFT] > 0:

@@ -86,8 +86,8 @@ def verdict(scores: Sequence[PlanScore], rates: Sequence[float]) -> str:
         )
     told = "did not become" if rate < 0.001 else "became"
     return (
-        f"Shorter wire {told} higher throughput: '{scores[shortest].placer}' has {wire:+.1%} wire and "
-        f"{rate:+.2%} throughput against '{scores[fastest].placer}'."
+        f"Shorter wire {told} higher throughput: '{scores[shortest].placer}' has {100 * wire:+.1f} % wire and "
+        f"{100 * rate:+.2f} % throughput against '{scores[fastest].placer}'."
     )
 
 

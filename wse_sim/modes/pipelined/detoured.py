@@ -62,7 +62,7 @@ def _round_dead_cores(plan: PipelinedPlan) -> PipelinedPlan:
     taken = max(beside, default=0.0) / wafer.link_bytes_per_cycle * wafer.wavelet_cycles / plan.pace_cycles
     note = (
         f"{met} and go around them: up to {max(more)} extra hops{_words_longer(streams, more)}; the busiest link of these "
-        f"routes is occupied {taken:.1%} of the time"
+        f"routes is occupied {100 * taken:.1f} % of the time"
     )
     return dataclasses.replace(
         plan,
@@ -85,4 +85,4 @@ def _words_longer(streams: Sequence[Stream], extra: Sequence[int]) -> str:
     sizes = [stream.bytes_per_sample + stream.backward_bytes_per_sample for stream in streams]
     plain = sum(size * stream.hops for size, stream in zip(sizes, streams, strict=True))
     more = sum(size * hops for size, hops in zip(sizes, extra, strict=True))
-    return f" ({more / plain:.3%} of the hops of all words)" if more and plain else ""
+    return f" ({100 * more / plain:.3f} % of the hops of all words)" if more and plain else ""

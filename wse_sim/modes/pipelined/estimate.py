@@ -131,7 +131,7 @@ def _forward(stages: Sequence[Stage], links: Iterable[Link]) -> Times:
 
 
 def _backward(stages: Sequence[Stage], links: Sequence[Link], ends: dict[str, float]) -> Times:
-    """Gradients of a lone sample; the last stages start when it is through."""
+    """Gradients of a lone sample; the last stages start when its forward pass ends."""
     producers = {link[0] for link in links}
     begins = {
         stage.name: (0.0, 0.0) if stage.name in producers else (ends[stage.name] + stage.latency_cycles,) * 2

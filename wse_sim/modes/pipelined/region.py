@@ -281,7 +281,7 @@ class Surroundings(Protocol):
         ...
 
     def part_done(self, step: int) -> None:
-        """The region is through with a batch."""
+        """The region has finished a batch."""
         ...
 
 

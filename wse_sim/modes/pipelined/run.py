@@ -120,7 +120,7 @@ class Pipeline:
         return self.run.synchronise(self.regions.index(region)) if self.run.plan.replicas > 1 else None
 
     def part_done(self, step: int) -> None:
-        """A region (training), or this replica (inference), is through with a batch."""
+        """A region (training), or this replica (inference), has finished a batch."""
         self.run.part_done(step)
 
     def _global(self, sample: int) -> int:
@@ -243,7 +243,7 @@ class PipelinedRun:
     # batches
 
     def part_done(self, step: int) -> None:
-        """One region (training) or one replica (inference) is through with a batch."""
+        """One region (training) or one replica (inference) has finished a batch."""
         self._parts[step] += 1
         if self._parts[step] < (len(self.regions) if self.training else len(self.pipelines)):
             return
@@ -253,7 +253,7 @@ class PipelinedRun:
             self._close()
 
     def _close(self) -> None:
-        """The measured batch is through: take no more samples, let those inside leave."""
+        """The measured batch is complete: take no more samples, let those inside leave."""
         self.sizes[-1] = [
             max(s.forward.step_started if s.forward.step == self.batches - 1 else 0 for s in line.sources)
             for line in self.pipelines
@@ -345,7 +345,7 @@ class PipelinedRun:
     # gradients of replicas
 
     def synchronise(self, position: int) -> simpy.Event:
-        """Count the copies of a stage that are through; the last one starts the all-reduce."""
+        """Count the copies of a stage that have finished; the last one starts the all-reduce."""
         count, event = self._gathered.pop(position, (0, self.env.event()))
         count += 1
         if count < self.plan.replicas:

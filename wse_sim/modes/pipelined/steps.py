@@ -278,7 +278,7 @@ def _capacity(wafer: Wafer) -> float:
 def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
     """The first placement whose streams have colors and links enough, else the one of the best rate.
 
-    For the objective "latency" the placement in which one sample alone is through first.
+    For the objective "latency" the placement in which a lone sample leaves first.
     """
     for_latency = options.objective == LATENCY
     merit: Callable[[PipelinedPlan], float] = (
@@ -529,13 +529,13 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
         return (text,)
     return (
         f"{text}: slowest kernel {pace:.6g} cycles per sample, {ideal[0]:.6g} without defects "
-        f"({pace / ideal[0] - 1:+.1%})",
+        f"({100 * (pace / ideal[0] - 1):+.1f} %)",
     )
 
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     notes = [
-        f"{wafer.pipeline_efficiency:.0%} of a region's cores compute: an efficiency fitted to two published rates, not explained",
+        f"{100 * wafer.pipeline_efficiency:.0f} % of a region's cores compute: an efficiency fitted to two published rates, not explained",
     ]
     notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

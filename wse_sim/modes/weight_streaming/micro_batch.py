@@ -83,7 +83,7 @@ def _without_spill(
         return largest
     note = (
         f"{best.micro_batches} micro-batches of {best.micro_batch} instead of {largest.micro_batches} of {largest.micro_batch}: "
-        f"a step takes {gain:.1%} less time by the prices here; published runs show no such gain "
+        f"a step takes {100 * gain:.1f} % less time by the prices here; published runs show no such gain "
         "(--choose-micro-batch largest predicts them)"
     )
     return replace(best, notes=(*best.notes, note))

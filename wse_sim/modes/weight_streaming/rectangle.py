@@ -72,7 +72,7 @@ def on_fewer_cores(
     (rows, cols), (all_rows, all_cols) = fastest, whole
     note = (
         f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: routes are shorter, so a step takes "
-        f"{gain:.2%} less time (the bandwidth of the edges stays the same: assumed)"
+        f"{100 * gain:.2f} % less time (the bandwidth of the edges stays the same: assumed)"
     )
     return replace(best, notes=(*best.notes, note))
 

@@ -297,7 +297,7 @@
       if (!values[layer.key]) continue;
       const v = values[layer.key][i];
       const text = layer.unit.startsWith("fraction") ? fraction(v) : layer.key === "sram"
-        ? `${(v / 1024).toFixed(2)} KiB` : v.toLocaleString("en-US", { maximumFractionDigits: 1 });
+        ? `${(v / 1024).toFixed(2)} KiB` : v.toLocaleString("en-US", { maximumFractionDigits: v < 100 ? 1 : 0 }) + (isLink(layer) ? " wavelets" : "");
       lines.push([layer.title.toLowerCase(), text, layer.key, v]);
     }
     if (state.bin > 0 && areaOf[i] >= 0) lines.push(["busy in this bin", fraction(data.time.fractions[areaOf[i]][state.bin - 1])]);
@@ -357,12 +357,14 @@
     pixelOf(row, col) { const box = canvas.getBoundingClientRect(); return [box.left + px(col + 0.5), box.top + py(row + 0.5)]; } };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((one) => one()));
   let width = canvas.clientWidth;
-  new ResizeObserver(() => {
+  function refit() {
     // A capture of the whole page lays it out one pixel wide for a moment: no map has to fit that.
-    if (canvas.clientWidth === width || canvas.clientWidth < LEAST_WIDTH) return;
+    if (canvas.clientWidth === width || canvas.clientWidth < LEAST_WIDTH) return false;
     const w = state.window; width = canvas.clientWidth;
-    show(w.r0, w.r1, w.c0, w.c1); redraws.forEach((one) => one());
-  }).observe(wafer);
+    show(w.r0, w.r1, w.c0, w.c1);
+    return true;
+  }
+  new ResizeObserver(() => { if (refit()) redraws.forEach((one) => one()); }).observe(wafer);
   await new Promise((done) => setTimeout(done)); // the first picture is on the screen
   kernel = await unpack(data.kernel);
   for (const layer of data.layers) await load(layer);
@@ -373,6 +375,11 @@
   document.getElementById("inspected").textContent = first ? "Slowest region" : "Core in the middle";
   await follow(asked);
   window.addEventListener("hashchange", () => follow(location.hash));
-  window.addEventListener("beforeprint", () => redraws.forEach((one) => one()));
+  // Paper is white: canvases are drawn again with the light palette, and back.
+  for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => {
+    document.documentElement.classList.toggle("printing", isPrinting);
+    const again = () => redraws.forEach((one) => one());
+    if (isPrinting) again(); else requestAnimationFrame(() => { refit(); again(); }); // the layout of the screen is back by then
+  });
   window.report.isReady = true;
 })();

@@ -7,11 +7,11 @@
   const byNumber = new Map(data.rows.map((row) => [row.n, row]));
   const PALETTE = ["#2563eb", "#d9622b", "#2a9d8f", "#8b5cf6", "#b5a21a", "#db2777", "#0891b2", "#71717a"];
   const STOPS = ["#440154", "#3b518b", "#21908d", "#5cc863", "#fde725"];
-  const EXTRA = [["binding", "what binds"], ["mode", "mode"]];
+  const EXTRA = [["binding", "bottleneck"], ["mode", "mode"]];
   const state = { kind: "points", x: data.x, y: data.y, by: data.by, bands: true, chosen: null, hover: null, sort: [-1, 1], filters: {} };
   const value = (row, name) => name === "binding" ? row.w : name === "mode" ? row.m : row.v[index[name]];
   const isNumeric = (name) => name in index && columns[index[name]].numeric;
-  const label = (name) => name in index ? columns[index[name]].label : name === "binding" ? "what binds" : name;
+  const label = (name) => name in index ? columns[index[name]].label : name === "binding" ? "bottleneck" : name;
   const text = (v) => v === null || v === undefined ? "none" : typeof v === "number" ? number(v) : String(v);
   function number(v) {
     if (Number.isInteger(v) && Math.abs(v) < 1e7) return v.toLocaleString("en-US");
@@ -317,7 +317,7 @@
     if (!row) return;
     const listed = parameters.map((name) => name + ": " + text(value(row, name)));
     const v = value(row, state.y), b = row.b[state.y];
-    tip.textContent = [...listed, row.s === "done" ? state.y + ": " + text(v) + (b ? " (" + number(b[0]) + " to " + number(b[1]) + ")" : "") : row.s, row.w ? "binds: " + row.w : ""].filter(Boolean).join("\n");
+    tip.textContent = [...listed, row.s === "done" ? state.y + ": " + text(v) + (b ? " (" + number(b[0]) + " to " + number(b[1]) + ")" : "") : row.s, row.w ? "bottleneck: " + row.w : ""].filter(Boolean).join("\n");
     tip.style.left = (x > width - 240 ? x - 14 - tip.offsetWidth : x + 14) + "px";
     tip.style.top = Math.max(0, y - 10) + "px";
   };
@@ -334,7 +334,7 @@
     const add = (name, shown) => list.append(make("dt", {}, name), make("dd", {}, shown));
     parameters.forEach((name) => add(name, text(value(row, name))));
     if (row.m) add("mode", row.m);
-    if (row.w) add("binds", row.w);
+    if (row.w) add("bottleneck", row.w);
     for (const c of columns) if (c.kind === "output" && row.v[index[c.name]] !== null) {
       const b = row.b[c.name];
       add(c.label, text(row.v[index[c.name]]) + (b ? " (" + number(b[0]) + " to " + number(b[1]) + ")" : ""));
@@ -353,7 +353,7 @@
     const rows = kept(), [column, way] = state.sort;
     const key = (row) => column < 0 ? row.n : column < heads.length ? value(row, heads[column]) : column === heads.length ? row.s : row.w;
     rows.sort((a, b) => { const [x, y] = [key(a), key(b)]; return (x === null ? 1 : y === null ? -1 : x < y ? -1 : x > y ? 1 : 0) * way; });
-    const cells = ["run", ...heads.map(label), "status", "binds"], linked = Object.keys(data.reports).length > 0;
+    const cells = ["run", ...heads.map(label), "status", "bottleneck"], linked = Object.keys(data.reports).length > 0;
     $("table").tHead.replaceChildren(make("tr", {}, ...cells.map((t, i) => {
       const head = make("th", { onclick: () => { state.sort = [i - 1, state.sort[0] === i - 1 ? -state.sort[1] : 1]; table(); } }, t);
       if (state.sort[0] === i - 1) head.setAttribute("aria-sort", state.sort[1] > 0 ? "ascending" : "descending");
@@ -366,6 +366,11 @@
   }
   function refresh() { draw(); table(); }
   addEventListener("resize", draw);
+  for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) addEventListener(event, () => {
+    document.documentElement.classList.toggle("printing", isPrinting);
+    const again = () => draw();
+    if (isPrinting) again(); else requestAnimationFrame(again); // the layout of the screen is back by then
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   refresh();
 })();

@@ -87,11 +87,11 @@ class ComparedStreaming:
         """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a step of {self.tokens} rows in {self.lanes} "
-            f"lanes, {self.engine_step:.6g} by the event engine without launch floors ({self.difference:+.1%}); "
+            f"lanes, {self.engine_step:.6g} by the event engine without launch floors ({100 * self.difference:+.1f} %); "
             f"the edges carry {self.edge_bytes_per_s / 1e9:.4g} GB/s in both"
         )
         rows = [
-            f"  {one.name}: {one.fabric:.6g} cycles, {one.engine:.6g} in the plan ({one.fabric / one.engine - 1:+.1%})"
+            f"  {one.name}: {one.fabric:.6g} cycles, {one.engine:.6g} in the plan ({100 * (one.fabric / one.engine - 1):+.1f} %)"
             for one in self.passes
             if one.engine
         ]

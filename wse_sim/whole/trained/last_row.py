@@ -320,7 +320,7 @@ class LastRow:
                 if self.beside is not None:
                     with core.loop(self.tokens // parts):
                         leaving.token(self.beside, self.taken[turn], i * part, 0)
-                rise(turn, i * part, part)  # when all before is through: its place is free
+                rise(turn, i * part, part)  # when everything before is complete: its place is free
                 if parts == 1 and more:
                     arrive(1 - turn, 0, slot + 1, step)
             if self.has_dx:

@@ -135,7 +135,7 @@ class StreamedProducts(Products):
 
         def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
             core.join(TAKE)
-            core.join(CAST)  # the group before is through: its place is free
+            core.join(CAST)  # the previous group is complete: its place is free
             if more:
                 arrive(1 - turn, number + 1, step)
             with core.loop(self.tokens_at_once):

@@ -156,7 +156,7 @@ class SummaryWriter(_Base):  # type: ignore[misc]
 
     @property
     def cs_events_dir(self) -> str:
-        """Folder of data that TensorBoard's files do not contain, below that of the writer."""
+        """Subfolder of the writer's folder for data that is not in TensorBoard's files."""
         folder = Path(self.get_logdir()) / "cs_events"
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
