@@ -198,7 +198,9 @@ def test_lines_mark_what_has_no_result_and_names_have_units():
         for i, (name, batch) in enumerate([("sgd", 8), ("sgd", 32), ("adam", 8), ("adam", 32)])
     )  # fmt: skip
     figure = Figure()
-    assert lines(Shown("sizes", spec, rows, ("optimizer", "batch"), ("samples_per_s",)), Axes(x="batch"), figure)
+    assert lines(
+        Shown("sizes", spec, rows, ("optimizer", "batch"), ("samples_per_s",)), Axes(x="batch"), figure
+    )
     assert figure.axes[0].get_legend_handles_labels()[1] == ["optimizer sgd", "optimizer adam: no result"]
     assert (quantity("samples_per_s", 26.07), quantity("step_s", 0.0135)) == (
         "26.07 samples/s",
