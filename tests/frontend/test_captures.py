@@ -123,6 +123,27 @@ def test_a_counter_that_no_work_depends_on_is_a_note():
     assert model.evaluations == 0
 
 
+class Choosy(nn.Module):
+    """Looks at the very type of its argument, and at types as values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(type(x), type)
+        assert type("Made", (), {}).__name__ == "Made"
+        if type(x) is torch.Tensor:
+            return self.fc(x)
+        raise TypeError("not a tensor")
+
+
+def test_the_type_of_a_captured_tensor_is_that_of_eager_mode():
+    """A product is captured; afterwards the file has the builtin again."""
+    assert [k.family for k in lower(Choosy(), (torch.zeros(8, 8),))] == ["gemm"]
+    assert "type" not in globals()
+
+
 class Placed(nn.Module):
     """Moves tensors to a GPU inside of forward(), as scripts of a GPU do, and reads lengths as an array."""
 
