@@ -111,6 +111,24 @@ def test_two_tasks_take_turns_on_one_id(tmp_path: Path, other: str, counted: lis
     assert answer(tmp_path, text, "wse3") == counted
 
 
+def test_a_count_of_turns_begins_below_its_limit(tmp_path: Path) -> None:
+    """A start of 2 is allowed below a limit of 3, one of 3 is not: the first task would never run."""
+    text = """
+    var r = @zeros([1]u16);
+    task first(x: u32) void {{ }}
+    task other() void {{ }}
+    fn run() void {{ r[0] = 7; }}
+    comptime {{
+      const q = @get_input_queue(2);
+      @bind_rotating_tasks(first, other, @get_data_task_id(q), .{{ .limit = 3, .init = {start} }});
+      @initialize_queue(q, .{{ .color = @get_color(3) }});
+    }}
+    """
+    assert answer(tmp_path, text.format(start=2), "wse3") == [7]
+    with pytest.raises(CslError, match="the limit is 3 and the count begins at 3"):
+        answer(tmp_path, text.format(start=3), "wse3")
+
+
 def test_comptime_blocks_set_priorities_and_routes(tmp_path: Path) -> None:
     """Both tasks are active at once; the later id has the priority, so it is first: it writes 1, the other sees that and writes 12."""
     text = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -187,6 +188,18 @@ def test_a_rectangle_holds_what_no_square_does():
     assert result.figures["time_to_first_token_s"] == pytest.approx(found.first_token_s, rel=1e-9)
     assert result.figures["prefill_tokens_per_s"] > 0
     assert any("rectangles" in note for note in result.notes)
+
+
+def test_consecutive_regions_touch():
+    """Rows of regions are walked back and forth, so that a token goes to a neighbour; only a new wafer is far."""
+    graph = api.load_model(
+        {"name": "many", "model": SMALL | {"layers": 18, "hidden": 512, "ffn": 512}}, seq=64, training=False
+    )
+    plan = api.compile(graph, mode="generation", phase="inference", batch=1, grid=180, grid_cols=200)
+    places = [item.region for item in plan.regions]
+    assert len(places) > plan.wafer.program_cols // 200  # more than one row of regions
+    for one, other in pairwise(places):
+        assert abs(one.row - other.row) // 180 + abs(one.col - other.col) // 200 == 1
 
 
 def test_a_line_costs_what_runs_along_it():

@@ -115,8 +115,8 @@ class Host:
         *,
         unit_s: float,
         prefetch: int,
-        jitter: float = 0.0,
-        seed: int = 0,
+        jitter: float,
+        seed: int,
     ) -> None:
         self.env = env
         self.samples = samples
