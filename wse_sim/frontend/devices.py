@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -13,8 +12,8 @@ _MOVES = (torch.Tensor.cuda, torch.Tensor.xpu)
 
 
 def on_one_device(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], here: torch.device
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], here: torch.device
+) -> tuple[tuple[object, ...], dict[str, object]] | None:
     """Arguments of a call in which every accelerator is the device `here`; None where it names none.
 
     Example
@@ -32,7 +31,7 @@ def on_one_device(
     return args, kwargs
 
 
-def is_move(func: Callable[..., Any]) -> bool:
+def is_move(func: Callable[..., object]) -> bool:
     """Whether a method moves a tensor to an accelerator and does nothing else."""
     return func in _MOVES
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,10 +16,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 
 class _AsEager(type):
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> object:
         if len(args) == 1 and type(args[0]) in (FunctionalTensor, FakeTensor):
             return torch.Tensor
-        return type(*args, **kwargs)
+        return type.__call__(type, *args, **kwargs)
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, type)

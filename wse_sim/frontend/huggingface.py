@@ -62,7 +62,7 @@ def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, 
 
 def _from_file(
     file: Path, transformers: ModuleType, seq: int | None
-) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
+) -> tuple[torch.nn.Module, list[dict[str, object]], dict[str, object]]:
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

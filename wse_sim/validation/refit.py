@@ -391,7 +391,8 @@ def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
         for move in moves
     }
     near = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
-    before, after, left = (found.rms(kind) for kind in ("before", "after", "left_out"))
+    before, after = (found.rms(kind) or 0.0 for kind in ("before", "after"))
+    left = found.rms("left_out")
     said = f"rms error {100 * before:.1f} % before, {100 * after:.1f} % after" + (
         f", {100 * left:.1f} % left out" if left is not None else ""
     )

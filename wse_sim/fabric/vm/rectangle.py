@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +9,7 @@ from wse_sim.errors import ProgramError
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.generic]
 
 
 class Rectangle:
