@@ -129,6 +129,22 @@ def test_a_count_of_turns_begins_below_its_limit(tmp_path: Path) -> None:
         answer(tmp_path, text.format(start=3), "wse3")
 
 
+@pytest.mark.parametrize(("stride", "is_legal"), [(127, True), (128, False), (-128, True), (-129, False)])
+def test_a_stride_is_a_signed_byte(tmp_path: Path, stride: int, is_legal: bool) -> None:
+    """Strides of -128 to 127 words are legal; one beyond either end is refused with the range."""
+    first = 0 if stride > 0 else -stride
+    text = f"""
+    var a = @zeros([300]i16); var r = @zeros([1]i16);
+    const d = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{2}} -> a[{first} + i * ({stride})] }});
+    fn run() void {{ @add16(d, d, 5); r[0] = a[{first + stride}]; }}
+    """
+    if is_legal:
+        assert answer(tmp_path, text) == [5]
+        return
+    with pytest.raises(CslError, match=f"is {stride}; it must be -128 to 127"):
+        answer(tmp_path, text)
+
+
 def test_comptime_blocks_set_priorities_and_routes(tmp_path: Path) -> None:
     """Both tasks are active at once; the later id has the priority, so it is first: it writes 1, the other sees that and writes 12."""
     text = """

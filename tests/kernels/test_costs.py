@@ -400,3 +400,26 @@ def test_parents_of_a_tree_are_those_that_receive(tree):
     above = {v: next(graph.predecessors(v), -1) for v in graph}
     assert tree.parents() == [above[v] for v in range(tree.cores)]
     assert above[tree.root] == -1
+
+
+def test_sums_of_a_row_of_attention_take_a_relay_and_a_hop_per_core():
+    """Queries over rows, keys over columns: a row's maximum and its sum pass all columns, and come back as multicasts.
+
+    Each way takes, per further column, a relay (received, worked on, sent on) there and a hop back, and one handover:
+    2 ((cols - 1) (relay + hop) + handover) cycles forward, once that in backward.
+    """
+    from wse_sim.kernels.contract.equations import relay_cycles
+    from wse_sim.kernels.families.attention.pairs import pair_cost
+
+    dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": 64, "kv": 64, "d": 16}
+    attrs = {"pairs": True, "collected": True, "causal": True}
+    step = relay_cycles(WSE2) + WSE2.hop_cycles
+    for cols in (2, 4, 8):
+        tiling = Tiling(8, cols, "grid")
+        one_way = (cols - 1) * step + WSE2.handover_cycles
+        forward, backward = (
+            float(pair_cost(dims, tiling, WSE2, phase, attrs).stalled_input)
+            for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT)
+        )
+        assert forward - backward == pytest.approx(one_way)
+        assert backward == pytest.approx(one_way)

@@ -1,0 +1,42 @@
+"""When a batch counts as steady: the slowest region is as busy in one window as in the window before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wse_sim.engine.steady import MIN_EVEN_WINDOW, Look, Steady, SteadyWatch
+
+SLOWEST, CYCLES = 1, 80.0  # of two regions, and its work per sample
+WINDOW = MIN_EVEN_WINDOW
+
+
+def look(rows: int, now: float, busy: float) -> Look:
+    """The slowest region has been busy for `busy` cycles of `now`; region 0 for half as many."""
+    books = np.zeros((2, 4))
+    books[SLOWEST, 0], books[0, 0] = busy, busy / 2
+    books[SLOWEST, 1] = now - busy
+    return Look(rows, now, 8, lambda: [], lambda: [], lambda: books)
+
+
+def watched(marks: list[tuple[float, float]]) -> Steady | None:
+    """What a watch finds after looks at (time, busy time), a window of samples apart."""
+    watch, found = SteadyWatch(SLOWEST, CYCLES), None
+    for number, (now, busy) in enumerate(marks):
+        found = watch.look(look(number * WINDOW, now, busy))
+    return found
+
+
+def test_two_windows_that_are_equally_busy_are_steady() -> None:
+    """Busy for 0.8 of the time: a sample every 80 / 0.8 = 100 cycles, of which the region stalls 20; the other works 40."""
+    found = watched([(1000.0, 500.0), (3400.0, 2420.0), (5800.0, 4340.0)])
+    assert found is not None
+    assert found.period == pytest.approx(100.0)
+    assert found.rates[SLOWEST, :2] == pytest.approx([80.0, 20.0])
+    assert found.rates[0, 0] == pytest.approx(40.0)
+
+
+def test_windows_that_differ_by_more_than_a_thousandth_are_not() -> None:
+    """0.8 and then 0.802 of the time: more samples are simulated."""
+    assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.802 * 2400)]) is None
+    assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.8005 * 2400)]) is not None
