@@ -271,7 +271,7 @@ class Counter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.counter += 1
-        return x * 2
+        return x * self.counter
 
 
 @bad("log", "0 before, 1 after", "outside the model")

@@ -28,7 +28,7 @@ class Troubled(nn.Module):
         self.calls += 1
         if x.max() > 0:
             x = -x
-        return self.c(x)
+        return self.c(x) * self.calls
 
 
 def troubled() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

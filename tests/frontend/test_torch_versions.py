@@ -26,6 +26,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
         "capture.py",
         "fakes.py",
         "watch.py",
+        "eager_types.py",
         "folding.py",
         "joint.py",
         "own_gradients.py",
