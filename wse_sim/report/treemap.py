@@ -17,7 +17,7 @@ COLORS = ("#3f3f46", "#3b518b", "#2c718e", "#21908d", "#27ad81", "#5cc863", "#aa
 
 
 @dataclass(frozen=True)
-class Cell:
+class TreemapCell:
     """A rectangle of the map: the time of a kernel, of the small ones together, or between kernels."""
 
     name: str
@@ -42,7 +42,7 @@ class Cell:
         return "#18181b" if self.busy > 0.56 else "#ffffff"
 
 
-def cells(groups: Sequence[KernelGroup], step_s: float) -> list[Cell]:
+def cells(groups: Sequence[KernelGroup], step_s: float) -> list[TreemapCell]:
     """The rectangles, the largest first.
 
     Kernels below 0.4 % of the time are one rectangle "others", and what the kernels leave of `step_s` is "between kernels".
@@ -58,7 +58,7 @@ def cells(groups: Sequence[KernelGroup], step_s: float) -> list[Cell]:
     between_s = total - sum(row[1] for row in rows)
     if between_s > LEAST_FRACTION * total:
         rows.append(("between kernels", between_s, 0.0, 1))
-    return sorted((Cell(*row, row[1] / total) for row in rows), key=lambda cell: -cell.time_s)
+    return sorted((TreemapCell(*row, row[1] / total) for row in rows), key=lambda cell: -cell.time_s)
 
 
 def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
@@ -77,7 +77,7 @@ def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
     )
 
 
-def _shape(place: tuple[float, float, float, float], cell: Cell) -> str:
+def _shape(place: tuple[float, float, float, float], cell: TreemapCell) -> str:
     x, y, width, height = place
     tip = (
         f"{cell.name}\n{seconds(cell.time_s)}, {percent(cell.fraction)} of the step\n"

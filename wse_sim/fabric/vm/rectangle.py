@@ -12,7 +12,7 @@ from wse_sim.fabric.vm.image import Image
 Array = npt.NDArray[np.generic]
 
 
-class Rectangle:
+class RectangleOfCores:
     """Coordinates and memories of an image that a machine runs."""
 
     image: Image

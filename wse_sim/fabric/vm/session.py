@@ -26,7 +26,7 @@ from wse_sim.fabric.vm.findings import Finding, findings, unread_words
 from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.proof import StandstillProof, prove
-from wse_sim.fabric.vm.rectangle import Rectangle
+from wse_sim.fabric.vm.rectangle import RectangleOfCores
 from wse_sim.fabric.vm.report import (
     Fault,
     WaitingCore,
@@ -78,7 +78,7 @@ class PrintedText:
     values: tuple[int, ...] = ()
 
 
-class Session(Rectangle):
+class Session(RectangleOfCores):
     """One program on one fabric; see the module's docstring.
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
