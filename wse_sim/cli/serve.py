@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_WINDOW_S = 1e8
 DRAWN = ("rate", "arrivals", "input", "output", "seed")
 OF_PLANS = (
-    "wafer", "cluster", "clock", "systems", "grid", "emit_turns", "dollars_per_wafer_hour", "weights_bits", "experts", "expert_layout",
+    "wafer", "cluster", "clock", "systems", "grid", "grid_cols", "emit_turns", "dollars_per_wafer_hour", "weights_bits", "experts", "expert_layout",
 )  # fmt: skip
 
 

@@ -252,7 +252,8 @@ def _plan(
         chosen = api.RunOptions(
             mode=Generation.name, phase="inference", batch=1, seq=longest,
             wafer=options.wafer, cluster=options.cluster, clock=options.clock, systems=count,
-            mode_options={"prompt": prompt, "grid": options.grid, "chunk": options.max_num_batched_tokens,
+            mode_options={"prompt": prompt, "grid": options.grid, "grid_cols": options.grid_cols,
+                          "chunk": options.max_num_batched_tokens,
                           "weights_bits": options.weights_bits, "experts": options.experts,
                           "expert_layout": options.expert_layout},
         )  # fmt: skip

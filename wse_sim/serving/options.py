@@ -42,7 +42,10 @@ class ServingOptions(Declared):
         None, "Longest context (default: that of the longest request).", unit="tokens", ge=1, le=MOST_COUNT
     )
     grid: Whole | None = option(
-        None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
+        None, "Rows of a region (default: the fastest region that fits).", unit="cores", ge=1, le=MOST_CORES
+    )
+    grid_cols: Whole | None = option(
+        None, "Columns of a region (default: as many as rows).", unit="cores", ge=1, le=MOST_CORES
     )
     turns: str | None = option(None, "Table of turns instead of a plan: a JSON file, as --emit-turns writes.")
     workload: str | None = option(

@@ -122,7 +122,7 @@ def core_memory(
 
 def _buffers(split: Split, prompt: int, chunk: int) -> float:
     """Room for a prompt as one block or, on a rectangle, for a token of it; and for a requested chunk."""
-    return max(tiles_bytes(split, prompt), rows_bytes(split, chunk or (not split.is_square)))
+    return max(tiles_bytes(split, prompt), rows_bytes(split, chunk or (0 if split.is_square else 1)))
 
 
 def _memory(
