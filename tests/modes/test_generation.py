@@ -190,6 +190,34 @@ def test_a_rectangle_holds_what_no_square_does():
     assert any("rectangles" in note for note in result.notes)
 
 
+def test_a_decoder_that_mixes_tokens_without_attention_is_noted():
+    """A running sum as wide as the stream has no price in this mode; a narrow one, as of experts, is part of a choice."""
+    import torch
+    from torch import nn
+
+    class Hybrid(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.qkv, self.out, self.norm, self.width = (
+                nn.Linear(64, 192),
+                nn.Linear(64, 64),
+                nn.LayerNorm(64),
+                width,
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(self.norm(x)).unflatten(2, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = self.out(y.transpose(1, 2).flatten(2))
+            return x + torch.cumsum(x[:, :, : self.width], 1).mean(2, keepdim=True)
+
+    for width, unpriced in ((64, (("scan", 1),)), (16, ())):
+        graph = api.load_model((Hybrid(width), (torch.zeros(1, 32, 64),)), training=False)
+        assert decoder_of(graph).unpriced == unpriced
+        plan = api.compile(graph, mode="generation", phase="inference", batch=1, grid=120)
+        assert any(note.startswith("too fast") for note in plan.notes) == bool(unpriced)
+
+
 def test_consecutive_regions_touch():
     """Rows of regions are walked back and forth, so that a token goes to a neighbour; only a new wafer is far."""
     graph = api.load_model(

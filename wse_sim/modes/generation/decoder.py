@@ -32,6 +32,9 @@ MEAN_INSTRUCTIONS = 3  # of a layer norm next to a root-mean-square norm
 ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
 GATE_INSTRUCTIONS = 2
 
+# Families that combine tokens or features other than by attention and by products with weights: they have no price here.
+MIXERS = frozenset(["scan", "conv2d", "batch_gemm", "fft"])
+
 
 @saved
 @dataclass(frozen=True)
@@ -183,6 +186,7 @@ class Decoder:
     layer: LayerWork
     head: tuple[int, int] | None = None  # hidden and outputs of the head; None: the graph has none
     tables: int = 0  # elements of embeddings and head, tied ones once
+    unpriced: tuple[tuple[str, int], ...] = ()  # families without a price here, and their kernels
 
     @property
     def hidden(self) -> int:
@@ -319,7 +323,18 @@ class _Reader:
             layer=layer,
             head=head,
             tables=sum(t.elements for t in weights if t.name in outside),
+            unpriced=self._unpriced(hidden),
         )
+
+    def _unpriced(self, hidden: int) -> tuple[tuple[str, int], ...]:
+        """Mixers as wide as the stream; narrower ones choose experts."""
+        wide = (
+            kernel.family
+            for kernel in self.graph.kernels
+            if kernel.family in MIXERS
+            and sum(self.graph.tensors[name].elements for name in kernel.outputs) >= self.tokens * hidden
+        )
+        return tuple(sorted(Counter(wide).items()))
 
     def _head(self) -> Kernel | None:
         """The product whose result is the output of the graph."""
