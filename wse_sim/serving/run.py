@@ -91,7 +91,8 @@ def replica_of(
     ServingError
         If no cache fits together with the rows of a turn.
     """
-    prices, notes = TurnPrices(plan), []
+    prices = TurnPrices(plan)
+    notes = [*prices.notes]
     if turn_tokens is None:
         turn_tokens = plan.reading.chunk if plan.reading.way == RESTING else SHORT
         notes.append(f"turns of up to {turn_tokens} tokens: {_why(plan)} (--max-num-batched-tokens)")

@@ -194,6 +194,17 @@ class Decoder:
         return self.layer.hidden
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of layers of another kind than attention."""
+        if not self.unpriced:
+            return ()
+        listed = ", ".join(f"{count} of {family}" for family, count in self.unpriced)
+        return (
+            f"too fast: kernels that mix tokens other than by attention have no price in this mode ({listed}), nor their "
+            f"state a place; 'layers' are the {self.layers} with attention, with the products of the others divided among them",
+        )
+
+    @property
     def key_width(self) -> int:
         """Features of the stored keys of a layer."""
         return self.layer.key

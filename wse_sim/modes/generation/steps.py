@@ -321,18 +321,7 @@ def price_layers(
         cache_bytes_per_token=cache,
         widest_prompt_handover_s=max(ways),
         reading=Reading(MOVING, prompt, block),
-        notes=(*_without_price(decoder), *(NOTES if split.is_square else ON_RECTANGLES)),
-    )
-
-
-def _without_price(decoder: Decoder) -> tuple[str, ...]:
-    """The note on layers of another kind than attention."""
-    if not decoder.unpriced:
-        return ()
-    listed = ", ".join(f"{count} of {family}" for family, count in decoder.unpriced)
-    return (
-        f"too fast: kernels that mix tokens other than by attention have no price in this mode ({listed}), nor their state "
-        f"a place; 'layers' are the {decoder.layers} with attention, with the products of the others divided among them",
+        notes=(*decoder.notes, *(NOTES if split.is_square else ON_RECTANGLES)),
     )
 
 

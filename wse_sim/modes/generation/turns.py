@@ -24,6 +24,11 @@ class TurnPrices:
         self.plan, self._split = plan, split_of_plan(plan)
         self._decoder = decoder_of(plan.graph)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What these prices leave out."""
+        return self._decoder.notes
+
     def layer_cycles(self, tokens: int) -> float:
         """A layer for `tokens` tokens whose contexts fit one slot."""
         plan = self.plan
