@@ -195,7 +195,7 @@ class Decoder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of layers of another kind than attention."""
+        """Sentences about layers of another kind than attention."""
         if not self.unpriced:
             return ()
         listed = ", ".join(f"{count} of {family}" for family, count in self.unpriced)

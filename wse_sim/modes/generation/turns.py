@@ -26,7 +26,7 @@ class TurnPrices:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What these prices leave out."""
+        """Sentences about kernels without a price."""
         return self._decoder.notes
 
     def layer_cycles(self, tokens: int) -> float:
