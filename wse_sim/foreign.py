@@ -118,7 +118,7 @@ def sentence(fault: BaseException, where: str) -> str:
     if isinstance(fault, SyntaxError):
         return f"{where}: does not parse ({fault.msg}); correct the syntax"
     if isinstance(fault, ModuleNotFoundError) and fault.name:
-        return f"{where}: {_not_installed(fault.name)}"
+        return f"{where}: {not_installed(fault.name)}"
     text = " ".join(str(fault).split())
     text = f": {text[:200]}" if text else ""
     return f"{where}: raises {type(fault).__name__}{text}; correct it there"
@@ -212,10 +212,11 @@ def _missing(where: str, name: str, names_file: bool) -> str:
         return (
             f"no module named '{name}'; give package.module:NAME from a folder on the path, or FILE.py:NAME"
         )
-    return f"{where} {_not_installed(name)}"
+    return f"{where} {not_installed(name)}"
 
 
-def _not_installed(name: str) -> str:
+def not_installed(name: str) -> str:
+    """The end of a sentence about an import that this interpreter cannot make."""
     return (
         f"imports '{name}', which {sys.executable} does not have; install it there "
         f"({sys.executable} -m pip install PACKAGE), or put its folder on PYTHONPATH"

@@ -291,7 +291,12 @@ class Bessel(nn.Module):
         return torch.special.bessel_j0(x * 2)
 
 
-@bad("bad_programs.py", "import a_library_that_nobody_has", "torch cannot capture this (ModuleNotFoundError")
+@bad(
+    "bad_programs.py",
+    "import a_library_that_nobody_has",
+    "imports 'a_library_that_nobody_has', which",
+    "install it there",
+)
 class NeedsALibrary(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         import a_library_that_nobody_has

@@ -6,6 +6,8 @@ import re
 import traceback
 from pathlib import Path
 
+from wse_sim.foreign import not_installed
+
 # (what torch's message holds, reason, remedy), first match wins.
 _READ = "Tensor.item"
 
@@ -168,6 +170,8 @@ def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
     """Return torch's error on `model` as one sentence with the user's line, if it is known."""
     text = f"{type(fault).__name__}: {fault}"
     where = line or _user_frame(fault) or _caused_by(text) or f"model {model}"
+    if isinstance(fault, ModuleNotFoundError) and fault.name:
+        return f"{where}: {not_installed(fault.name)}"
     if re.search(_RULES[1][0], text) and re.search(r"\b(?:float|int|range)\(|\.item\(\)|\.tolist\(\)", where):
         text = _READ
     for pattern, reason, remedy in _RULES:
