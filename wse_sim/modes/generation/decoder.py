@@ -338,7 +338,7 @@ class _Reader:
         )
 
     def _unpriced(self, hidden: int) -> tuple[tuple[str, int], ...]:
-        """Mixers as wide as the stream; narrower ones choose experts."""
+        """Kernels of :data:`MIXERS` with results as large as the hidden states; smaller ones belong to a choice of experts."""
         wide = (
             kernel.family
             for kernel in self.graph.kernels
