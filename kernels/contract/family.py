@@ -142,6 +142,7 @@ class Role(StrEnum):
     NORM = "norm"
     TABLE = "table"  # rows of a weight are looked up
     CHOICE = "choice"  # the largest of a row
+    MIXER = "mixer"  # tokens or features are combined other than by attention and by products with weights
     OTHER = "other"
 
 

@@ -62,6 +62,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -86,6 +87,7 @@ class BatchGemm(MatrixProduct):
     """The family of independent products of two activations."""
 
     name = "batch_gemm"
+    role = Role.MIXER
     dims = sizes(b="products", m="rows of a result", k="inner dimension", n="columns of a result")
     mappings = ("stationary", "streamed")
     lies = "a sub-rectangle per product, or several products per core"

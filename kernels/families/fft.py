@@ -60,6 +60,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -91,6 +92,7 @@ class Fourier(Family):
     """The family of Fourier transforms."""
 
     name = "fft"
+    role = Role.MIXER
     cheaper = "transform fewer or shorter axes, of lengths that are powers of two"
     dims = sizes(rows="blocks that are transformed", n="points along the last axis")
     more_dims = sizes(n2="points along a second axis", n3="points along a third axis")

@@ -61,6 +61,7 @@ from wse_sim.kernels.contract.family import (
     Lay,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -91,6 +92,7 @@ class Conv2d(WeightProduct):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
+    role = Role.MIXER
     dims = sizes(
         b="images",
         h="lines of an image",

@@ -56,6 +56,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -87,6 +88,7 @@ class Scan(Family):
     """The family of recurrences."""
 
     name = "scan"
+    role = Role.MIXER
     dims = sizes(steps="steps in time", width="states", batch="sequences")
     mappings = ("stationary", "streamed")
     lies = "states over all cores; lstm, gru, plain: a stationary product per step"

@@ -32,9 +32,6 @@ MEAN_INSTRUCTIONS = 3  # of a layer norm next to a root-mean-square norm
 ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
 GATE_INSTRUCTIONS = 2
 
-# Families that combine tokens or features other than by attention and by products with weights: they have no price here.
-MIXERS = frozenset(["scan", "conv2d", "batch_gemm", "fft"])
-
 
 @saved
 @dataclass(frozen=True)
@@ -338,11 +335,11 @@ class _Reader:
         )
 
     def _unpriced(self, hidden: int) -> tuple[tuple[str, int], ...]:
-        """Kernels of :data:`MIXERS` with results as large as the hidden states; smaller ones belong to a choice of experts."""
+        """Mixers with results as large as the hidden states, which have no price here; smaller ones belong to a choice of experts."""
         wide = (
             kernel.family
             for kernel in self.graph.kernels
-            if kernel.family in MIXERS
+            if role_of(kernel) is Role.MIXER
             and sum(self.graph.tensors[name].elements for name in kernel.outputs) >= self.tokens * hidden
         )
         return tuple(sorted(Counter(wide).items()))
