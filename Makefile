@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --progress-bar off
 export OMP_NUM_THREADS ?= 2
+export NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING ?= 1  # unused colors are 5 % of the time that numba compiles
 # Rewritten assertions and parsed sources are kept between runs, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
