@@ -38,9 +38,13 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
 
 def test_private_names_exist() -> None:
     """Each private name that the capture needs, with what it is for."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # weights without memory
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # weights without memory
 
-    assert FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    weight = FakeTensor(mode, torch.empty(2, device="meta"), torch.device("cpu"))
+    weight._is_param = True
+    assert isinstance(weight, torch.nn.Parameter)
+    assert weight.device.type == "cpu"
     assert torch._ops.OpOverload  # operator names
     assert torch._ops.HigherOrderOperator  # branches and loops
     from torch._decomp import decomposition_table  # what operators without a kernel consist of

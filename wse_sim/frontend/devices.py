@@ -21,7 +21,7 @@ def on_one_device(
     >>> on_one_device(torch.zeros, (2,), {"device": "cuda:1"}, torch.device("cpu"))
     ((2,), {'device': device(type='cpu')})
     """
-    if func is torch.device:
+    if func is torch.device or (not kwargs and func not in _MOVES and all(map(_is_tensor, args))):
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if func not in _MOVES and not any(map(_is_accelerator, leaves)):
@@ -34,6 +34,10 @@ def on_one_device(
 def is_move(func: Callable[..., object]) -> bool:
     """Whether a method moves a tensor to an accelerator and does nothing else."""
     return func in _MOVES
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _is_accelerator(value: object) -> bool:

@@ -6,7 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from wse_sim.frontend.containers import hold
@@ -32,24 +32,25 @@ def as_fake(
         if not isinstance(x, torch.Tensor):
             return x
         if id(x) not in made:
-            new = torch.empty_like(x, device="cpu")
-            weight = isinstance(x, torch.nn.Parameter)
-            made[id(x)] = torch.nn.Parameter(new, requires_grad=x.requires_grad) if weight else new
+            new = FakeTensor(mode, torch.empty_like(x, device="meta"), cpu)
+            if isinstance(x, torch.nn.Parameter):  # what nn.Parameter sets, without its copy
+                new.requires_grad_(x.requires_grad)._is_param = True
+            made[id(x)] = new
         return made[id(x)]
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        for part in module.modules():
-            for kept in (part._parameters, part._buffers):
-                kept.update({key: fake(value) for key, value in kept.items()})
-            for key, value in list(vars(part).items()):
-                if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
-                    continue
-                if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
-                    delattr(part, key)
-                    part.register_buffer(key, fake(value), persistent=False)
-                else:
-                    hold(part, key, pytree.tree_map(fake, value))
-        args, kwargs = pytree.tree_map(fake, (args, kwargs))
+    mode, cpu = FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
+    for part in module.modules():
+        for kept in (part._parameters, part._buffers):
+            kept.update({key: fake(value) for key, value in kept.items()})
+        for key, value in list(vars(part).items()):
+            if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
+                continue
+            if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
+                delattr(part, key)
+                part.register_buffer(key, fake(value), persistent=False)
+            else:
+                hold(part, key, pytree.tree_map(fake, value))
+    args, kwargs = pytree.tree_map(fake, (args, kwargs))
     return module, args, kwargs
 
 
