@@ -34,6 +34,7 @@ from wse_sim.csl.values import (
     words_of,
     zero,
 )
+from wse_sim.fabric.vm.opcodes import VECTOR_OPS
 
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
@@ -72,6 +73,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         import difflib
 
         known = ["@" + n[2:] for n in dir(self) if n.startswith("b_") and not n.startswith("b___")]
+        known += [f"@{name}" for name in VECTOR_OPS]
         close = difflib.get_close_matches(name, known, 1)
         return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -138,7 +138,7 @@ class PlaceLowerer(Evaluator):
     def in_memory(self, root: Cell) -> bool:
         return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")
 
-    def local_place(self, found: Entry) -> Operand:
+    def local_place(self, found: Entry, node: tree.Name) -> Operand:
         if isinstance(found, Cell):
             return Ref(found, (), found.type)
         assert isinstance(found, Operand)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 _PATHS = re.compile(r"(?<![\w$./}-])((?:~|\$HOME|\$\{HOME\})?(?:/[\w.+-]+)+/(cslc|cs_python))(?![\w./-])")
 
+INSTEAD = "of wse_sim runs instead"
+"""End of the note that a shell prints for such a path."""
+
 
 def absent_paths(text: str) -> dict[str, str]:
     """Paths of `cslc` and `cs_python` in a command file that lead to no file of this machine, with the tool of each.
@@ -24,7 +27,7 @@ def shell_start(paths: dict[str, str], folder: Path) -> Path:
     """A file that a shell reads first (BASH_ENV): a function per path, which says once that another command runs."""
     lines = ['[ -z "$WSE_SIM_BASH_ENV" ] || . "$WSE_SIM_BASH_ENV"']
     for path, name in paths.items():
-        told = f"wse-sim: there is no {path} on this machine; {name} of wse_sim runs instead"
+        told = f"wse-sim: there is no {path} on this machine; {name} {INSTEAD}"
         mark = shlex.quote(str(folder / f"told_{name}"))
         lines.append(
             f'function {path} {{ [ -e {mark} ] || echo {shlex.quote(told)} >&2; : > {mark}; {shlex.quote(str(folder / name))} "$@"; }}'

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
-from wse_sim.csl.host.absent_paths import absent_paths, shell_start
+from wse_sim.csl.host.absent_paths import INSTEAD, absent_paths, shell_start
 from wse_sim.csl.host.debugged import DEBUG_VARIABLE
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
@@ -480,7 +480,11 @@ def check_case(
         )
     lines = [line for line in said.strip().splitlines() if line.strip()]
     faults = [
-        line for line in lines if line.startswith(("wse-sim:", "error", "Error")) and "cycles on" not in line
+        line
+        for line in lines
+        if line.startswith(("wse-sim:", "error", "Error"))
+        and "cycles on" not in line
+        and not line.endswith(INSTEAD)
     ]
     reason = "" if status == 0 else (faults or lines or ["no message"])[-1]
     warned = [line for line in lines if line.startswith("wse-sim: warning")]
