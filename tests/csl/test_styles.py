@@ -190,6 +190,13 @@ def test_fields_of_packed_structures_share_words(tmp_path: Path) -> None:
     assert run(tmp_path, text, "o").read("o").tolist() == wanted
 
 
+def test_a_failed_assertion_shows_its_condition(tmp_path: Path) -> None:
+    text = "var n: u16 = 3; fn run() void { @assert(n + 1 > 4); }\ncomptime { @export_symbol(run); }"
+    machine = Machine(compile_text(tmp_path, text))
+    machine.session.launch(0, 0, 1, 1, "run", (), arm=False)
+    assert "assertion failed: @assert(n + 1 > 4)" in str(machine.session.advance().fault)
+
+
 def test_a_union_starts_with_the_field_that_is_given(tmp_path: Path) -> None:
     """Zeros of another field, a structure, do not overwrite it."""
     text = """

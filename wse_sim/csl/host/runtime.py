@@ -93,7 +93,7 @@ class SdkRuntime:
         self._session: Session | None = None
         self._watch: LaunchWatch | None = None
         self._row_cycles = 0
-        self._running = False
+        self._running = self._has_run = False
         self._ended_badly = False
         self._findings: list[Finding] = []  # of copies to the host
         self._queue: deque[Task] = deque()
@@ -126,9 +126,11 @@ class SdkRuntime:
     def run(self, *_: object, **__: object) -> None:
         """Start the cores."""
         if self._session is None:
-            self.load()
+            raise HostError("run() before load(): the program is not on the fabric; call load() first")
+        if self._has_run:
+            raise HostError("run() is called twice; a runtime runs once, so make a new SdkRuntime")
         self._poke_symbols()
-        self._running = True
+        self._running = self._has_run = True
         atexit.register(self._warn_unstopped)
 
     def _poke_symbols(self) -> None:
@@ -147,8 +149,10 @@ class SdkRuntime:
 
     def stop(self, *_: object, **__: object) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
+        if not self._has_run:
+            raise HostError("stop() before run(): the program does not run; call load() and run() first")
         if not self._running:
-            return
+            raise HostError("stop() is called twice; call it once, after the last command")
         self._drain_queue()
         if self.program.options.memcpy:
             self._wait_for_commands("stop")
