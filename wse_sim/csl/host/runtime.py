@@ -28,7 +28,7 @@ import numpy.typing as npt
 from wse_sim.compiling import clock
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
-from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
+from wse_sim.csl.host.arrays import TWICE, CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.debugged import tell_end
 from wse_sim.csl.host.launches import LaunchWatch
@@ -125,10 +125,8 @@ class SdkRuntime:
 
     def run(self, *_: object, **__: object) -> None:
         """Start the cores."""
-        if self._session is None:
-            raise HostError("run() before load(): the program is not on the fabric; call load() first")
-        if self._has_run:
-            raise HostError("run() is called twice; a runtime runs once, so make a new SdkRuntime")
+        if self._session is None or self._has_run:
+            raise HostError(f"run() {TWICE if self._has_run else 'before load(); call load() first'}")
         self._poke_symbols()
         self._running = self._has_run = True
         atexit.register(self._warn_unstopped)
@@ -149,10 +147,8 @@ class SdkRuntime:
 
     def stop(self, *_: object, **__: object) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
-        if not self._has_run:
-            raise HostError("stop() before run(): the program does not run; call load() and run() first")
         if not self._running:
-            raise HostError("stop() is called twice; call it once, after the last command")
+            raise HostError(f"stop() {TWICE if self._has_run else 'before run(); call run() first'}")
         self._drain_queue()
         if self.program.options.memcpy:
             self._wait_for_commands("stop")
