@@ -239,6 +239,20 @@ def test_what_waits_for_ever_is_named(runner: SdkRuntime) -> None:
         runner.stop()
 
 
+def test_a_runtime_loads_runs_and_stops_once_in_this_order(runner: SdkRuntime) -> None:
+    """As the vendor's runtime demands, by its public messages."""
+    idle = SdkRuntime("out")
+    with pytest.raises(HostError, match=r"run\(\) before load\(\)"):
+        idle.run()
+    with pytest.raises(HostError, match=r"stop\(\) before run\(\)"):
+        idle.stop()
+    with pytest.raises(HostError, match=r"run\(\) is called twice"):
+        runner.run()
+    runner.stop()
+    with pytest.raises(HostError, match=r"stop\(\) is called twice"):
+        runner.stop()
+
+
 def test_calls_that_cannot_be_done(runner: SdkRuntime) -> None:
     """One sentence each, before anything happens on the fabric."""
     data, x = runner.get_id("data"), np.zeros(12, np.float32)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.csl.machine import Machine, compile_text
+from wse_sim.csl import CslError
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import load_wafer
 
@@ -77,6 +78,31 @@ def test_an_address_without_a_register(tmp_path: Path) -> None:
     outcome = session.advance()
     assert outcome.reason == "fault"
     assert "register 32547" in str(outcome.fault)  # 0xfe46 / 2
+
+
+def test_addresses_of_tile_config_are_those_of_pointers(tmp_path: Path) -> None:
+    """0x7f20 is the word of the first color of WSE-2 and a pointer counts bytes; `target` has what differs between generations."""
+    text = """
+const tile = @import_module("<tile_config>");
+const line = @get_color(3);
+var seen = @zeros([3]u16);
+fn run() void {
+  seen[0] = @bitcast(*u16, @as(u16, tile.target.addresses.COLOR_CONFIG) + @get_int(line) * tile.target.word_size).*;
+  seen[1] = tile.addresses.COLOR_CONFIG; seen[2] = tile.target.tsc_size_words;
+}
+comptime { @set_local_color_config(line, .{ .routes = .{ .rx = .{ NORTH }, .tx = .{ SOUTH } } }); @export_symbol(seen); @export_symbol(run); }
+"""
+    machine = Machine(compile_text(tmp_path, text))
+    machine.call("run")
+    seen = machine.read("seen").tolist()
+    assert (seen[0] & 0x3FF, *seen[1:]) == (0x104, 0xFE40, 3)
+    assert "is not public" in text_of_fault(tmp_path, text.replace("COLOR_CONFIG", "SWITCH_CONFIG"))
+
+
+def text_of_fault(folder: Path, text: str) -> str:
+    with pytest.raises(CslError) as fault:
+        compile_text(folder, text, arch="wse3")
+    return str(fault.value)
 
 
 def test_tasks_that_activate_themselves_let_others_run(tmp_path: Path) -> None:

@@ -225,6 +225,24 @@ def test_other_tools_of_the_vendor_are_one_sentence(tmp_path: Path, line: str) -
     assert TOOLS[line] in done.stderr
 
 
+def test_tools_by_a_path_of_their_author(tmp_path: Path) -> None:
+    """A path that leads nowhere runs the command here, told once; one that leads to a file runs that file."""
+    own = tmp_path / "sdk" / "cs_python"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\necho own\n")
+    own.chmod(0o755)
+    (tmp_path / "commands.sh").write_text(
+        f"set -u\n/home/nobody/tools/cslc a.csl b.csl\n/home/nobody/tools/cslc a.csl b.csl | cat\n{own} run.py\n"
+    )
+    done = run_commands(tmp_path / "commands.sh", quiet=True, timeout_s=60)
+    assert (
+        done.stderr.count("there is no /home/nobody/tools/cslc on this machine; cslc of wse_sim runs instead")
+        == 1
+    )
+    assert done.stderr.count("cslc takes one layout file, 2 are given") == 2
+    assert done.stdout == "own\n"
+
+
 @pytest.mark.slow
 def test_sdk_debug_shell_compiles_as_cslc_does(tmp_path: Path) -> None:
     """Public scripts of an annealer call it with the arguments of cslc, from Python."""

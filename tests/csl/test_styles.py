@@ -150,6 +150,63 @@ def test_bits_of_structures_and_arrays(tmp_path: Path) -> None:
     assert machine.read("back")[0] == 0x20001
 
 
+def test_fields_of_packed_structures_share_words(tmp_path: Path) -> None:
+    """The first field has the lowest bits, at compile time, in memory, in registers and through pointers; neighbours keep their bits."""
+    text = """
+    const E = enum(u3) { A, B = 5 }; const In = packed struct { p: bool, q: i5 };
+    const H = packed struct { a: u4, s: i3, e: E, in: In, w: u17, f: f32, z: i2 };
+    const U = union { w: u16, h: packed struct { lo: u4, hi: u12 } };
+    const known = @bitcast(packed struct { lo: u4, hi: u12 }, @as(u16, 0xabc5)); const back = @bitcast(u12, packed struct { a: u8, b: u4 }{ .a = 2, .b = 1 });
+    const start = H{ .a = 9, .s = -2, .e = E.B, .in = In{ .p = true, .q = -7 }, .w = 0x1abcd, .f = 1.5, .z = -1 };
+    var g: H = start; var t = [2]H{ start, start }; var u = U{ .w = 0x1234 }; var o = @zeros([16]i32); var n: i16 = 3; var j: u16 = 1;
+    fn sum(h: H) i32 { return @as(i32, h.w) + @as(i32, h.z); }
+    fn run() void {
+      o[0] = @as(i32, known.hi); o[1] = @as(i32, back); o[2] = @as(i32, g.a) + 100 * @as(i32, g.s); o[3] = @as(i32, @as(u16, g.e)); o[4] = g.in.q;
+      o[5] = @as(i32, g.w); o[6] = @as(i32, 2.0 * g.f); o[7] = sum(g);
+      var h: H = g; h.s = @as(i3, n - 4); h.in = In{ .p = false, .q = @as(i5, n) }; h.f = @as(f32, n); o[8] = @as(i32, h.a) + 100 * @as(i32, h.s) + 1000 * @as(i32, h.in.q);
+      t[j].w = 5; const p = &t[j]; p.w += 1; o[9] = @as(i32, t[j].w) + 100 * @as(i32, t[j].z); o[10] = @as(i32, t[0].w);
+      o[11] = @as(i32, u.h.hi); u.h.lo = 15; o[12] = @as(i32, u.w);
+      const l = @bitcast(packed struct { lo: u4, hi: u12 }, u.w); o[13] = @as(i32, l.hi); o[14] = @as(i32, @bitcast(u16, l)); o[15] = @as(i32, h.f);
+    }
+    """
+    wanted = [
+        0xABC,
+        0x102,
+        -191,
+        5,
+        -7,
+        0x1ABCD,
+        3,
+        0x1ABCC,
+        2909,
+        -94,
+        0x1ABCD,
+        0x123,
+        0x123F,
+        0x123,
+        0x123F,
+        3,
+    ]
+    assert run(tmp_path, text, "o").read("o").tolist() == wanted
+
+
+def test_a_failed_assertion_shows_its_condition(tmp_path: Path) -> None:
+    text = "var n: u16 = 3; fn run() void { @assert(n + 1 > 4); }\ncomptime { @export_symbol(run); }"
+    machine = Machine(compile_text(tmp_path, text))
+    machine.session.launch(0, 0, 1, 1, "run", (), arm=False)
+    assert "assertion failed: @assert(n + 1 > 4)" in str(machine.session.advance().fault)
+
+
+def test_a_union_starts_with_the_field_that_is_given(tmp_path: Path) -> None:
+    """Zeros of another field, a structure, do not overwrite it."""
+    text = """
+    const U = union { w: u32, h: struct { a: u16, b: u16 } };
+    var global = U{ .w = 0x30002 }; var o = @zeros([2]u16); var n: u32 = 0x50004;
+    fn run() void { var local = U{ .w = n }; o[0] = global.h.a; o[1] = local.h.b; }
+    """
+    assert run(tmp_path, text, "o").read("o").tolist() == [2, 5]
+
+
 def test_tables_of_structures_functions_and_modules_with_types(tmp_path: Path) -> None:
     """1 x 2 + 3 x 8 over the table = 26; f(f(1)) for add and double = 3 + 4; three times 1.5 x 2 = 9."""
     text = """
@@ -181,8 +238,9 @@ BUFFER = "var a = [8]i16{ 0, 1, 2, 3, 4, 5, 6, 7 };"
 REFUSED = {
     "wraparound": (f"{BUFFER} const c = @get_dsd(circbuf_dsd, .{{ .base_address = &a, .extent = 12, .wraparound = 9 }}); fn run() void {{ _ = c; }}", "must be 1 to 8"),
     "no wraparound": (f"{BUFFER} const c = @get_dsd(circbuf_dsd, .{{ .base_address = &a[2], .extent = 12 }}); fn run() void {{ _ = c; }}", "needs .wraparound"),
-    "bits": (f"{HALVES} var x: u16; fn run() void {{ const h = @bitcast(H, x); x = h.a; }}", "take the bits with shifts and masks"),
-    "union": (f"{HALVES} const U = union {{ w: u16, h: H }}; var u: U; fn run() void {{ u.w = 1; }}", "take the bits with shifts and masks"),
+    "bits": (f"{HALVES} var x: u32; fn run() void {{ const h = @bitcast(H, x); x = h.a; }}", r"from 'u32' \(32 bits\) to 'H' \(16 bits\)"),
+    "address of bits": (f"{HALVES} var h: H; fn run() void {{ const p = &h.b; p.* = 1; }}", "has no address; copy it into a variable"),
+    "an array inside a word": ("const H = packed struct { a: u4, b: [2]u16 }; var h: H; fn run() void { h.a = 1; }", "begins or ends inside a word"),
     "too wide": ("const H = struct { a: u16, b: u16 }; var x: u16; fn run() void { const h = @bitcast(H, x); x = h.a; }", "both must have the same width"),
     "fifo length": (f"{BUFFER} const q = @allocate_fifo(a); fn run() void {{ @set_fifo_read_length(q, 3); }}", "change that one with @set_dsd_length"),
     "rotating": ("task t() void {} comptime { @bind_rotating_tasks(t, t, @get_local_task_id(9), .{ .limit = 3 }); } fn run() void {}", "exists only on wse3"),

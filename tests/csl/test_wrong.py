@@ -80,6 +80,13 @@ MISTAKES = {
     "a parameter in a function": (*inside("param z0: u16;"), "declared outside functions"),
     "a color of text": (*inside('const c0 = @get_color("red");'), "takes an integer"),
     "a failed assertion": (*within('@comptime_assert(1 == 2, "told");'), "assertion failed: told"),
+    "a function activated": (*inside("const f0 = sys.unblock_cmd_stream; @activate(f0);"), "is a function, and this takes a task"),
+    "a task id of memcpy": (*above("task t1() void {}\ncomptime { @bind_local_task(t1, @get_local_task_id(28)); }"), "local_task_id 28 belongs to memcpy"),
+    "a color of memcpy": (*above("task t1(w: u32) void {}\ncomptime { @bind_data_task(t1, @get_data_task_id(@get_color(22))); }"), "uses 21, 22, 23"),
+    "a builtin misspelt": (*inside("@fmacss(y_dsd, y_dsd, y_dsd, 1.0);"), "did you mean '@fmacs'?"),
+    "a type of C": (*inside("var r0: float = 1.0;"), "the type is f32 in CSL"),
+    "statements in an arm": (*inside("var s0: u16 = 1; switch (s0) { 1 => s0 = 2, else => s0 = 3 }"), "write => { ... } around statements"),
+    "a run-time value at compile time": (*inside("var r0: u16 = 3; comptime var c0: u16 = r0; r0 = c0;"), "'r0' is known only at run time"),
     "a symbol twice": (r"^(  @export_symbol\(.*\n)", r"\1\1", "twice"),
 }  # fmt: skip
 

@@ -29,10 +29,12 @@ from wse_sim.csl.values import (
     Ref,
     Value,
     from_words,
+    is_packed,
     show,
     words_of,
     zero,
 )
+from wse_sim.fabric.vm.opcodes import VECTOR_OPS
 
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
@@ -71,6 +73,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         import difflib
 
         known = ["@" + n[2:] for n in dir(self) if n.startswith("b_") and not n.startswith("b___")]
+        known += [f"@{name}" for name in VECTOR_OPS]
         close = difflib.get_close_matches(name, known, 1)
         return f"; did you mean '{close[0]}'?" if close else ""
 
@@ -123,13 +126,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(t, from_words(t, words))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
-        for u in (s, t):
-            if isinstance(u, ty.StructType) and (name := u.loose_field()):
-                raise CslError(at, f"@bitcast of '{u}', whose field '{name}' {ty.LOOSE}")
-        if s.words == 0 or s.words != t.words:
+        exact = is_packed(s) or is_packed(t)
+        a, b = (ty.bits_of(u) if exact else 16 * u.words for u in (s, t))
+        if a == 0 or a != b:
             raise CslError(
-                at,
-                f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have the same width",
+                at, f"@bitcast from '{s}' ({a} bits) to '{t}' ({b} bits); both must have the same width"
             )
 
     def b_ptrcast(self, node: tree.Builtin, scope: Scope) -> Operand:

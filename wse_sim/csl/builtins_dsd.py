@@ -14,7 +14,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluation import Evaluation
 from wse_sim.csl.modules import Scope
-from wse_sim.csl.values import Dsd, Dsr, Fifo, Operand, Ref, Value
+from wse_sim.csl.values import Dsd, Dsr, Fifo, Operand, Ref, Value, show
 
 PRIORITIES = {"high": 1, "medium": 2, "low": 3}
 SIMD = {"simd_32": 1, "simd_64": 2, "simd_32_or_64": 3}
@@ -187,7 +187,8 @@ class DsdBuiltins(Evaluation):
         if not chosen and fields:
             return 0
         if len(chosen) != 1 or chosen[0] not in names:
-            raise CslError(at, f"{what} takes one of {', '.join(f'.{{ .{n} = true }}' for n in names)}")
+            wanted = ", ".join(f".{{ .{n} = true }}" for n in names)
+            raise CslError(at, f"{what} takes one of {wanted}; found {show(value)}")
         return names[chosen[0]]
 
     def tensor_dsd(

@@ -12,6 +12,8 @@ from wse_sim.csl.values import VOID_VALUE, Function, Operand, Value
 from wse_sim.fabric.vm.opcodes import QUEUES
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
+RESERVED = {"local": (27, 28, 30), "data": (21, 22, 23), "control": tuple(range(33, 38))}
+"""Task ids that memcpy uses, by kind (SDK documentation, tables of task ids); data tasks by color on WSE-2."""
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
 
 
@@ -40,6 +42,12 @@ class TaskBuiltins(LayoutBuiltins):
                 f"{node.name} takes a value of type '{wanted}', found '{value.type}'; make one with @get_{wanted}",
             )
         key = ("task", value.data)
+        if value.data in RESERVED[kind] and self.options.memcpy:
+            self.demand(
+                scope.instance.library or (kind == "data" and self.options.wse3),
+                node.args[1].at,
+                f"the {wanted} {value.data} belongs to memcpy, which uses {', '.join(map(str, RESERVED[kind]))}; take another one",
+            )
         if key in state.tasks:
             other = state.tasks[key].function.name
             raise CslError(
@@ -137,9 +145,12 @@ class TaskBuiltins(LayoutBuiltins):
             for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
                 if bound.function is value.data or value.data in bound.group:
                     return Value(ty.U16, bound.id)
-            raise CslError(
-                at, f"the task '{value.data.name}' is bound to no id; bind it with @bind_local_task"
-            )
+            name = value.data.name
+            if value.data.node.kind != "task":
+                raise CslError(
+                    at, f"'{name}' is a function, and this takes a task; declare it as task {name}"
+                )
+            raise CslError(at, f"the task '{name}' is bound to no id; bind it with @bind_local_task")
         if value.type in TASK_ID_TYPES.values() or value.type is ty.COLOR:  # colors: older programs
             return value
         raise CslError(at, f"expected a task or a task id, found '{value.type}'")

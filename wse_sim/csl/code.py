@@ -78,9 +78,10 @@ class Agg(Operand):
 
 @final
 class Mem(Operand):
-    """A place in memory: address of `root` + r[base] + offset + scale * r[index], in words."""
+    """A place in memory: address of `root` + r[base] + offset + scale * r[index], in words; `bit`: its first bit there if it
+    shares a word (a field of a packed structure), else -1."""
 
-    __slots__ = ("at", "base", "index", "mutable", "offset", "root", "scale", "type")
+    __slots__ = ("at", "base", "bit", "index", "mutable", "offset", "root", "scale", "type")
 
     def __init__(
         self,
@@ -92,9 +93,10 @@ class Mem(Operand):
         index: int | None = None,
         scale: int = 1,
         mutable: bool = True,
+        bit: int = -1,
     ) -> None:
         self.type, self.at, self.root, self.base, self.offset = type_, at, root, base, offset
-        self.index, self.scale, self.mutable = index, scale, mutable
+        self.index, self.scale, self.mutable, self.bit = index, scale, mutable, bit
 
 
 @final

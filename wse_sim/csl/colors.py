@@ -86,7 +86,8 @@ def chosen(value: Operand, names: dict[str, int], what: str, at: int) -> int:
     fields = fields_of(value, what, at)
     on = [n for n, v in fields.items() if truth(v, what, at)]
     if len(on) != 1 or on[0] not in names:
-        raise CslError(at, f"{what} takes one of {', '.join(f'.{{ .{n} = true }}' for n in names)}")
+        wanted = ", ".join(f".{{ .{n} = true }}" for n in names)
+        raise CslError(at, f"{what} takes one of {wanted}; found {show(value)}")
     return names[on[0]]
 
 

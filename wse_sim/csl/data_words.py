@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator
-from wse_sim.csl.values import Cell, Dsd, Fifo, Ref, Value, to_bits
+from wse_sim.csl.values import Cell, Dsd, Fifo, Ref, Value, is_zero, number_of, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
 from wse_sim.fabric.vm.image import dsd
@@ -68,9 +68,15 @@ class DataWords:
         if isinstance(t, ty.ArrayType):
             return self.array_words(t, data)
         if isinstance(t, ty.StructType):
+            if t.is_loose:
+                parts = (
+                    (k, f, self.words(f, x)) for k, ((_, f), x) in enumerate(zip(t.fields, data, strict=True))
+                )
+                bits = sum(number_of(words, ty.bits_of(f)) << t.start(k) for k, f, words in parts)
+                return np.array([(bits >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
             found = np.zeros(t.words, np.uint16)
             for (_, f), at, x in zip(t.fields, t.offsets, data, strict=True):
-                if f.words and (t.kind == "struct" or x):
+                if f.words and (t.kind == "struct" or not is_zero(x)):
                     found[at : at + f.words] = self.words(f, x)
             return found
         value = self.number(t, data)

@@ -274,13 +274,17 @@ class ExpressionEvaluator(PlaceEvaluator):
         for n, f in zip(names, node.fields, strict=True):
             if names.count(n) > 1:
                 raise CslError(f.at, f"the field '{n}' is declared twice")
-        for n, t in fields:
-            if node.kind == "union" and isinstance(t, ty.StructType) and (inner := t.loose_field()):
-                raise CslError(node.at, f"the field '{n}' of this union has '{inner}', which {ty.LOOSE}")
         key = (id(node), tuple(t for _, t in fields))
         known = self.unit.compiler.structs
         if key not in known:
-            known[key] = ty.StructType(fields, node.kind, node.layout)
+            t = known[key] = ty.StructType(fields, node.kind, node.layout)
+            for place, ((n, inner), f) in enumerate(zip(fields, node.fields, strict=True)):
+                if t.shifts[place] >= 0 and not can_share_word(inner):
+                    raise CslError(
+                        f.at,
+                        f"the field '{n}' of type '{inner}' begins or ends inside a word of this packed structure; a field that shares "
+                        "a word is an integer, a float, a bool, an enum, a pointer or a packed structure",
+                    )
         return Value(ty.TYPE, known[key])
 
     def x_EnumType(self, node: tree.EnumType, scope: Scope) -> Value:
@@ -380,6 +384,13 @@ class ExpressionEvaluator(PlaceEvaluator):
             if type(item) is not Value:
                 raise CslError(at, "every element must be known at compile time here")
         return Value(t, [copy(item.data) for item in items])
+
+
+def can_share_word(t: ty.Type) -> bool:
+    """Whether a field may begin inside a word."""
+    if isinstance(t, ty.StructType):
+        return t.layout == "packed"
+    return not isinstance(t, (ty.ArrayType, ty.DsdType))
 
 
 def plain(node: tree.Node, scope: Scope) -> bool:

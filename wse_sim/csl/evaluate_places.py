@@ -38,6 +38,11 @@ Signal = tuple[Any, ...] | None
 DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WEST", "RAMP")}
 TYPE_VALUES = {n: Value(ty.TYPE, t) for n, t in ty.NAMED.items()}
 MAX_DEPTH = 180
+FOREIGN_TYPES = {
+    "float": "f32", "double": "f32", "half": "f16", "char": "u8", "short": "i16", "int": "i16 or i32", "uint": "u16 or u32", "long": "i32",
+    "usize": "u16", "string": "comptime_string",
+}  # fmt: skip
+"""Names of types in other languages."""
 MAX_STEPS = 200_000_000
 MAX_CPU_S = 60.0
 """Processor time that loops at compile time may take: a hundred times the longest of the published programs."""
@@ -114,6 +119,8 @@ class PlaceEvaluator(Builtins):
     def similar(self, name: str, scope: Scope) -> str:
         import difflib
 
+        if name in FOREIGN_TYPES:
+            return f"; the type is {FOREIGN_TYPES[name]} in CSL"
         known = list(scope.instance.members)
         inner: Scope | None = scope
         while inner is not None:
@@ -243,7 +250,7 @@ class PlaceEvaluator(Builtins):
                 return found
             if isinstance(found, (Global, Function)):
                 return self.member_value(found)
-            return self.local_place(found)
+            return self.local_place(found, node)  # type: ignore[arg-type]
         if kind is tree.Member:
             return self.member(self.access(node.base, scope), node.name, node.at)  # type: ignore[attr-defined]
         if kind is tree.Index:
@@ -262,10 +269,11 @@ class PlaceEvaluator(Builtins):
     def with_layout(self, value: Operand) -> Operand:  # the floor above makes the type
         return value
 
-    def local_place(self, found: Entry) -> Operand:
+    def local_place(self, found: Entry, node: tree.Name) -> Operand:
         if type(found) is not Cell:
             raise CslError(
-                getattr(found, "at", -1), "this is known only at run time but is needed at compile time"
+                node.at,
+                f"'{node.id}' is known only at run time but is needed at compile time; use a comptime variable, a const or a param",
             )
         return Ref(found, (), found.type)
 

@@ -7,6 +7,16 @@ from collections.abc import Sequence
 
 TYPE_NAME = re.compile(r"[iuf]\d+|bool|color|int|float|double|char")
 
+ASSIGNMENTS = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
+
+
+def in_arm(kinds: Sequence[str], i: int) -> bool:
+    """Whether token `i` follows the `=>` of a switch in the same arm."""
+    for kind in reversed(kinds[:i]):
+        if kind in ("=>", "{", "}", ";", ","):
+            return kind == "=>"
+    return False
+
 
 def hint(kinds: Sequence[str], values: Sequence[str], i: int, wanted: str) -> str:
     """The end of a message about token `i`: what to write instead; empty if nothing is known.
@@ -25,6 +35,8 @@ def hint(kinds: Sequence[str], values: Sequence[str], i: int, wanted: str) -> st
         return "; a structure is written .{ .name = value }"
     if here == before == "+" or (here == "+" and after == "+"):
         return "; CSL has no ++: write x += 1"
+    if here in ASSIGNMENTS and wanted == "',' or '}'" and in_arm(kinds, i):
+        return "; an arm of a switch is an expression: write => { ... } around statements"
     if here == "/" and after == "*":
         return "; a comment begins with // and ends with its line"
     if here == "var" and before == "(":

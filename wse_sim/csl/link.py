@@ -83,10 +83,15 @@ class Linker:
             inner = inner.element if isinstance(inner, ty.ArrayType) else inner.target
         name = str(inner)
         if isinstance(inner, ty.StructType) and name not in self.structures:
-            self.structures[name] = (name, inner.kind, ())  # may point to itself
-            rows = zip(inner.fields, inner.offsets, strict=True)
-            fields = tuple((n, self.type_name(f), at) for (n, f), at in rows if f.words)
-            self.structures[name] = (name, inner.kind, fields)
+            kind = "packed" if inner.layout == "packed" else inner.kind
+            self.structures[name] = (name, kind, ())  # may point to itself
+            rows = zip(inner.fields, inner.offsets, inner.shifts, strict=True)
+            fields = tuple(
+                (n, self.type_name(f) + ("" if bit < 0 else f"@{bit}:{ty.bits_of(f)}"), at)
+                for (n, f), at, bit in rows
+                if f.words
+            )
+            self.structures[name] = (name, kind, fields)
         elif isinstance(inner, ty.EnumType):
             cases = tuple((n, str(inner.base), int(value)) for n, value in inner.names.items())
             self.structures[name] = (name, "enum", cases)

@@ -11,6 +11,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_map import MapLowerer
+from wse_sim.csl.printer import show
 from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Operand, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Op, Sys
@@ -129,7 +130,7 @@ class RuntimeBuiltins(MapLowerer):
             return VOID_VALUE
         reg = code.alloc()
         code.emit(Op.LDI, reg, 0, 0, "free", node.at)
-        code.fix("assert", "assertion failed")
+        code.fix("assert", f"@assert({show(node.args[0])})")
         code.emit(Op.SYS, -1, reg, Sys.ASSERT_FAIL, "free", node.at)
         code.bind(over)
         code.release(reg)

@@ -385,14 +385,18 @@ class ExpressionLowerer(PlaceLowerer):
 
     def bitcast(self, value: Operand, t: ty.Type, at: int) -> Operand:
         s = value.type
-        if isinstance(s, ty.PointerType) and type(value) is Value:
+        known_address = isinstance(t, ty.PointerType) and isinstance(s, ty.IntType)
+        if (isinstance(s, ty.PointerType) or known_address) and type(value) is Value:
             value = Run(s, self.register(value, at), at)
         if type(value) is Value:
             return super().bitcast(value, t, at)
         self.check_bitcast(s, t, at)
         if isinstance(value, (Agg, Mem)):
             place = value if type(value) is Mem else self.spill(value, at)
-            return self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
+            found = self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
+            if isinstance(t, ty.IntType) and t.bits % 16:  # the bits of the words beyond it are nobody's
+                return self.narrow(Run(t, self.register(found, at), at), t, at, "free")
+            return found
         if isinstance(t, (ty.StructType, ty.ArrayType)):
             cell = self.frame_cell("bitcast", t, at)
             self.use(cell)

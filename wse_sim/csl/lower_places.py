@@ -14,7 +14,8 @@ from wse_sim.csl.code import Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.layout import EvaluatedUnit
-from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, register_form
+from wse_sim.csl.lower_bits import load_bits, store_packed
+from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
 from wse_sim.fabric.vm.opcodes import Op
 
 INT32 = range(-(1 << 31), 1 << 31)
@@ -137,7 +138,7 @@ class PlaceLowerer(Evaluator):
     def in_memory(self, root: Cell) -> bool:
         return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")
 
-    def local_place(self, found: Entry) -> Operand:
+    def local_place(self, found: Entry, node: tree.Name) -> Operand:
         if isinstance(found, Cell):
             return Ref(found, (), found.type)
         assert isinstance(found, Operand)
@@ -154,7 +155,8 @@ class PlaceLowerer(Evaluator):
         """Any place as a `Mem`."""
         if type(place) is Ref:
             self.use(place.root)
-            return Mem(place.type, at, place.root, offset=place.words(), mutable=place.root.mutable)
+            bit = place.bit()
+            return Mem(place.type, at, place.root, offset=place.words(), mutable=place.root.mutable, bit=bit)
         assert type(place) is Mem
         return place
 
@@ -175,9 +177,11 @@ class PlaceLowerer(Evaluator):
             mem = self.simple(mem, at)
             return Agg(t, [self.load_memory(self.part(mem, t, i, at), at) for i in range(len(t.fields))], at)
         if isinstance(t, (ty.StructType, ty.ArrayType)):
-            return mem
+            return mem if mem.bit < 0 else load_bits(self, mem, at)
         if t is ty.VOID:
             return Value(t, None)
+        if mem.bit >= 0:
+            return load_bits(self, mem, at)
         if not t.runtime:
             raise CslError(at, f"a value of type '{t}' cannot be read at run time")
         name, cost = self.memory_op(t)
@@ -248,7 +252,7 @@ class PlaceLowerer(Evaluator):
             index = self.emit(Op.MULI_I16, index, mem.scale, "alu16", ty.U16, at).reg
         if mem.base is not None:
             index = self.emit(Op.ADD_U16, index, mem.base, "alu16", ty.U16, at).reg
-        return Mem(mem.type, at, mem.root, index, mem.offset, mutable=mem.mutable)
+        return Mem(mem.type, at, mem.root, index, mem.offset, mutable=mem.mutable, bit=mem.bit)
 
     def has_array(self, t: ty.StructType) -> bool:
         return any(
@@ -280,7 +284,9 @@ class PlaceLowerer(Evaluator):
 
     def store_memory(self, mem: Mem, value: Operand, at: int) -> None:
         t = mem.type
-        if isinstance(t, ty.StructType):
+        if mem.bit >= 0 or (isinstance(t, ty.StructType) and t.is_loose):
+            store_packed(self, mem, value, at)
+        elif isinstance(t, ty.StructType):
             self.store_struct(mem, t, value, at)
         elif isinstance(t, ty.ArrayType):
             self.store_array(mem, t, value, at)
@@ -301,13 +307,7 @@ class PlaceLowerer(Evaluator):
         mem = self.simple(mem, at)
         for i, (_, inner) in enumerate(t.fields):
             item = value.items[i] if type(value) is Agg else Value(inner, value.data[i])
-            if (
-                t.kind == "union"
-                and type(item) is Value
-                and not isinstance(inner, ty.ArrayType)
-                and not item.data
-                and i
-            ):
+            if t.kind == "union" and type(item) is Value and is_zero(item.data) and i:
                 continue
             self.store_memory(self.part(mem, t, i, at), self.coerce(item, inner, at), at)
 
@@ -353,8 +353,10 @@ class PlaceLowerer(Evaluator):
     def part(self, mem: Mem, t: ty.StructType, place: int, at: int) -> Mem:
         """A field of a structure in memory."""
         mem = self.simple(mem, at)
-        offset = mem.offset + t.offsets[place]
-        return Mem(t.fields[place][1], at, mem.root, mem.base, offset, mutable=mem.mutable)
+        start = t.start(place) + max(mem.bit, 0)
+        bit = start % 16 if mem.bit >= 0 or t.shifts[place] >= 0 else -1
+        offset = mem.offset + start // 16
+        return Mem(t.fields[place][1], at, mem.root, mem.base, offset, mutable=mem.mutable, bit=bit)
 
     def index(self, base: Operand, indices: Sequence[Operand], at: int) -> Operand:
         known = all(type(i) is Value for i in indices)
@@ -466,6 +468,11 @@ class PlaceLowerer(Evaluator):
 
     def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand:
         place = self.access(node, scope)
+        if isinstance(place, (Mem, Ref)) and (place.bit if type(place) is Mem else place.bit()) >= 0:
+            raise CslError(
+                at,
+                f"this field of type '{place.type}' shares a word of its packed structure and has no address; copy it into a variable",
+            )
         if type(place) is Mem:
             t = ty.pointer(place.type, not place.mutable)
             return Run(t, self.base_register(place, at), at)

@@ -151,7 +151,9 @@ class StrictRules(Evaluation):
                     )
         sources = operands[1:]
         if self.options.strict and len(sources) > 1 and sources[0].type is ty.FIFO:
-            raise CslError(places[1], f"a FIFO must not be the first source of {name}")
+            raise CslError(
+                places[1], f"a FIFO must not be the first source of {name}; give it as the second one"
+            )
         inputs = [at for value, at in zip(operands, places, strict=True) if value.type is ty.FABIN]
         if len(inputs) > 1 and self.options.wse3:
             self.demand(False, inputs[1], "on wse3 an operation has at most one fabric input")

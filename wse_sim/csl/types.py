@@ -112,7 +112,17 @@ class ArrayType(Type):
         return 2  # arrays begin at 32-bit words
 
 
-LOOSE = "has no integer number of 16-bit words: fields are not packed closer here; take the bits with shifts and masks"
+def bits_of(t: Type) -> int:
+    """Bits that a value takes in a packed structure.
+
+    >>> bits_of(int_type(False, 12)), bits_of(BOOL), bits_of(F32)
+    (12, 1, 32)
+    """
+    if isinstance(t, StructType) and t.layout == "packed":
+        return t.total_bits
+    if isinstance(t, EnumType):
+        return bits_of(t.base)
+    return 1 if t is BOOL else t.bits if isinstance(t, IntType) else 16 * t.words
 
 
 @dataclass(eq=False)
@@ -124,27 +134,49 @@ class StructType(Type):
     layout: str = ""
     label: str = ""
     offsets: list[int] = field(default_factory=list)
+    shifts: list[int] = field(
+        default_factory=list
+    )  # first bit of a field inside its word; -1 for whole words
+    total_bits: int = 0  # of a packed structure: the width of the integer that it is
     is_tuple: bool = False  # fields without names: they are read by number
 
     def __post_init__(self) -> None:
         self.name = self.label or f"{self.kind}#{next(_serial)}"
         self.runtime = all(t.runtime for _, t in self.fields)
+        self.index = {n: i for i, (n, _) in enumerate(self.fields)}
+        self.offsets, self.shifts = [], []
+        if self.layout == "packed":
+            self.pack()
+            return
         end = 0
         widest = 1
-        self.offsets = []
         for _, t in self.fields:
-            align = 1 if self.layout == "packed" else t.align
-            widest = max(widest, align)
-            at = 0 if self.kind == "union" else -(-end // align) * align
+            widest = max(widest, t.align)
+            at = 0 if self.kind == "union" else -(-end // t.align) * t.align
             self.offsets.append(at)
             end = max(end, at + t.words)
         self.words = -(-end // widest) * widest
-        self.index = {n: i for i, (n, _) in enumerate(self.fields)}
+        self.shifts = [-1] * len(self.fields)
 
-    def loose_field(self) -> str:
-        """A field of a packed structure that would share a word with another; '' if there is none."""
-        loose = (n for n, t in self.fields if isinstance(t, IntType) and t.bits % 16)
-        return next(loose, "") if self.layout == "packed" else ""
+    def pack(self) -> None:
+        """One integer: the first field has the lowest bits, without gaps."""
+        start = 0
+        for _, t in self.fields:
+            bits = bits_of(t)
+            self.offsets.append(start // 16)
+            self.shifts.append(start % 16 if start % 16 or bits % 16 else -1)
+            self.total_bits = max(self.total_bits, start + bits)
+            start += 0 if self.kind == "union" else bits
+        self.words = -(-self.total_bits // 16)
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether a field shares a word with another one."""
+        return any(s >= 0 for s in self.shifts)
+
+    def start(self, place: int) -> int:
+        """The first bit of a field."""
+        return 16 * self.offsets[place] + max(self.shifts[place], 0)
 
     __repr__ = Type.__repr__
     __str__ = Type.__str__

@@ -85,16 +85,27 @@ class Ref(Operand):
     def nested(self) -> Iterator[tuple[ty.Type, int]]:
         """Yield the enclosing objects of the place, from the cell inwards: type, and words from the start of
         the cell."""
-        at, t = 0, self.root.type
-        yield t, at
+        start, t = 0, self.root.type
+        yield t, 0
         for step in self.path:
             if isinstance(t, ty.ArrayType):
                 t = t.element
-                at += step * t.words
+                start += step * 16 * t.words
             elif isinstance(t, ty.StructType):
-                at += t.offsets[step]
+                start += t.start(step)
                 t = t.fields[step][1]
-            yield t, at
+            yield t, start // 16
+
+    def bit(self) -> int:
+        """The first bit of the place inside its word; -1 if the place is whole words."""
+        start, is_loose, t = 0, False, self.root.type
+        for step in self.path:
+            if isinstance(t, ty.ArrayType):
+                t = t.element
+            elif isinstance(t, ty.StructType):
+                start, is_loose = start + t.start(step), is_loose or t.shifts[step] >= 0
+                t = t.fields[step][1]
+        return start % 16 if is_loose else -1
 
     def words(self) -> int:
         """Distance of the place from the start of the cell, in words."""
@@ -258,22 +269,31 @@ def words_of(t: ty.Type, data: object) -> list[int] | None:
     if isinstance(data, Iterable) and (
         isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct")
     ):
-        found = [0] * t.words
+        bits = 0
         for k, item in enumerate(data):
-            inner, at = (
-                (t.element, k * t.element.words)
+            inner, start = (
+                (t.element, 16 * k * t.element.words)
                 if isinstance(t, ty.ArrayType)
-                else (t.fields[k][1], t.offsets[k])
+                else (t.fields[k][1], t.start(k))
             )
             part = words_of(inner, item)
             if part is None:
                 return None
-            found[at : at + inner.words] = part
-        return found
-    if not isinstance(data, (int, float)):
+            bits |= number_of(part, ty.bits_of(inner) if is_packed(t) else 16 * inner.words) << start
+    elif isinstance(data, (int, float)):
+        bits = to_bits(t, data)
+    else:
         return None
-    bits = to_bits(t, data)
     return [(bits >> (16 * k)) & 0xFFFF for k in range(t.words)]
+
+
+def is_packed(t: ty.Type) -> bool:
+    return isinstance(t, ty.StructType) and t.layout == "packed"
+
+
+def number_of(words: Iterable[int], bits: int) -> int:
+    """The low bits of words, the low word first, as an unsigned number."""
+    return sum(int(w) << (16 * k) for k, w in enumerate(words)) & ((1 << bits) - 1)
 
 
 def from_words(t: ty.Type, words: list[int]) -> object:
@@ -282,10 +302,10 @@ def from_words(t: ty.Type, words: list[int]) -> object:
         n = t.element.words
         return [from_words(t.element, words[k * n : (k + 1) * n]) for k in range(t.count)]
     if isinstance(t, ty.StructType):
-        return [
-            from_words(f, words[at : at + f.words]) for (_, f), at in zip(t.fields, t.offsets, strict=True)
-        ]
-    return from_bits(t, sum(w << (16 * k) for k, w in enumerate(words)))
+        number = number_of(words, 16 * len(words))
+        parts = ((f, number >> t.start(k)) for k, (_, f) in enumerate(t.fields))
+        return [from_words(f, [(n >> (16 * k)) & 0xFFFF for k in range(f.words)]) for f, n in parts]
+    return from_bits(t, number_of(words, ty.bits_of(t)))
 
 
 def zero(t: ty.Type) -> object:
@@ -307,6 +327,15 @@ def zero(t: ty.Type) -> object:
     if isinstance(t, ty.DsdType):
         return Dsd(t.name)
     return 0
+
+
+def is_zero(data: object) -> bool:
+    """Whether data are zero in every field and element.
+
+    >>> is_zero([0, [0.0, False]]), is_zero([0, 1])
+    (True, False)
+    """
+    return all(map(is_zero, data)) if isinstance(data, list) else not data
 
 
 T = TypeVar("T")

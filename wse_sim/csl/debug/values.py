@@ -18,6 +18,9 @@ from wse_sim.fabric.vm.image import Image
 Datum: TypeAlias = "bool | int | float | str | list[Datum] | dict[str, Datum]"
 _ARRAY = re.compile(r"\[([\d, ]+)\](.+)", re.DOTALL)
 _POINTER = re.compile(r"(?:\[\*\]|\*)(?:const )?(.+)", re.DOTALL)
+_BITS = re.compile(
+    r"(.+)@(\d+):(\d+)"
+)  # a field of a packed structure: its type, its first bit in its word, its bits
 _INTEGER = re.compile(r"([iu])(\d{1,2})")
 MOST_ELEMENTS = 4096
 _DEREF = "__DEREF"
@@ -44,13 +47,15 @@ class Types:
     def fields(self, name: str) -> Sequence[tuple[str, str, int]]:
         """Fields (name, type, offset in words) of a structure or union."""
         kind, fields = self.structures.get(name, ("", ()))
-        return fields if kind in ("struct", "union") else ()
+        return fields if kind in ("struct", "union", "packed") else ()
 
     def words(self, name: str) -> int:
         """16-bit words of a type."""
         shape = self.array(name)
         if shape is not None:
             return int(np.prod(shape[0], dtype=np.int64)) * self.words(shape[1])
+        if (part := _BITS.fullmatch(name)) is not None:
+            return -(-(int(part[2]) + int(part[3])) // 16)
         integer = _INTEGER.fullmatch(name)
         if integer is not None:
             bits = int(integer[2])
@@ -62,7 +67,7 @@ class Types:
         kind, fields = self.structures.get(name, ("", ()))
         if kind == "enum" and fields:
             return self.words(fields[0][1])
-        wide = any(self.words(f) > 1 for _, f, _ in fields)
+        wide = kind != "packed" and any(self.words(f) > 1 for _, f, _ in fields)
         end = max((at + self.words(f) for _, f, at in fields), default=1)
         return -(-end // 2) * 2 if wide else end
 
@@ -71,6 +76,11 @@ class Types:
         shape = self.array(name)
         if shape is not None:
             return self._elements(shape[0], shape[1], words)
+        if (part := _BITS.fullmatch(name)) is not None:
+            number = sum(int(w) << (16 * k) for k, w in enumerate(words)) >> int(part[2]) & (
+                (1 << int(part[3])) - 1
+            )
+            return self.of_words(part[1], [number >> (16 * k) & 0xFFFF for k in range(self.words(part[1]))])
         if self.fields(name):
             return {f: self.of_words(t, words[at : at + self.words(t)]) for f, t, at in self.fields(name)}
         return self.of_bits(name, sum(int(w) << (16 * k) for k, w in enumerate(words)))

@@ -106,6 +106,21 @@ class ApplianceRuntime(SdkRuntime):
         self.run()
         return self
 
+    def load(self, *_: object, **__: object) -> None:
+        """Put the program on the fabric, unless ``with`` did."""
+        if self._session is None:
+            super().load()
+
+    def run(self, *_: object, **__: object) -> None:
+        """Start the cores, unless ``with`` did."""
+        if not self._has_run:
+            super().run()
+
+    def stop(self, *_: object, **__: object) -> None:
+        """Wait for all commands, then stop, unless the script did."""
+        if self._running:
+            super().stop()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

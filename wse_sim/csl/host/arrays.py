@@ -47,6 +47,10 @@ class StoppedError(HostError):
     keeps_lines = True
 
 
+TWICE = "is called twice; a runtime loads, runs and stops once"
+"""End of the sentence about a call in the life of a runtime that comes again."""
+
+
 class Transfer(TypedDict, total=False):
     """Keywords of the memcpy calls: `streaming` (to be given), width of the elements, order of the items, and not to wait."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
+from wse_sim.csl.host.absent_paths import INSTEAD, absent_paths, shell_start
 from wse_sim.csl.host.debugged import DEBUG_VARIABLE
 from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
@@ -308,11 +309,15 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
     """
     if not is_file(file, "command file", WseError):
         raise WseError(f"there is no command file '{file}'; give a file with cslc and cs_python lines")
-    if "\x00" in read_text(file, "the command file", WseError):
+    text = read_text(file, "the command file", WseError)
+    if "\x00" in text:
         raise WseError(f"the command file {file} holds null bytes; give a file with cslc and cs_python lines")
     with scratch("csl") as folder:
         fill_command_folder(folder)
         environment = _environment(folder, report, figures, threads)
+        if absent := absent_paths(text):
+            environment["WSE_SIM_BASH_ENV"] = environment.get("BASH_ENV", "")
+            environment["BASH_ENV"] = str(shell_start(absent, folder))
         if strict:
             environment[STRICT_VARIABLE] = "1"
         if sdk is not None:
@@ -475,7 +480,11 @@ def check_case(
         )
     lines = [line for line in said.strip().splitlines() if line.strip()]
     faults = [
-        line for line in lines if line.startswith(("wse-sim:", "error", "Error")) and "cycles on" not in line
+        line
+        for line in lines
+        if line.startswith(("wse-sim:", "error", "Error"))
+        and "cycles on" not in line
+        and not line.endswith(INSTEAD)
     ]
     reason = "" if status == 0 else (faults or lines or ["no message"])[-1]
     warned = [line for line in lines if line.startswith("wse-sim: warning")]

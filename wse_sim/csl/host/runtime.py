@@ -28,7 +28,7 @@ import numpy.typing as npt
 from wse_sim.compiling import clock
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
-from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
+from wse_sim.csl.host.arrays import TWICE, CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.debugged import tell_end
 from wse_sim.csl.host.launches import LaunchWatch
@@ -93,7 +93,7 @@ class SdkRuntime:
         self._session: Session | None = None
         self._watch: LaunchWatch | None = None
         self._row_cycles = 0
-        self._running = False
+        self._running = self._has_run = False
         self._ended_badly = False
         self._findings: list[Finding] = []  # of copies to the host
         self._queue: deque[Task] = deque()
@@ -125,10 +125,10 @@ class SdkRuntime:
 
     def run(self, *_: object, **__: object) -> None:
         """Start the cores."""
-        if self._session is None:
-            self.load()
+        if self._session is None or self._has_run:
+            raise HostError(f"run() {TWICE if self._has_run else 'before load(); call load() first'}")
         self._poke_symbols()
-        self._running = True
+        self._running = self._has_run = True
         atexit.register(self._warn_unstopped)
 
     def _poke_symbols(self) -> None:
@@ -148,7 +148,7 @@ class SdkRuntime:
     def stop(self, *_: object, **__: object) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
         if not self._running:
-            return
+            raise HostError(f"stop() {TWICE if self._has_run else 'before run(); call run() first'}")
         self._drain_queue()
         if self.program.options.memcpy:
             self._wait_for_commands("stop")
