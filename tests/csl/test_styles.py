@@ -58,6 +58,7 @@ def test_streams_are_found_by_what_the_layout_binds(
     )
     assert program.image.host_colors == (5, 6)
     runner = SdkRuntime("out")
+    runner.load()
     runner.run()
     for order, (x, y, w, h, k) in ((MemcpyOrder.ROW_MAJOR, (0, 0, 3, 2, 4)), (MemcpyOrder.COL_MAJOR, (1, 1, 2, 1, 3))):  # fmt: skip
         sent = np.arange(w * h * k, dtype=np.float32)
@@ -326,6 +327,7 @@ def test_a_layout_of_modules_and_chosen_files(
         (tmp_path / f"{name}.csl").write_text(text)
     compile_program("layout.csl", arch=arch, params={"P": 4}, memcpy=True, out="out")
     runner = SdkRuntime("out")
+    runner.load()
     runner.run()
     runner.launch("all", 3, True)
     runner.launch("mark")
