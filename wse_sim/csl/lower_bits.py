@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import Agg, Mem, Run
+from wse_sim.csl.code import Agg, Code, FrameCell, Mem, Run
 from wse_sim.csl.values import Operand, Ref, Value, is_zero, number_of, words_of
 from wse_sim.fabric.vm.opcodes import Op
-
-if TYPE_CHECKING:
-    from wse_sim.csl.lower_places import PlaceLowerer
 
 WORD = 0xFFFF
 
 
-def load_bits(low: PlaceLowerer, mem: Mem, at: int) -> Operand:
+class WordLowerer(Protocol):
+    """What writes the code of whole words (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
+
+    code: Code
+
+    def address(self, place: Operand, at: int) -> Mem: ...
+    def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand: ...
+    def constant(self, number: int, reg: int, at: int) -> int: ...
+    def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
+    def emit(self, op: Op, b: int, c: int, cost: str, t: ty.Type, at: int) -> Run: ...
+    def frame_cell(self, name: str, t: ty.Type, at: int) -> FrameCell: ...
+    def load(self, place: Operand, at: int) -> Operand: ...
+    def load_memory(self, mem: Mem, at: int) -> Operand: ...
+    def register(self, value: Operand, at: int) -> int: ...
+    def simple(self, mem: Mem, at: int) -> Mem: ...
+    def store_memory(self, mem: Mem, value: Operand, at: int) -> None: ...
+
+
+def load_bits(low: WordLowerer, mem: Mem, at: int) -> Operand:
     """The value of a field that begins or ends inside a word."""
     t, bits = mem.type, ty.bits_of(mem.type)
     mem = low.simple(mem, at)
@@ -47,18 +62,18 @@ def load_bits(low: PlaceLowerer, mem: Mem, at: int) -> Operand:
     return Run(t, reg, at)
 
 
-def shifted(low: PlaceLowerer, reg: int, n: int, cost: str, at: int) -> int:
+def shifted(low: WordLowerer, reg: int, n: int, cost: str, at: int) -> int:
     """A register shifted by n bits to the right (to the left, if n is negative)."""
     if n > 0:
         return low.emit(Op.SHRI, reg, n, cost, ty.U32, at).reg
     return low.emit(Op.SHLI_I32, reg, -n, cost, ty.I32, at).reg if n < 0 else reg
 
 
-def amount(low: PlaceLowerer, n: int, at: int) -> int:
+def amount(low: WordLowerer, n: int, at: int) -> int:
     return low.constant(n, low.code.alloc(), at)
 
 
-def store_packed(low: PlaceLowerer, mem: Mem, value: Operand, at: int) -> None:
+def store_packed(low: WordLowerer, mem: Mem, value: Operand, at: int) -> None:
     """Store a field that shares words, or a whole packed structure with such fields."""
     value = low.load(value, at)
     if type(value) is Mem and mem.bit < 0:
@@ -98,7 +113,7 @@ def store_packed(low: PlaceLowerer, mem: Mem, value: Operand, at: int) -> None:
 
 
 def leaves(
-    low: PlaceLowerer, t: ty.Type, value: Operand, start: int, at: int
+    low: WordLowerer, t: ty.Type, value: Operand, start: int, at: int
 ) -> Iterator[tuple[int, ty.Type, Operand]]:
     """Scalars of a packed value with the first bit of each."""
     value = low.load(value, at)
