@@ -14,7 +14,7 @@ WORD = 0xFFFF
 
 
 class WordLowerer(Protocol):
-    """What writes the code of whole words (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
+    """The lowerer of whole words (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
 
     code: Code
 
