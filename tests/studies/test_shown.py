@@ -202,6 +202,12 @@ def test_lines_mark_what_has_no_result_and_names_have_units():
         Shown("sizes", spec, rows, ("optimizer", "batch"), ("samples_per_s",)), Axes(x="batch"), figure
     )
     assert figure.axes[0].get_legend_handles_labels()[1] == ["optimizer sgd", "optimizer adam: no result"]
+    equal = tuple({**row, "status": "done", "outputs": {"samples_per_s": 5.0}} for row in rows)
+    figure = Figure()
+    assert lines(
+        Shown("sizes", spec, equal, ("optimizer", "batch"), ("samples_per_s",)), Axes(x="batch"), figure
+    )
+    assert [line.get_linestyle() for line in figure.axes[0].get_lines()[:2]] == ["-", "--"]
     assert (quantity("samples_per_s", 26.07), quantity("step_s", 0.0135)) == (
         "26.07 samples/s",
         "step 13.5 ms",

@@ -125,7 +125,9 @@ def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
             continue
         xs, ys = study.column(best, x), study.column(best, y)
         bounds = np.array([[row["low"].get(y, np.nan), row["high"].get(y, np.nan)] for row in best], float)
-        plot.plot(xs, ys, marker="o", markersize=4, color=color, label=f"{by} {name}" if by else None)
+        hides = any(np.array_equal(xs, x_of) and np.array_equal(ys, y_of) for x_of, y_of in found.values())
+        dash = "--" if hides else "-"  # of two equal lines, both colors show
+        plot.plot(xs, ys, dash, marker="o", markersize=4, color=color, label=f"{by} {name}" if by else None)
         found[f"{by} {name}"] = (xs, ys)
         plot.fill_between(xs, bounds[:, 0], bounds[:, 1], color=color, alpha=0.13, linewidth=0)
     if len(groups) == 2 and len(found) == 2:
