@@ -13,6 +13,7 @@ import numpy as np
 
 from wse_sim.csl.debug.lines import DebugError
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.halves import bits_cb16
 from wse_sim.fabric.vm.image import Image
 
 Datum: TypeAlias = "bool | int | float | str | list[Datum] | dict[str, Datum]"
@@ -130,18 +131,14 @@ class Types:
 def half_number(name: str, bits: int) -> float:
     """The number of a 16-bit float.
 
-    >>> half_number("f16", 0x3C00), half_number("bf16", 0x3F80), half_number("cb16", 0x3E00)
+    >>> half_number("f16", 0x3C00), half_number("bf16", 0x3F80), half_number("cb16", 0x5400)
     (1.0, 1.0, 1.0)
     """
     if name == "f16":
         return float(np.array(bits, np.uint16).view(np.float16))
     if name == "bf16":
         return float(np.array(bits << 16, np.uint32).view(np.float32))
-    sign, exponent, fraction = bits >> 15, bits >> 9 & 63, bits & 511
-    if exponent == 63:
-        return float("nan") if fraction else float("-inf" if sign else "inf")
-    value = (fraction / 512 + (1 if exponent else 0)) * 2.0 ** (max(exponent, 1) - 31)
-    return -value if sign else value
+    return float(bits_cb16(bits))
 
 
 def shown(value: Datum) -> str:
