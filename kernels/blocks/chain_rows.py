@@ -54,9 +54,7 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
 MOST_INLETS = 4  # of a region; between regions, all inlets receive the same stream
 MOST_INLETS_OF_HOST = 32  # of a region that the host feeds, which has a link for each
-INLET_FRACTION = (
-    0.8  # of the compute cores' time that an inlet may take, so that they do not wait for it
-)
+INLET_FRACTION = 0.8  # of the compute cores' time that an inlet may take, so that they do not wait for it
 Pair = tuple[Size, Size]
 """A value for the forward pass and one for the backward pass."""
 
