@@ -89,7 +89,9 @@ class Activation(OnElements):
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
         function, bundles = stated.function, stated.bundles
-        come = inputs if bundles is None else 1  # with whole words, slopes stay on the core that computed them
+        come = (
+            inputs if bundles is None else 1
+        )  # with whole words, slopes stay on the core that computed them
         if function in SPECIAL_FUNCTIONS:
             fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(

@@ -97,7 +97,7 @@ class BatchGemm(MatrixProduct):
     color = "#9ecae1"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 b m k n, in every phase."""
+        """Return the FLOPs: 2 b m k n in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
