@@ -334,9 +334,13 @@ def bank_of(bank: int, element: int, dtype: str, wafer: Wafer) -> int:
 
 
 def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
-    """Return the backward program, last step first: db = ds + c g, dc = g h, da = db p, ds = db a.  h is the
-    state of a step, p the previous state, g the gradient of the read-out. steps, rows, cols, n = shape b =
-    new_builder(rows, cols, wafer) k, ds = b.core_class("core"), b.buffer("ds", n, dtype, bank=0).dsd()
+    """Return the backward program, last step first: db = ds + c g, dc = g h, da = db p, ds = db a.
+
+    h is the state of a step, p the previous state, g the gradient of the read-out.
+    """
+    steps, rows, cols, n = shape
+    b = new_builder(rows, cols, wafer)
+    k, ds = b.core_class("core"), b.buffer("ds", n, dtype, bank=0).dsd()
     # Two operands of one instruction start two banks apart.
     banks = {"a": 2, "c": 2, "g": 0, "h": 2, "p": 2, "db": 0}
     pitch = pitch_of(n, dtype)
