@@ -104,8 +104,9 @@ class Windows:
 
 
 def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
-    """Return the padding of a convolution: the stated one, or the least that gives the result's lines.  Up to
-    stride 2 this number is unique.
+    """Return the padding of a convolution: the stated one, or the least that gives the result's lines.
+
+    Up to stride 2 this number is unique.
     """
     if (stated := AroundAttributes.of(attrs).around) >= 0:
         return stated

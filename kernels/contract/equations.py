@@ -200,8 +200,10 @@ def per_core(elements: Size, tiling: Tiling) -> Size:
 
 
 def edge_wait(elements_in: Size, busy: Size, tiling: Tiling, dtype: str, wafer: Wafer) -> Size:
-    """Return the cycles that a pipelined region waits for its operands, beyond `busy`.  Operands enter over
-    the west edge, on one link per row. Those of a streamed kernel are already on the wafer.
+    """Return the cycles that a pipelined region waits for its operands, beyond `busy`.
+
+    Operands enter over the west edge, on one link per row. Those of a streamed kernel are already on the
+    wafer.
     """
     if tiling.mapping != "stationary":
         return 0.0 * busy
@@ -277,8 +279,9 @@ def pointwise_footprint(
     elements: Size, tiling: Tiling, wafer: Wafer, dtype: str, buffers: int = 2
 ) -> Footprint:
     """Return the footprint of elementwise work: stage buffers and code; the compiler counts resident
-    operands.  Pipelined regions store one piece per buffer; streamed kernels work in place with a short
-    buffer.
+    operands.
+
+    Pipelined regions store one piece per buffer; streamed kernels work in place with a short buffer.
     """
     n = per_core(elements, tiling)
     chunk = np.minimum(n, CHUNK_ELEMENTS) if tiling.mapping == "streamed" else n

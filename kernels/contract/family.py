@@ -153,10 +153,11 @@ element."""
 
 @dataclass(frozen=True)
 class Link:
-    """Elementwise work of a kernel, as seen by the rules that merge kernels.  `ops`: operators in order,
-    comma-separated. `operands`: number of tensors that it reads. `part`: name of the work if it is fused to a
-    product: one of :data:`STRAIGHT_PARTS`, or a function such as "gelu"; "" if it cannot be fused. `chains`:
-    whether it can merge with the links before and after it into one pass.
+    """Elementwise work of a kernel, as seen by the rules that merge kernels.
+
+    `ops`: operators in order, comma-separated. `operands`: number of tensors that it reads. `part`: name of
+    the work if it is fused to a product: one of :data:`STRAIGHT_PARTS`, or a function such as "gelu"; "" if
+    it cannot be fused. `chains`: whether it can merge with the links before and after it into one pass.
     """
 
     ops: str
@@ -225,8 +226,9 @@ class Cost:
 
     `compute`: arithmetic issue cycles of the busiest core. `special`: transcendental functions and random
     numbers. `fabric`: waiting for words on links, beyond the arithmetic. `ramp`: words through the ramp,
-    beyond the arithmetic. `startup`: vector starts, loops, task activations. `idle`: fill, skew, waiting.  A
-    cost that includes both the issue cycles of the busiest core and the pace of the kernel gives their
+    beyond the arithmetic. `startup`: vector starts, loops, task activations. `idle`: fill, skew, waiting.
+
+    A cost that includes both the issue cycles of the busiest core and the pace of the kernel gives their
     difference as `stalled_input` (the core waits for words or sums of other cores) and `stalled_output` (it
     waits for space at the destination). Both are part of the pace; the region is not busy meanwhile.
 
@@ -334,10 +336,12 @@ class Case:
 
 
 class Family:
-    """Base class of kernel families, with the defaults of all methods.  A family sets `name`, `dims`,
-    `mappings`, `attributes`, `band`, and overrides the methods that it has, in this order. `dims` are the
-    names of its sizes, or names and meanings (:func:`wse_sim.kernels.contract.parameters.sizes`); `more_dims`
-    are further ones that a kernel may, but need not, state.
+    """Base class of kernel families, with the defaults of all methods.
+
+    A family sets `name`, `dims`, `mappings`, `attributes`, `band`, and overrides the methods that it has, in
+    this order. `dims` are the names of its sizes, or names and meanings
+    (:func:`wse_sim.kernels.contract.parameters.sizes`); `more_dims` are further ones that a kernel may, but
+    need not, state.
 
     Example
     -------
@@ -427,7 +431,9 @@ class Family:
         return 0
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of SRAM per core.  Raises
+        """Return the bytes of SRAM per core.
+
+        Raises
         ------
         KernelError
             If the family does not declare it.
@@ -435,7 +441,9 @@ class Family:
         raise KernelError(f"kernel '{self.name}' has no footprint; write its `footprint` face")
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Return the cycles by cause.  Raises
+        """Return the cycles by cause.
+
+        Raises
         ------
         KernelError
             If the family does not declare it.
@@ -453,7 +461,9 @@ class Family:
         raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the fabric program with inputs and expected values.  Raises
+        """Return the fabric program with inputs and expected values.
+
+        Raises
         ------
         KernelError
             If the family has no program for this mapping.

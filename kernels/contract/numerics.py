@@ -1,5 +1,6 @@
-"""The arithmetic of the cores, compiled by numba: the operations that every `compute` uses.  Values are
-float32 arrays; every number is representable in the requested precision.
+"""The arithmetic of the cores, compiled by numba: the operations that every `compute` uses.
+
+Values are float32 arrays; every number is representable in the requested precision.
 
     fp32       every operation rounds to fp32
     fp16       IEEE binary16, ties to even

@@ -1,6 +1,7 @@
-"""Registry of kernel families by name; a family is imported on first use.  Families outside the package come
-from files (:func:`load_path`) and from installed packages with a module in the entry-point group
-``wse_sim.kernels``. A later family replaces an earlier one of the same name.
+"""Registry of kernel families by name; a family is imported on first use.
+
+Families outside the package come from files (:func:`load_path`) and from installed packages with a module in
+the entry-point group ``wse_sim.kernels``. A later family replaces an earlier one of the same name.
 """
 
 from __future__ import annotations

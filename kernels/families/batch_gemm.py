@@ -1,6 +1,7 @@
-"""Batched matrix product: b independent products (m, k) x (k, n) of two activations.  Mapping: each product
-has a = cores // b separate cores. If b > cores, a core computes p = ceil(b / cores) products, one after
-another.
+"""Batched matrix product: b independent products (m, k) x (k, n) of two activations.
+
+Mapping: each product has a = cores // b separate cores. If b > cores, a core computes p = ceil(b / cores)
+products, one after another.
 
 streamed    r = min(ceil(m/w), a) cores along m, q = a // r along k; the right operand circulates and
             triggers, partial sums are reduced over the q cores; with the attribute `heads` the lanes fix

@@ -8,12 +8,13 @@ K-tree of G `groups`.
 
 The matrix is multiplied by `vectors` vectors in one invocation: one all-reduce combines the sums of all. The
 local products are those of :func:`wse_sim.kernels.blocks.mesh.joined_gemv`, with a row of weights or a
-feature of all vectors as the column.  The published measurement repeats the product in a loop: every round
-clears y, then calls the product and the all-reduce.  T_k_tree is the recursion of
-:mod:`wse_sim.kernels.blocks.trees` and one multicast in each direction, including die edges; streams are
-received in the wafer's `stream_order`. Source: calibration 1.4 (WaferLLM; the grid of the published 16K
-product is assumed to be 512 x 512 with 16 groups, as in the authors' script; its 1,320 cycles are 1.20 us, a
-time of two digits: 4 % either way). Band: 2 %.
+feature of all vectors as the column.
+
+The published measurement repeats the product in a loop: every round clears y, then calls the product and the
+all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast in each
+direction, including die edges; streams are received in the wafer's `stream_order`. Source: calibration 1.4
+(WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with 16 groups, as in the authors'
+script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way). Band: 2 %.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ def emit_joined(
     is_together: bool,
 ) -> None:
     """Emit y = x A of one core for `vectors` vectors: clear y, then add a row of weights for each vector.
+
     With `is_together` an instruction covers one feature of all vectors; x and y then store the first features
     of all vectors, then the second ones, and so on. Otherwise they store vector after vector.
     """

@@ -18,8 +18,10 @@ o = vector_start_cycles, d = flight of a word to the next rank, v = o + f / rate
     scatter   T = (p - 1) max(2 i + 2 o_l, D) + v e + o + B f / rate     (sums start at zero)
 
 A sum is read from and written to the same bank, so 16-bit additions run at half their rate. Maxima, minima
-and products travel like sums.  Gradients of combined vectors, with n = e f, m = B f, d = divide_cycles (x the
-vectors, y the result, g its gradient)::
+and products travel like sums.
+
+Gradients of combined vectors, with n = e f, m = B f, d = divide_cycles (x the vectors, y the result, g its
+gradient)::
 
     max, min    g goes to the vectors that equal the result, in equal parts if there are several:
                 gather of y, comparison (n), scatter-add of it, g over that (m d), gather, product (n)

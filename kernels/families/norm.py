@@ -1,8 +1,10 @@
-"""Normalisation of (rows, cols): layer, rms, batch or group norm.  Mappings. stationary: every core of the
-region processes whole tokens in blocks, and receives and sends their words; cost and memory in
-:mod:`wse_sim.kernels.blocks.token_blocks`, as in the program of a whole model on the fabric. streamed, and
-stationary if a token does not fit in a core: cols (hidden) over the c = C // L columns of a lane, rows
-(tokens) over the L R rows of lanes; each core has f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
+"""Normalisation of (rows, cols): layer, rms, batch or group norm.
+
+Mappings. stationary: every core of the region processes whole tokens in blocks, and receives and sends their
+words; cost and memory in :mod:`wse_sim.kernels.blocks.token_blocks`, as in the program of a whole model on
+the fabric. streamed, and stationary if a token does not fit in a core: cols (hidden) over the c = C // L
+columns of a lane, rows (tokens) over the L R rows of lanes; each core has f = ceil(cols/c) features of t =
+ceil(rows/(L R)) tokens.
 
     forward          layer: sum, sum of squares, scale and offset per token, scale and shift per feature: 4 passes
                      rms: sum of squares, scale per token, scale per feature: 3 passes
@@ -421,8 +423,10 @@ def _blocks(
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of rows that are on one core each: instructions row by row, and words received and sent
-    meanwhile.  A weight gradient sums gradients that have already arrived for the input gradient. Its sums
-    stay on the cores and travel down the column once per batch, which is not counted.
+    meanwhile.
+
+    A weight gradient sums gradients that have already arrived for the input gradient. Its sums stay on the
+    cores and travel down the column once per batch, which is not counted.
     """
     rows, features = int(dims["rows"]), dims["cols"]
     each = least_share(rows, tiling.rows)

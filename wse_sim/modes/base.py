@@ -83,9 +83,7 @@ class Mode(Protocol):
     name: str
     about: str  # one sentence for lists
     competes: bool  # whether "compare" shows it
-    is_offered: (
-        bool  # whether the machine's own software has it: "auto" chooses among the competing modes
-    )
+    is_offered: bool  # whether the machine's own software has it: "auto" chooses among the competing modes
     least_systems: int  # a comparison with fewer leaves the mode out
     weights_rest: bool  # whether all weights stay on the wafer, so that a model may be too large for it
     counts: str  # unit that its results count as samples: "sample" or "token"

@@ -18,9 +18,10 @@ stationary  r x c cores: k features per row of cores, n keys per column.  Querie
 
 Softmax: statistics of a query are all-reduced along the row. A score takes the calibrated cycles of a special
 element (mask, exponential, quotient, dropout); scalar code takes the cycles that its vector instructions do
-not issue.  A core that multicasts also issues its words, which the cost leaves out. Scores above the diagonal
-of a causal mask are computed like all others. Mask and dropout take cycles of the scalar code, but do not
-change values.
+not issue.
+
+A core that multicasts also issues its words, which the cost leaves out. Scores above the diagonal of a causal
+mask are computed like all others. Mask and dropout take cycles of the scalar code, but do not change values.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ def compute(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> Array:
-    """Return softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).  `keep`
-    is a dropout mask with its scale. All scores are computed; with a causal mask some are then masked.
+    """Return softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).
+
+    `keep` is a dropout mask with its scale. All scores are computed; with a causal mask some are then masked.
     """
     return _forward(q, k, v, causal, mask, keep, dtype, parts)[0]
 

@@ -163,8 +163,9 @@ class LinePart:
 def route_allreduce(
     line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
 ) -> tuple[list[LinePart], int]:
-    """Set the routes of an all-reduce; return each core's part and the number of colors used.  With
-    `is_repeated`, the same routes can serve several all-reduces, one after the other.
+    """Set the routes of an all-reduce; return each core's part and the number of colors used.
+
+    With `is_repeated`, the same routes can serve several all-reduces, one after the other.
     """
     root, cores = tree.root, tree.cores
     steps, used = route_reduce(line, tree, first_color, is_repeated=is_repeated)

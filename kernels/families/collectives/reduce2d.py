@@ -103,7 +103,9 @@ def place_xy(
     after: Callable[[CoreClass, bool], None] | None = None,
 ) -> int:
     """Write routes, core classes and places of an xy reduction of x; ``after(k, is_root)`` writes subsequent
-    code.  Return the number of colors used.
+    code.
+
+    Return the number of colors used.
     """
     row_steps, used = route_reduce(Line(b, vertical=False), row_tree, 0)
     column_steps, more = route_reduce(Line(b, vertical=True, across=0), column_tree, used)

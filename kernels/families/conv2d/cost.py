@@ -96,8 +96,9 @@ def issue_per_pixel(
 
 def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Size:
     """Return the words of sums that leave per word of the product: results per pixel of a transposed
-    convolution.  No sums leave if a column of streamed weights has whole groups, because its sums are
-    complete.
+    convolution.
+
+    No sums leave if a column of streamed weights has whole groups, because its sums are complete.
     """
     if phase is Phase.WEIGHT_GRADIENT:
         return 1

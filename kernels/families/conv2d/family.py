@@ -137,6 +137,7 @@ class Conv2d(WeightProduct):
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """Return the layout of products; one link for every stream if the kernel trains on the whole fabric.
+
         On the whole fabric, an inlet stores two images of the channels that it receives: fewer with more
         bundles. A trainable inlet stores at least one image, with all its channels.
         """
@@ -196,7 +197,9 @@ class Conv2d(WeightProduct):
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe of the product on a small rectangle with the same tile, and probes of the fused
-        operations.  No probe measures the exchange of lines.
+        operations.
+
+        No probe measures the exchange of lines.
         """
         wanted = asked(how)
         phase, dtype, attrs = wanted

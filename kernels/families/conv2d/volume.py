@@ -78,7 +78,7 @@ class Planes:
 
 
 def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
-    """Return the 2-D convolutions of which the kernel consists."""
+    """Return the 2-D convolutions that make up the kernel."""
     flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
     taps, stride = dims["t"], dims["stride_d"]
     if not Conv3dAttributes.of(attrs).transposed:

@@ -117,6 +117,7 @@ class Gemm(WeightProduct):
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """Return the layout of products; a residual needs stores next to the last row, and a row above that.
+
         If rows finish several tokens in rotation, sums travel up the columns, and results to the keepers of a
         residual.
         """

@@ -10,12 +10,13 @@ words::
     D   below, second half                 north to the diagonal, then east
 
 A core sends its first half, then its second, because both at once would halve the rate of the shared ramp.
-The second halves run one round behind the first, so the exchange takes P rounds of b / 2.  Cores share a
-stream's color in sequence: a router injects its core's words first, and the last of them switches it to pass
-words from farther out. A receiving router delivers words until the last word of its tile switches it to pass
-the rest. So streams of one line follow each other without gaps, and no core relays words. A tile has two
-rows, each a half; the stride with which a row is stored transposes it. In fp32 a core sends and receives at
-the same time, with one issue cycle per word for each: half the rate of a link.
+The second halves run one round behind the first, so the exchange takes P rounds of b / 2.
+
+Cores share a stream's color in sequence: a router injects its core's words first, and the last of them
+switches it to pass words from farther out. A receiving router delivers words until the last word of its tile
+switches it to pass the rest. So streams of one line follow each other without gaps, and no core relays words.
+A tile has two rows, each a half; the stride with which a row is stored transposes it. In fp32 a core sends
+and receives at the same time, with one issue cycle per word for each: half the rate of a link.
 """
 
 from __future__ import annotations

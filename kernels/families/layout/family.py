@@ -12,7 +12,8 @@ receiving share the issue slot.  An exchange sends half of each row's words over
 direction, then half of each column's.  Source: link width; the same bound as the transpose of a published
 FFT.
 
-joined (an attribute): one core sends the whole result of E elements, of which it stores a part: T = words(E).
+joined (an attribute): one core sends the whole result of E elements and stores a part of it: T = words(E).
+
 Program: a copy sends to the east neighbour, receives from the west and stores the received elements; an
 exchange transposes a matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 %
 (16 bit), 5 % (fp32, from 200 elements per core).

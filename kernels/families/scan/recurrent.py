@@ -1,9 +1,10 @@
 """Recurrences with weights (lstm, gru, plain) on a row of C cores: the values of one step, and the fabric
-program.  Core c stores u = width / C units: their columns of the recurrent weights (width, gates u), their
-state, and the products of the input with its weights. In every step the cores 0, 1, ... multicast their parts
-of h one after the other, in both directions and to themselves. Every arriving word triggers a
-multiply-accumulate over the gates of every core. Then each core computes its gates, beginning with the
-special elements.
+program.
+
+Core c stores u = width / C units: their columns of the recurrent weights (width, gates u), their state, and
+the products of the input with its weights. In every step the cores 0, 1, ... multicast their parts of h one
+after the other, in both directions and to themselves. Every arriving word triggers a multiply-accumulate over
+the gates of every core. Then each core computes its gates, beginning with the special elements.
 
 Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a
 control wavelet; its first command switches the sender's router, its second the next one. That of the last

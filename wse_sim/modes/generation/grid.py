@@ -1,7 +1,8 @@
-"""A grid of cores, and the layout of a product's matrix on it.  A layer alternates between two directions. A
-matrix has its inputs over the rows of cores and its outputs over the columns, and its sums are all-reduced
-down the columns. The results are then spread over the columns, as the inputs of a matrix in the other
-direction, whose sums are all-reduced along the rows.
+"""A grid of cores, and the layout of a product's matrix on it.
+
+A layer alternates between two directions. A matrix has its inputs over the rows of cores and its outputs over
+the columns, and its sums are all-reduced down the columns. The results are then spread over the columns, as
+the inputs of a matrix in the other direction, whose sums are all-reduced along the rows.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ def joined_layer_cycles(
     shape: LayerShape | LayerWork, tokens: Count, grid: Sides, wafer: Wafer, *, groups: int | None = None
 ) -> Cost:
     """Return the cost of one layer for `tokens` joined tokens, with at most one token of context per row of
-    cores.  For one token this is the cost of decode.
+    cores.
+
+    For one token this is the cost of decode.
 
     Example
     -------

@@ -1,8 +1,9 @@
-"""Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.  Decode is
-measured at full size: a matrix-vector product and its K-tree on one line of cores (all parallel lines are
-equal), so the program's cycles replace those of the formula. Prefill is measured on a grid of STEPS x STEPS
-cores with the tile of the plan; its STEPS steps represent P steps.  Scalar work (exponentials, roots, starts
-of short vectors) is measured on one core.
+"""Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.
+
+Decode is measured at full size: a matrix-vector product and its K-tree on one line of cores (all parallel
+lines are equal), so the program's cycles replace those of the formula. Prefill is measured on a grid of STEPS
+x STEPS cores with the tile of the plan; its STEPS steps represent P steps.  Scalar work (exponentials, roots,
+starts of short vectors) is measured on one core.
 
 A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined`) is measured like decode, at full
 size: a product of n vectors with its K-tree, and statistics of n words. Its products, all-reduces and scalar

@@ -1,5 +1,6 @@
-"""Closed form of a flow line, in which turns pass regions in order without overtaking.  For one turn after
-the other, with t_r the time of region r and c_r the time at which it is free again::
+"""Closed form of a flow line, in which turns pass regions in order without overtaking.
+
+For one turn after the other, with t_r the time of region r and c_r the time at which it is free again::
 
     c_r = max(c_r of the turn before, c_(r-1)) + t_r
 

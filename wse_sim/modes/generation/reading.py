@@ -48,8 +48,10 @@ def handover_s(
     split: Split, tokens: int, wafer: Wafer, cluster: Cluster, *, at_rest: bool = False
 ) -> tuple[float, float]:
     """Return the seconds to send the hidden state of `tokens` tokens to the next region, on one wafer and
-    between two.  Tiles of a block are spread over rows and columns; with `at_rest` every line has the
-    elements of all tokens.
+    between two.
+
+    Tiles of a block are spread over rows and columns; with `at_rest` every line has the elements of all
+    tokens.
     """
     rows = tokens if at_rest else -(-tokens // split.rows)
     hops = max(split.grid) * wafer.hop_cycles
