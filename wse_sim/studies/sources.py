@@ -60,8 +60,8 @@ def _found(origin: Path) -> Iterator[tuple[str, str]]:
                 where = Path(spec.origin) if spec.origin and spec.has_location else None
                 if where is None or _is_standard(where):
                     continue
-                top = module.partition(".")[0] if _is_installed(where) or top == "wse_sim":  # this package's
-                sources are in the key separately
+                top = module.partition(".")[0]
+                if _is_installed(where) or top == "wse_sim":  # this package's sources are in the key
                     packages.add(top)
                 else:
                     open_.append(where)
