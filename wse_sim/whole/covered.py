@@ -194,7 +194,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     Raises
     ------
     ModelError
-        Naming the first kernel or tensor that has not.
+        Naming the first kernel or tensor that does not.
     """
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
     for kernel in kernels:
