@@ -135,7 +135,7 @@ def play(
 
 
 def _serve_in_turn(load: Load, requests: Requests, every: Replica, machine: Table, limits: Limits) -> None:
-    """Simulate the replicas in intervals of time, each of which takes a fraction of a second."""
+    """Simulate the replicas in intervals of time that take a fraction of a second each."""
     replicas, comings = [], []
     for number, rows in enumerate(shares(load, len(every.at))):
         requests.replica[rows] = number

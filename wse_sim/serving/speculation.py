@@ -36,7 +36,7 @@ BITS = 53  # of the drawn fraction
 
 
 def mixed(x: int) -> int:
-    """Return the finalizer of MurmurHash3: a 64-bit number, each bit of which depends on all bits of `x`."""
+    """Return the finalizer of MurmurHash3: a 64-bit number whose bits all depend on all bits of `x`."""
     x &= MASK
     for factor in (FIRST, SECOND):
         x = ((x ^ (x >> 33)) * factor) & MASK
