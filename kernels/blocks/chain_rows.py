@@ -30,7 +30,7 @@ all rows of the fabric::
 
     forward      l i                  the inlet keeps it          backward     l (C v / 2 + 1)        dealt to the columns
                  max(l d, row's)      dealt out, products                      slope, v / 2, R h      up the columns
-                 (r + C) h + 2 t                                               [o + v + v / 2]        a second time, behind a bias
+                 (r + C) h + 2 t                                               [o + v + v / 2]        a second time, after a bias
                  R c + v              sums down the rows                       [v ceil(k / w) + C c + k + 3 k / 2]  sums west, collected
                  bias, ReLU, v / 2                                             or max(l d, k ceil(v / w))
 

@@ -18,7 +18,7 @@ With a slow function or a residual, rows may finish tokens in rotation: F rows t
 largest divisor of T up to R, and the sums of T / F tokens return to each. The fastest variant is counted, as
 :mod:`wse_sim.whole.regions` selects it::
 
-    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + for every item but the bias o + v / rate)
+    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + o + v / rate per operation except the bias)
 
 A residual waits in stores next to the last row, one core each. A store receives every word, deals it out to
 the columns, and ends a token with a control word. It limits the pace to::
@@ -55,7 +55,7 @@ QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queu
 TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
 LEAST_MOVING = 3  # moving columns: one of inlets, two of stores
 LIGHT = frozenset({"bias", "relu"})
-"""Operations that share an instruction with others."""
+"""Operations that need no separate instruction."""
 
 
 class _Way(NamedTuple):

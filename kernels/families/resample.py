@@ -79,7 +79,7 @@ PROBE_OUTPUTS = 2048  # per core; larger sizes are measured by the difference of
 
 @dataclass(frozen=True)
 class ResampleAttributes(Attributes):
-    """Attributes of a resampling: the operator, or the mode."""
+    """Attributes of a resampling: the operator or the mode of interpolation, and antialiasing."""
 
     op: str = attribute("nearest", "operator of the model")
     mode: str = attribute("", "weights of the taps; empty: those of `op`", choices=("", *TAPS))

@@ -125,6 +125,6 @@ class Predictor:
         tokens = len(decode) + sum(count for count, _ in prefill)
         longest = max([*decode, *(context for _, context in prefill)], default=0)
         return ServingError(
-            f"a turn of {tokens} tokens with contexts of up to {longest} is none: give 1 to {self.limits.turn_tokens} tokens "
+            f"a turn of {tokens} tokens with contexts of up to {longest} is out of range; give 1 to {self.limits.turn_tokens} tokens "
             f"and contexts of up to {self.limits.context:,}"
         )

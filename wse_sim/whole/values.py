@@ -163,7 +163,7 @@ def check_values(
         )
     _check_whole(plan.graph)
     if steps < 1:
-        raise ModelError(f"{steps} steps are none; give at least one")
+        raise ModelError(f"{steps} steps are out of range; give at least one")
     truth = copy.deepcopy(model).float().cpu()
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}

@@ -17,10 +17,11 @@ gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residua
 Source: calibration against published training rates; WaferLLM; a published SGEMM.
 
 Programs: :mod:`wse_sim.kernels.blocks.triggered` (lanes, zero weights, work on the outputs),
-:mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`, :mod:`wse_sim.kernels.families.gemm.summa`.
-Band of cost against program: 1 % (tiles of 8 and more); streamed weight gradient of f features per core 1 / f
-(it multiplies while the gradient arrives, the cost counts the arrival on top); stationary weight gradient 1 / v, v the
-longer side of the tile (one operand is received first); with `fused` 1 / f more (sums travel back to their cores).
+:mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`,
+:mod:`wse_sim.kernels.families.gemm.summa`. Band of cost against program: 1 % (tiles of 8 and more); streamed
+weight gradient of f features per core 1 / f (the program multiplies while the gradient arrives; the cost adds
+the arrival); stationary weight gradient 1 / v, v the longer side of the tile (one operand is received first);
+with `fused` 1 / f more (sums travel back to their cores).
 """
 
 from __future__ import annotations
