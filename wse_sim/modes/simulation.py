@@ -108,5 +108,7 @@ def load_result(folder: str | Path) -> Result | Infeasible:
     """
     loaded = load(Path(folder), "result")
     if not isinstance(loaded, Result | Infeasible):
-        raise SerializationError(f"{folder}/result.json contains a {type(loaded).__name__}, but a result is needed")
+        raise SerializationError(
+            f"{folder}/result.json contains a {type(loaded).__name__}, but a result is needed"
+        )
     return loaded
