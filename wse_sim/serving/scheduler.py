@@ -7,8 +7,8 @@ When the first region is free, a turn is formed:
 2. *Prompts* of running requests, oldest first, as many tokens as the turn has left; blocks as in 1.  If none can be had, no
    younger prompt takes its place.
 3. *Admission*, first come first served, unless 1 or 2 preempted a request or left one without a block: blocks
-for the current length, minus those in a prefix cache, must be free. With `reserve`, so must blocks for the
-whole answer, which are then held.
+   for the current length, minus those in a prefix cache, must be free. With `reserve`, so must blocks for the
+   whole answer, which are then held.
 
 With priorities, a smaller one and then an earlier arrival goes first in 3, and the last one in that order is preempted in 1 and 2.
 
