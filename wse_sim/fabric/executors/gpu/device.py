@@ -1,4 +1,4 @@
-"""Where the kernels run: a GPU, or numba's simulator of one (``NUMBA_ENABLE_CUDASIM=1``)."""
+"""The device that runs the kernels: a GPU, or numba's simulator of one (``NUMBA_ENABLE_CUDASIM=1``)."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ def copy_word(core, slot, t, f, b, routes, planes, payload, cores, sets):
 
 @helper_kernel
 def receive(core, t, routes, planes, payload, cores, sets):
-    """Move what passes this station in cycle t: copies, and words for the core; return whether the core
-    received one."""
+    """Move the copies and the words for the core that pass this station in cycle t; return whether the core
+    received a word."""
     f, b = word_and_bit(core, sets)
     if (planes.visited[f] >> b) & ONE == ZERO:
         return False
