@@ -216,5 +216,5 @@ def test_parts_of_unequal_size_are_refused() -> None:
     """Only equal parts of a product are their own layers."""
     model = Packed(lambda y: y[..., :12] * y[..., 6:18])
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8),)))
-    with pytest.raises(ModelError, match="tensors, and takes 2"):
+    with pytest.raises(ModelError, match="tensors, but takes 2"):
         check_graph(graph)
